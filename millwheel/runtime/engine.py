@@ -1,8 +1,8 @@
-"""One worker's engine: builds the rooms, starts them and stops them.
+"""One worker's engine: builds, starts and stops the packages of `millwheel.runtime`.
 
-The rooms do the work: the lane runs and commits records, sources read them, the network carries them,
-ownership takes and hands over intervals, upkeep folds and cleans up. See `millwheel.runtime` for one record's way
-through them. No room imports this module.
+These packages do the work: the lane runs and commits records, sources read them, the network carries
+them, ownership takes and hands over intervals, upkeep folds and cleans up. See `millwheel.runtime` for the
+path of one record through them. None of them imports this module.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Engine:
     """Runs one pipeline on one store, in this event loop.
 
     Args:
-        options: how this run differs from others.
-        take_over: claim the intervals even of a worker that is alive; it will be fenced.
-        network: to share the pipeline with other workers: makes the links of the worker whose id
-            it is given. The engine then claims no interval by itself (`OwnedIntervals.take`).
-            None: this worker has all of them to itself.
-        worker: its id, a UUID that no other worker has; None: a new one.
-        process: what this process costs.
+        options: options of this run.
+        take_over: claim intervals even from a worker that is alive; it will be fenced.
+        network: makes this worker's network from its id, to share the pipeline with other workers. The
+            engine then claims no interval by itself (`OwnedIntervals.take`). None: this worker claims
+            all intervals.
+        worker: this worker's id, a UUID that no other worker has; None: a new one.
+        process: measures the costs of this process.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Engine:
         self.worker = worker or str(uuid.uuid4())
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.done = asyncio.Event()
-        """All input is processed: no source has a row to read, now or ever, and all effects of rows read
-        are stored. Cleared when a row comes."""
+        """Set when all input is processed: no source has a row to read, now or ever, and all effects of
+        rows read are stored. Cleared when a row arrives."""
         self.observer = Observer()
         """Hooks called on engine events."""
         self.late_uses = LateUses(self.log, self.fail)
@@ -101,22 +101,23 @@ class Engine:
         self._process = process or Process()
         self._network = None if network is None else network(self.worker)
         self._listens = False
+        """Whether the network was started."""
         self.failure: BaseException | None = None
         """The error that the engine stops with."""
         self._failed = asyncio.Event()
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
-        """Services that work beside the engine whenever it runs."""
+        """Services that run with the engine, by maker and name."""
         self._restarts = Restarts(self)
         self._processed_before = 0
-        """Records processed before the engine started over last."""
+        """Records and timers processed before the engine last started over."""
         self._given = 0
-        """The greatest number of a bundle that this process knew when it started over; 0: it never did."""
+        """The greatest bundle number that this process knew when it started over; 0: it never has."""
         self._build()
 
     def _build(self) -> None:
-        """Build the rooms: nothing in them is older than this start."""
+        """Build all parts: nothing in them is older than this start."""
         self.started = False
-        """It has claimed the intervals that it begins with, or looked for them."""
+        """Whether `begin` has ended: intervals were claimed or, in a shared pipeline, located."""
         self.done.clear()
         self.env = env = Environment(
             self.graph,
@@ -141,7 +142,7 @@ class Engine:
         self.sources = SourceTasks(env, exchange, self.buckets, self.publisher)
         self.lane = Lane(env, exchange, self.buckets, self.publisher, self.modes.stragglers)
         self.courier = None if self._network is None else self._build_courier(self._network)
-        """To and from other workers; None: there are none."""
+        """Carries records and ACKs between workers; None: this worker is alone."""
         self.owned = OwnedIntervals(
             env,
             exchange,
@@ -160,7 +161,7 @@ class Engine:
         self.sources.on_partitions = self.owned.take_new
 
     def _build_courier(self, network: Network) -> Courier:
-        """The way to other workers, known to the rooms that use it through ports of their own."""
+        """Build the courier to other workers, and connect it to the parts that use it."""
         trees, publisher, pause = self.modes.trees, self.publisher, self.sources.paused.set
         courier = Courier(self.env, self.exchange, trees, publisher, self.lease, network, pause)
         self.exchange.remote = trees.peers = courier
@@ -184,20 +185,20 @@ class Engine:
         self._restarts.watch()
 
     def attend(self, make: Callable[[Engine], Service], name: str) -> None:
-        """Let a service work beside the engine from now on, and again after each start over."""
+        """Run a service with the engine from now on, and again whenever the engine starts over."""
         self._beside.append((make, name))
-        if self.started:  # otherwise it begins with the engine
+        if self.started:  # otherwise `begin` starts it
             self.env.spawn(make(self).run(), name)
 
     def observe(self, observer: Observer) -> None:
-        """Call an observer's hooks from now on, and again after each start over."""
+        """Call an observer's hooks from now on, also after the engine has started over."""
         self.observer = self.exchange.observer = observer
 
     async def begin(self) -> None:
-        """Start with nothing in memory."""
+        """Start from the stored state, with empty memory."""
         env = self.env
         incarnation = await env.patiently(self.store.incarnation)
-        # First: a worker that cannot be reached begins no generation.
+        # Listen first: a worker that cannot be reached must not begin a generation.
         address = "" if self._network is None else await self._listen(self._network, incarnation)
         deployment = await deploy(env)
         env.generation, env.rekeyed = deployment.generation, deployment.rekeyed
@@ -218,7 +219,7 @@ class Engine:
         self.log.info("started", intervals=len(self.intervals), generation=deployment.generation)
 
     async def _listen(self, network: Network, incarnation: str) -> str:
-        """Listen for other workers, and go by the store's clock; gives this worker's address."""
+        """Listen for other workers, and adopt the store's clock; gives this worker's address."""
         assert self.courier is not None
         if self._listens:
             network.begin_again(self.courier, incarnation)
@@ -230,7 +231,7 @@ class Engine:
         return network.address
 
     async def _take_intervals(self, deployment: Deployment) -> None:
-        """Claim all intervals, or see where other workers have them."""
+        """Claim all intervals or, in a shared pipeline, locate those of other workers."""
         if self.courier is not None:
             await self.courier.remotes.refresh()
             return
@@ -240,7 +241,7 @@ class Engine:
         self.env.spawn(pauses.run(), "pauses")
 
     def _start_services(self) -> None:
-        """Start what works beside the lane."""
+        """Start the services that run with the lane."""
         env, exchange, buckets = self.env, self.exchange, self.buckets
         self.housekeeping = Housekeeping(
             env, exchange, buckets, self.publisher, self.lane.letters, self.courier
@@ -255,13 +256,13 @@ class Engine:
     # -- run and stop -------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
-        """Wait until everything is done, or `stop` is set, or something fails.
+        """Wait until all input is processed, `stop` is set, or the engine fails.
 
         Args:
-            until_done: False: there may be more to do later, so `done` is no reason to end.
+            until_done: False: do not end at `done`, since more input may arrive later.
 
         Raises:
-            MillwheelError: why the engine could not go on; nothing that was acknowledged is lost.
+            MillwheelError: why the engine could not continue; no acknowledged record is lost.
         """
         events = [self._failed, *([self.done] if until_done else [])]
         if stop is not None:
@@ -277,7 +278,7 @@ class Engine:
             raise self.failure
 
     async def stop(self) -> None:
-        """End in order: read no more, commit what is finished, give up the lease."""
+        """Stop in order: read no more, commit finished work, give up the lease."""
         env = self.env
         env.stopping = True
         await self._restarts.close()
@@ -299,14 +300,14 @@ class Engine:
         await give_up_lease(env)
 
     async def kill(self) -> None:
-        """End without order, as a crash would: no commit, no farewell."""
+        """Stop at once, as in a crash: without a commit, and without notice to other workers."""
         await self._restarts.close()
         await self._drop_everything()
         if self.courier is not None:
             await self.courier.close()
 
     async def _drop_everything(self) -> None:
-        """Stop all work, as a crash would; what is not durable never was."""
+        """Stop all work, as in a crash; all work that is not durable is dropped."""
         for interval in self.intervals:
             if isinstance(interval.mode, Batched):
                 self._given = max(self._given, interval.mode.batches.number)
@@ -324,9 +325,9 @@ class Engine:
                 interval.part_file.close()
 
     async def drop_and_forget(self) -> None:
-        """Stop all work as a crash would, and hold nothing in memory that is not in the store."""
+        """Stop all work, as in a crash, and drop everything in memory that is not in the store."""
         self.started = False
-        if self.courier is not None:  # first: nothing of the lost past leaves, or comes in
+        if self.courier is not None:  # first: no message from before the store went back may pass
             self.courier.hang_up()
         await self._drop_everything()
         for interval in list(self.intervals):
@@ -341,32 +342,35 @@ class Engine:
         """The service that takes and hands over intervals among workers.
 
         Args:
-            decide: who should own which intervals; None: the balancer says so.
+            decide: assigns intervals to workers; None: the balancer does.
         """
         assert self.courier is not None
         decide = decide or Balancer(self.env)
         return Claiming(self.env, self.exchange, self.owned, self.courier, self.lease, decide)
 
     def lease_guard(self) -> LeaseGuard:
-        """The service that loses all intervals when the lease is as good as over."""
+        """The service that drops all intervals when no usable time is left of the lease."""
         return LeaseGuard(self.env, self.exchange, self.owned, self.lease)
 
     @property
     def remotes(self) -> RemoteIntervals:
-        """The intervals of other workers, where the pipeline is shared."""
+        """The intervals of other workers; only in a shared pipeline."""
         assert self.courier is not None
         return self.courier.remotes
 
     @property
     def out_of_touch(self) -> frozenset[str]:
-        """The workers that share the pipeline, if this one cannot since it does not reach them."""
+        """Workers that this one cannot reach, if that keeps it from sharing the pipeline; otherwise none."""
         return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
 
-    # -- what it is at ------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------
 
     def fail(self, error: BaseException | None) -> None:
-        """Stop with an error; the first reason counts. A store that went back is no failure: the
-        engine starts over, or stops without another commit if it is stopping."""
+        """Stop with an error; only the first one counts.
+
+        `StoreWentBack` is no failure: the engine starts over or, while stopping, ends without another
+        commit.
+        """
         if isinstance(error, StoreWentBack):
             self._restarts.wanted(error)
             if self.stopping:
@@ -378,12 +382,12 @@ class Engine:
 
     @property
     def stopping(self) -> bool:
-        """Whether it takes no new work: it commits what is finished, and ends."""
+        """Whether the engine is stopping: it takes no new work, commits finished work, and ends."""
         return self.env.stopping
 
     @property
     def processed(self) -> int:
-        """Records and timers whose effects are durable, in this run."""
+        """Number of records and timers with durable effects in this run."""
         return self._processed_before + self.env.processed
 
     @property
@@ -397,5 +401,5 @@ class Engine:
         return [task for task in self.exchange.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
-        """Figures for people: processed records, watermark, backlog, share of the input read."""
+        """Figures for display: processed records, watermark, backlog, share of the input read."""
         return {**self.figures.progress(), "processed": self.processed}

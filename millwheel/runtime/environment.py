@@ -1,7 +1,7 @@
-"""What every room of one worker uses and none of them owns.
+"""The environment that all packages of one worker share: clock, settings, store, log and tasks.
 
-The engine makes an `Environment` at each start, and again when it starts over: nothing in it
-outlives what the worker has forgotten.
+The engine makes a new `Environment` at each start, and again when it starts over, so that it keeps
+nothing that the worker has forgotten.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from millwheel.store.port import Store
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.05
+"""First pause before a store that has not answered is asked again; each further pause is doubled."""
 LONGEST_PAUSE_SECONDS = 2.0
-"""Between two tries of a store that does not answer: the first pause, doubled up to the longest."""
+"""Longest pause before a store that has not answered is asked again."""
 
 UserCode = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`."""
 
 Wrap = Callable[[Any, UserCode, Any, Effects], UserCode]
-"""Puts code around a user's `process_record`, given its `Step`, the code, a maker of contexts for
-a step and effects, and the effects that count."""
+"""Wraps a user's `process_record`, given its `Step`, the code, a function that makes a context for a
+step and effects, and the effects that the engine commits."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How one run differs from others of the same pipeline."""
+    """Options of one run, which other runs of the same pipeline need not share."""
 
     keep_open: bool = False
-    """Leave event time where the data put it when a bounded source ends. Otherwise its partitions
-    promise the end of time, and once all sources have, every window closes."""
+    """Leave event time at the last data when a bounded source ends. Otherwise its partitions promise the
+    end of time, and when all sources have done so, every window closes."""
     accept_late: bool = False
-    """Process rows that come after event time has ended, as late ones; otherwise they are an error."""
+    """Process rows that arrive after event time has ended as late rows; otherwise they are an error."""
     inject_copies: int = 1
     """How often each source row is delivered; 2 to test deduplication."""
     guard_shared: bool = False
-    """Fail a record that changes `Context.shared`, which it may only read. Encodes the table for
-    each key in a chunk; for tests."""
+    """Fail a record that changes `Context.shared`, which is read-only for it. For tests: encodes the
+    table for each key in a chunk."""
     wrap_weak: Wrap | None = None
     """Puts code around the user code of weak computations (`millwheel.testing.determinism`)."""
 
@@ -59,9 +60,9 @@ class Environment:
 
     Args:
         fail: stops the engine with an error; the first one counts.
-        check_finished: called when something has ended that may have been the last work.
-        done: set when all input is processed; a source clears it when a row comes.
-        is_shared: other workers may have intervals of the pipeline.
+        check_finished: called when work has ended that may have been the last.
+        done: set when all input is processed; a source clears it when a row arrives.
+        is_shared: other workers may hold intervals of the pipeline.
     """
 
     def __init__(
@@ -96,23 +97,23 @@ class Environment:
         self.is_shared = is_shared
         self.stamps = Stamps(clock)
         self.generation = 0
-        """The generation of this worker's code; known once it has deployed."""
+        """The generation of this worker's code; 0 until it has deployed."""
         self.rekeyed: frozenset[str] = frozenset()
-        """Computations whose records may have had other keys under former code."""
+        """Names of computations that may have had other keys for the same records under former code."""
         self.stopping = False
-        """The worker takes no new work: it commits what is finished, and ends."""
+        """Whether the worker is stopping: it takes no new work, commits finished work, and ends."""
         self.processed = 0
-        """Records and timers whose effects are durable, since this start."""
+        """Number of records and timers with durable effects since this start."""
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Tasks that run for the engine's life."""
+        """Tasks that run as long as the engine."""
 
     def now(self) -> int:
-        """Wall time in microseconds: the store's where workers share it, so that a timer or
-        an age means the same to the next owner of an interval."""
+        """Wall time in microseconds. Workers that share a pipeline use the store's time, so that timers
+        and ages mean the same to the next owner of an interval."""
         return self.stamps.now()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something for the engine's life; its failure is the engine's."""
+        """Run a task as long as the engine; its failure stops the engine."""
         task = asyncio.create_task(coroutine, name=name)
         self.tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -124,10 +125,10 @@ class Environment:
             self.fail(task.exception())
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try something of the store until it answers, for as long as patience lasts.
+        """Call the store until it answers, for up to `store_patience_seconds`.
 
         Raises:
-            StoreUnavailable: it did not answer in time.
+            StoreUnavailable: the store has not answered in time.
         """
         pause = FIRST_PAUSE_SECONDS
         deadline = self.clock.monotonic() + self.settings.store_patience_seconds

@@ -216,7 +216,9 @@ async def test_a_function_that_gives_no_key_is_blamed() -> None:
         return 1.5
 
     told = await failing(key=half, error=InputError)
-    assert "the key extractor of 'good' gave for a value of stream 'items'" in told
+    assert (
+        "the key extractor of 'good' returned an invalid key for a value of stream 'items'" in told
+    )
     assert f"the extractor is {place(half)}" in told
     assert "1.5 cannot be a key" in told
     assert "Correct the file" not in told

@@ -637,7 +637,7 @@ async def test_a_state_that_is_not_all_in_memory_is_replaced_once_it_is_cleared(
     await run()
     if folded:
         ((_, error),) = world.letters()
-        assert "await ctx.state.marks.clear() before" in error
+        assert "await ctx.state.marks.clear() first" in error
         assert len(world.state("do", "a")) == 102
     else:
         assert world.state("do", "a") == {"": {"count": 5, "numbers": []}}
@@ -704,9 +704,9 @@ async def test_a_collection_that_is_assigned_takes_the_place_of_the_stored_one(c
 @pytest.mark.parametrize(
     ("way", "told"),
     [
-        ("unknown", "await ctx.state.marks.clear() before"),
-        ("none", "no MapState"),
-        ("dict", "no MapState"),
+        ("unknown", "await ctx.state.marks.clear() first"),
+        ("none", "not a MapState"),
+        ("dict", "not a MapState"),
         ("taken", "belongs to another state already"),
         ("deleted", "marks"),
     ],

@@ -1001,7 +1001,7 @@ async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) ->
             raise CommitUnknown("the connection was lost")
 
     world.on_durable = lose
-    with pytest.raises(NotTheSameAgain, match=r"stream 'halves'.*says something else"):
+    with pytest.raises(NotTheSameAgain, match=r"stream 'halves'.*different values"):
         await world.run()
     assert cut
 

@@ -1,13 +1,13 @@
-"""The tables that broadcast records make: one for each cell of an interval.
+"""The tables that broadcast records build: one for each cell of an interval.
 
-A cell's table is the state of the cell's key (`millwheel.addresses`), and is stored, folded and
-handed over like any other. Broadcast records change it one after the other. All others see its
-`snapshot`: an object of their own, decoded from what was captured last. So nobody sees half of a
-change, a change that failed, or one whose commit could come after his own; and what user code
-does to a snapshot cannot get into the store.
+A cell's table is the state of the cell's key (`millwheel.addresses`). It is stored, folded and handed
+over like any other state. Broadcast records change it one at a time. All other records read a
+`snapshot`: a separate object, decoded from the last captured form. So no record sees half of a change,
+a change that failed, or a change with a commit that could come after its own. Changes that user code
+makes to a snapshot never reach the store.
 
-An interval has all its tables in memory as long as it is held: they are small, few, and wanted by
-every record.
+All tables of an interval stay in memory while it is held: they are small and few, and every record
+needs one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class BroadcastTable(KeyState):
         self._snapshot: Any = UNKNOWN
         self._decoded_from: bytes | None = None
         self._spelled = b""
-        """What a snapshot that nobody has changed is as JSON, if anybody is to know."""
+        """JSON of the unchanged snapshot; kept only if `guarded`."""
 
     def snapshot(self) -> Any:
-        """The table as it was captured last, to be read by records of the cell's keys."""
+        """The last captured form of the table, for records of the cell's keys to read."""
         stored, version = self.captured
         if self._snapshot is UNKNOWN or self._decoded_from is not stored:
             layout = self.cache.layout
@@ -51,23 +51,23 @@ class BroadcastTable(KeyState):
         return self._snapshot
 
     def check_unchanged(self) -> None:
-        """See to it that a record could read the table, and, if this is a test, that it has left the
-        snapshot as it was.
+        """Check that a record could read the table and, in tests (`guarded`), that it has not changed
+        the snapshot.
 
         Raises:
-            UserCodeError: it did not.
-            MigrationFailed: it went on without a table that could not be read.
+            UserCodeError: the record or timer changed the snapshot.
+            MigrationFailed: the table could not be read, and the record continued without it.
         """
         if self.cache.failed is not None:
             raise self.cache.failed
         if not self._guarded or self._snapshot is UNKNOWN:
             return
         layout, snapshot = self.cache.layout, self._snapshot
-        self._snapshot = UNKNOWN  # whatever comes now: nobody else sees a changed one
+        self._snapshot = UNKNOWN  # even after an error, no other record sees a changed snapshot
         if layout.encode(snapshot) != self._spelled:
             raise UserCodeError(
-                f"{layout.owner}: ctx.shared was changed by a record or timer, which may only read "
-                "it: the change would not be stored. Change it in process_broadcast, or copy it"
+                f"{layout.owner}: ctx.shared was changed by a record or timer, but is read-only there: "
+                "the change would not be stored. Change it in process_broadcast, or copy it"
             )
         self._snapshot = snapshot
 
@@ -76,11 +76,11 @@ class BroadcastTables:
     """The tables of an interval's cells.
 
     Args:
-        grain: slots of a cell.
-        guarded: note it when a record changes a table, at the price of encoding it each time.
+        grain: number of slots in a cell.
+        guarded: detect records that change a table; this encodes the table for each check.
 
     Raises:
-        InvariantBroken: the interval does not begin and end at cells.
+        InvariantBroken: the interval does not begin and end at cell boundaries.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class BroadcastTables:
     ) -> None:
         if slots[0] % grain or slots[1] % grain:
             raise InvariantBroken(
-                f"an interval of the slots {slots} was cut apart from cells of {grain} slots"
+                f"the slots {slots} of an interval do not begin and end at cells of {grain} slots"
             )
         self._grain = grain
         self._tables = {

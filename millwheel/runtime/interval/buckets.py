@@ -1,9 +1,9 @@
-"""Which bucket a record's id, and a commit, belong to; opening and dropping them.
+"""Finds the bucket of a record's id and of a commit; opens and drops buckets.
 
-The bucket is a function of what every resend carries unchanged (I9): the stamp of a
-production, the offset of a source's row. User-supplied ids carry nothing of the kind, so
-they go by arrival and are looked up in every live bucket. Buckets of a family stand edge
-to edge: a stretch without its bucket is an error, never "not seen".
+The bucket is a function of a value that every resend carries unchanged (I9): the stamp of a
+production, or the offset of a source's row. User-supplied ids carry no such value: their bucket
+depends on their time of arrival, and they are looked up in every live bucket. The buckets of a family
+are contiguous: a missing bucket is an error, never "not seen".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Buckets:
     ) -> None:
         self._store = store
         self._shared = shared
-        """Others open and close buckets as well: a look at them is final for a while only."""
+        """Other workers open and close buckets as well: a view of the buckets is final for a while only."""
         self._final_until = 0
         self._settings = settings
         self._stamps = stamps
@@ -42,10 +42,10 @@ class Buckets:
         self._named: list[Bucket] = []
         self.gc_watermark = 0
         self.rows = 0
-        """Records written since the last time bucket was opened."""
+        """Records written since the newest time bucket was opened."""
 
     async def load(self) -> None:
-        """Read the live buckets; what others opened, closed and dropped meanwhile is seen."""
+        """Read the live buckets, with those that other workers have opened, closed or dropped."""
         async with self._opening:
             await self._look()
 
@@ -55,14 +55,16 @@ class Buckets:
         found = sorted(view.buckets, key=lambda bucket: bucket.low)
         self._time = [bucket for bucket in found if bucket.family == "time"]
         self._lows = [bucket.low for bucket in self._time]
-        if self._lows:  # what is before them was dropped, and so lies below the stored watermark
+        if self._lows:  # earlier buckets were dropped, so they lie below the stored watermark
             self._pass(self._lows[0])
         self._named = [bucket for bucket in found if bucket.family == "named"]
         self.sources.replace(bucket for bucket in found if bucket.family == "source")
 
     async def ensure_current(self) -> None:
-        """Have a time bucket for stamps given from now on, opened ahead of need: one that took so long
-        to open that it is over, or soon will be, is followed by another."""
+        """Open a time bucket for future stamps, ahead of need.
+
+        If opening takes so long that the bucket has ended, or soon will, open the next one as well.
+        """
         async with self._opening:
             while not await self._is_open_ahead():
                 now = self._newest_stamp()
@@ -73,7 +75,7 @@ class Buckets:
                 self.rows = 0
 
     async def _is_open_ahead(self) -> bool:
-        """Whether the last bucket goes on for a while; if it is large enough, it is ended."""
+        """Whether the newest bucket stays open for a while; closes it early if it is large enough."""
         lead = int(self._settings.bucket_seconds * 500_000)
         if self._shared and self._newest_stamp() + EARLY_CLOSE_MICROS // 2 > self._final_until:
             await self._look()
@@ -86,20 +88,20 @@ class Buckets:
         return False
 
     def _newest_stamp(self) -> int:
-        """No stamp is given any more that is older."""
+        """A lower bound of all future stamps."""
         return max(self._stamps.now(), self._stamps.last)
 
     async def _close_early(self, now: int) -> None:
-        """End the current bucket a little ahead of every stamp given: it is large enough.
+        """End the current bucket, which is large enough, a little past every stamp given.
 
-        The end counts here before it is stored: no stamp past it can go to this bucket
-        any more, however long storing it takes.
+        The new end applies here before it is stored: however long storing takes, no stamp past the end
+        goes to this bucket.
         """
         last = self._time[-1]
         high = min(last.high, now + EARLY_CLOSE_MICROS)
         self._time[-1] = Bucket(last.id, last.family, last.log, last.low, high)
         closed = await self._store.close_bucket(last.id, high)
-        if closed is not None:  # by the store's clock it may end a little later
+        if closed is not None:  # the store's clock may have set a later end
             self._time[-1] = closed
 
     def _add_time(self, bucket: Bucket) -> None:
@@ -107,11 +109,11 @@ class Buckets:
         self._lows.append(bucket.low)
 
     def covers(self, stamp: int) -> bool:
-        """Whether the bucket of a stamp, a commit's or a record's, is known for certain."""
+        """Whether the bucket of a commit's or record's stamp is known for certain."""
         return bool(self._time) and stamp < self._time[-1].high and self._is_final(stamp)
 
     def _is_final(self, stamp: int) -> bool:
-        """Whether nobody can have put the end of a stamp's bucket before it."""
+        """Whether no other worker can have ended the stamp's bucket before the stamp."""
         return not self._shared or stamp < max(self._final_until, self._time[-1].low)
 
     def of_stamp(self, stamp: int) -> Bucket:
@@ -120,12 +122,12 @@ class Buckets:
         if position < 0 or stamp >= self._time[position].high:
             raise InvariantBroken(
                 f"there is no bucket for stamp {stamp}, which is not below the GC watermark "
-                f"{self.gc_watermark}: what was seen then is unknown"
+                f"{self.gc_watermark}: the ids seen then are unknown"
             )
         return self._time[position]
 
     async def ensure_source(self, log: int, first: int, last: int | None = None) -> None:
-        """Have the buckets of the rows from `first` to `last` before they are sent."""
+        """Open the missing buckets of the rows from `first` to `last`, before the rows are sent."""
         offset = max(first, self.sources.floor(log))
         while offset <= (first if last is None else last):
             known = self.sources.find(log, offset)
@@ -135,10 +137,10 @@ class Buckets:
             offset = max(offset, known.high)
 
     async def _open_source(self, log: int, offset: int) -> Bucket:
-        """The bucket of a row that had none before this was waited for."""
+        """Open the bucket of a row, unless another task has opened or loaded it since."""
         before = self.sources.before(log, offset)
         if before is not None and offset < before.high:
-            return before  # it was read from the store meanwhile
+            return before  # another task has added it
         rows = self._settings.source_bucket_rows
         begin = offset - offset % rows
         low = max(begin, self.sources.floor(log), 0 if before is None else before.high)
@@ -147,8 +149,10 @@ class Buckets:
         return made
 
     async def ensure_named(self) -> None:
-        """Have a bucket for user-supplied ids that arrive from now on, opened ahead of need: in one
-        that has ended, they would be forgotten too soon."""
+        """Open a bucket for future user-supplied ids, ahead of need.
+
+        An id in a bucket that has ended would be forgotten too soon.
+        """
         async with self._opening:
             now = self._stamps.now()
             lead = int(self._settings.id_bucket_seconds * 500_000)
@@ -160,26 +164,28 @@ class Buckets:
             self._named.append(bucket)
 
     def named(self) -> list[int]:
-        """All buckets of user-supplied ids, the current one last."""
+        """Ids of all buckets of user-supplied ids, the current one last."""
         return [bucket.id for bucket in self._named]
 
     def named_span(self, bucket: int) -> int | None:
-        """The span of time in which a bucket of user-supplied ids begins, each as long as they are
-        remembered; None: it is none of these."""
+        """The number of the time span in which a bucket of user-supplied ids begins.
+
+        A span is as long as the retention of ids. None: it is not a bucket of user-supplied ids.
+        """
         for named in self._named:
             if named.id == bucket:
                 return self._span_of(named)
         return None
 
     def named_spans(self) -> list[int]:
-        """All such spans, the current one last."""
+        """The spans of all buckets of user-supplied ids, the current one last."""
         return sorted({self._span_of(bucket) for bucket in self._named})
 
     def _span_of(self, bucket: Bucket) -> int:
         return int(bucket.low / 1e6 // max(self._settings.id_retention_seconds, 1.0))
 
     async def is_gone(self, bucket: int) -> bool:
-        """Whether a bucket was dropped, by the store's own word."""
+        """Ask the store whether a bucket was dropped."""
         return all(live.id != bucket for live in await self._store.live_buckets())
 
     def live(self) -> list[Bucket]:
@@ -187,27 +193,31 @@ class Buckets:
         return [*self._time, *self.sources, *self._named]
 
     def _pass(self, gc_watermark: int) -> None:
-        """Time buckets below a stored GC watermark may be gone: no stamp is given below it any more.
+        """Raise the GC watermark: time buckets below it may be gone, so no later stamp is below it.
 
-        While this worker owns a log, the watermark is not above the stamps that it gives. A worker that
-        stood still until others had its intervals, and whose machine's clock was set back meanwhile, would
-        give older ones; with newer ones its commit comes as far as the fence, which refuses it.
+        While this worker owns a log, the watermark is at most the stamps that the worker gives. Suppose
+        that a worker was suspended until others had taken its intervals, and that its machine's clock was
+        set back during that time: without this call it would give stamps below the watermark. With it,
+        its commit reaches the fence, which refuses it.
         """
         self.gc_watermark = max(self.gc_watermark, gc_watermark)
         self._stamps.restore(self.gc_watermark - 1)
 
     async def collect(self) -> list[int]:
-        """Drop what nothing needs any more; gives the ids of the dropped buckets.
+        """Drop buckets that are no longer needed.
 
-        While the store is at it, a `load` may put other lists in the place of these: then what
-        went is gone already, or there once more.
+        During the store's answer, `load` may replace the lists of buckets: a dropped bucket is then
+        already missing from them, or in them once more.
+
+        Returns:
+            The ids of the dropped buckets.
         """
         self._pass(await self._store.advance_gc_watermark())
         dropped = await self._collect_time()
         dropped += await self._collect_sources()
         forgotten = self._stamps.now() - int(self._settings.id_retention_seconds * 1e6)
         for bucket in [b for b in self._named[:-1] if b.high <= forgotten]:
-            # It is asked until it is gone: rows that were not acknowledged may keep it.
+            # Asked again at each call until it is gone: un-ACKed rows may keep the bucket.
             if not await self._store.drop_bucket(bucket):
                 break
             self._named = _without(self._named, bucket)
@@ -215,7 +225,7 @@ class Buckets:
         return dropped
 
     async def _collect_time(self) -> list[int]:
-        """Oldest first, so that the live ones stay edge to edge."""
+        """Drop time buckets, oldest first, so that the live ones stay contiguous."""
         dropped = []
         for bucket in [b for b in self._time[:-1] if b.high <= self.gc_watermark]:
             if not await self._store.drop_bucket(bucket):
@@ -226,7 +236,8 @@ class Buckets:
         return dropped
 
     async def _collect_sources(self) -> list[int]:
-        """Oldest first, and none after one that is needed: what is before a floor is forgotten."""
+        """Drop source buckets, oldest first per log, up to the first one that is still needed: all ids
+        before a log's floor are forgotten."""
         dropped = []
         needed: set[int] = set()
         for bucket in self.sources.old():
@@ -240,10 +251,10 @@ class Buckets:
         return dropped
 
     def oldest_time_bucket(self) -> Bucket | None:
-        """The time bucket that would be dropped next, if it is not the only one."""
+        """The time bucket that is dropped next; None if there is only one."""
         return self._time[0] if len(self._time) > 1 else None
 
 
 def _without(buckets: list[Bucket], gone: Bucket) -> list[Bucket]:
-    """By its id: its end may be another one by now."""
+    """The buckets without one, compared by id: its end may have changed."""
     return [bucket for bucket in buckets if bucket.id != gone.id]

@@ -1,4 +1,4 @@
-"""Giving up on a record or timer that cannot be processed: a dead letter, or an error that stops all."""
+"""Gives up on a record or timer that cannot be processed: a dead letter, or an error that stops all."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from millwheel.store.port import DeadLetter
 def give_up(
     interval: Interval, item: Item, error: BaseException, attempts: int, now: int
 ) -> Effects:
-    """The end of an item that cannot be processed: a dead letter, or an error that stops all.
+    """Give up on an item that cannot be processed.
+
+    Returns:
+        Effects with its dead letter.
 
     Raises:
-        UserCodeError: the computation says ``on_error="fail"``.
+        UserCodeError: the computation was added with ``on_error="fail"``.
     """
     node = interval.step.node
     key = item.key
@@ -46,7 +49,7 @@ def give_up(
 
 
 def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
-    """The stream of a record as its reader calls it: hidden ones are nobody's business."""
+    """The name by which a record's reader knows its stream: hidden streams are not shown."""
     return interval.step.node.shown_names.get(item.stream, item.stream)
 
 
@@ -88,7 +91,7 @@ def dead_letter(
 
 
 def _json_text(value: Any) -> str:
-    """A value as JSON, whatever it holds: no codec's limits, since the column is text."""
+    """A value as JSON text, or its description; without the codecs' limits, since the column is text."""
     try:
         return msgspec.json.encode(value).decode()
     except Exception:

@@ -1,22 +1,23 @@
-"""Has this record been seen? Ids in flight, then what is remembered of its bucket, then the table.
+"""Deduplication: checks ids in flight, then the memory of the record's bucket, then the table.
 
-* An id received and not durable yet: the newcomer joins the first copy and is ACKed with
-  it; it is never run, and never ACKed before (paper 6.1.1; I2).
-  A copy of the same row of the same log needs no ACK of its own.
-* Rows of a source and strong productions come in the order of their logs' numbers (I14): one that is
-  newer than the newest seen of its log is new, and that is final (decision 36).
-* Ids that come in no order, of weak productions and of users, are in a Bloom filter: "not in it" is
-  final. Those of users are looked for in all buckets that are remembered, so that buckets of one span
-  of time share a filter: a record asks two or three, not one for each hour of a day.
-* "Maybe" asks the table, one look-up for all of a bundle. What is not rebuilt yet answers "maybe" to
-  everything.
+* An id in flight has been received and is not durable yet. The newcomer joins the first copy and is
+  ACKed with it; it is never run, and never ACKed before (paper 6.1.1; I2). A copy of the same row of
+  the same log needs no ACK of its own.
+* Rows of a source and strong productions arrive in the order of their logs' numbers (I14). A record
+  with a greater number than the newest one seen of its log is certainly new (decision 36).
+* Ids of weak productions and user-supplied ids arrive in no order. They are kept in Bloom filters:
+  "not in it" is final. User-supplied ids are looked up in all live buckets. Buckets of one time span
+  share a filter, so that a record asks two or three filters instead of one for each hour of a day.
+* A "maybe" asks the table, with one look-up per chunk. A bucket that is not rebuilt in memory
+  yet answers "maybe" to everything.
 
-A weak production is known by the name in its id, whatever it says. If it comes again and says something
-else, what came of its input has changed. Made twice by one worker, that is an error: its code does not
-depend on its record alone. Made by two, the code may be another one since: the first value stays, the
-second is dropped and counted (decision 42).
+A weak production is identified by the name in its id, not by its value. If the same name arrives with
+another value, its sender's code has produced another output for the same input. If one worker has made
+both, that is an error: the code does not depend on its record alone. If two workers have made them, the
+code may have changed between the two: the first value stays, and the second is dropped and counted
+(decision 42).
 
-A computation added with ``exactly_once=False`` knows the ids in flight, and no others.
+A computation added with ``exactly_once=False`` remembers only the ids in flight.
 """
 
 from __future__ import annotations
@@ -39,55 +40,55 @@ _digest = xxh3_128_digest
 _words = Struct("<4I").unpack
 
 ERROR_RATE = 0.001
-"""Share of new records that are looked up in the table although they are new."""
+"""Share of new records that a filter wrongly takes for known, so that the table is asked."""
 
 GROWTH = 4
-"""A filter that is full is followed by one for so many times as many ids: each is one more to ask."""
+"""Each new filter holds GROWTH times the ids of the previous one: few filters mean few look-ups."""
 
 LARGEST = 32_000_000
-"""But for no more ids than this, which are 60 MB or, with `ROOM`, 90: so much may be in vain."""
+"""Capacity in ids of the largest filter: 60 MB, or 90 MB with `ROOM`. At most that much is wasted."""
 
 SPARE = 1.2
-"""A filter for what is there, or for as much as there was, has room for a little more."""
+"""A filter sized by the number of known ids is made larger by this factor."""
 
 ROOM = 1.5
-"""A filter that many buckets share is given room for so many times the ids that it takes: an id that
-it is wrong about is looked up in all of them. That is one of 20,000."""
+"""Filters shared by several buckets are oversized by this factor, for fewer false positives (1 in
+20,000): each one is looked up in all of those buckets."""
 
 NAMED = 0
-"""In place of a bucket: all those of user-supplied ids."""
+"""Stands for all buckets of user-supplied ids, in place of a bucket's id."""
 
 FIRST_ID = (bytes(16), -1)
-"""Before all ids, with their slots."""
+"""Sorts before all (id, slot) pairs."""
 
 FIRST_DERIVED = (b"\x80" + bytes(15), -1)
-"""Before all ids of weak productions, and behind all that come in order."""
+"""Sorts before the (id, slot) pairs of weak productions, and after those of ids that arrive in order."""
 
 REBUILD_ROWS = 1000
-"""Ids added between two looks at the event loop: about 3 ms."""
+"""Ids added before a rebuild yields to the event loop: about 3 ms."""
 
 
 class IdFilter(BloomFilter):  # type: ignore[misc]
     """A pybloom-live filter for 16-byte ids: one hash for all slices, one pass to add.
 
-    The library hashes the text of an id with up to SHA-384 and draws a number per slice from
-    it: 2.5 us an id here. This takes the four words of one xxh3-128 and the six sums of two of
-    them, written out since a loop or a call costs as much again: 0.9 us. The share of false
-    positives stays within the error rate; a test measures it.
+    The library hashes the text of an id with up to SHA-384 and draws a number per slice from the
+    hash: 2.5 us per id. This class takes the four words of one xxh3-128 hash and the six sums of two
+    of these words: 0.9 us per id. They are written out, since a loop or a call would double the cost.
+    The share of false positives stays within the error rate; a test measures it.
     """
 
     def __init__(self, limit: int, room: float = 1.0) -> None:
         super().__init__(int(limit * room), ERROR_RATE)
         self.limit = limit
-        """Ids that it is to take."""
-        assert self.num_slices == 10, "as many as are written out"
+        """Ids that it takes before the next filter is made."""
+        assert self.num_slices == 10, "the ten slices that are written out"
 
     def add(self, id_: bytes, skip_check: bool = False) -> bool:
-        """Remember an id; True means that it may have been there before."""
+        """Remember an id; True: it may have been known already."""
         a, b, c, d = _words(_digest(id_))
         n = self.bits_per_slice
         x = self.bitarray
-        p, b, c, d = a % n, b % n, c % n, d % n  # small before they are added: half the cost
+        p, b, c, d = a % n, b % n, c % n, d % n  # reduced before the sums: half the cost
         q = n + b
         r = 2 * n + c
         s = 3 * n + d
@@ -115,45 +116,47 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
 
 
 class Seen:
-    """The ids of a bucket, or of a span of them, seen by one interval: the newest number of each log, and
-    Bloom filters that grow with what comes in no order."""
+    """The ids of a bucket, or of a time span's buckets, that one interval has seen.
+
+    Keeps the newest number of each log, and Bloom filters for ids that arrive in no order.
+    """
 
     __slots__ = ("_capacity", "_expected", "_filters", "_full", "_room", "newest", "ready")
 
     def __init__(self, capacity: int, *, ready: bool, room: float = 1.0) -> None:
         self._capacity = capacity
         self._room = room
-        """Ids that a filter could hold, for each that it is given."""
+        """Factor by which filters are oversized."""
         self._filters: list[IdFilter] = []
         self._full: list[IdFilter] = []
-        """All but the last."""
+        """The filters that are full: all of `_filters` but the last."""
         self._expected = 0
         self.newest: dict[int, int] = {}
-        """By log."""
+        """The newest number seen of each log."""
         self.ready = ready
-        """All is in it that others have seen before."""
+        """All ids that earlier owners have seen are in it."""
 
     def advance(self, log: int, seq: int) -> bool:
-        """Remember a number of a log; True means that it may have been there before."""
+        """Remember a number of a log; True: it may have been known already."""
         if seq > self.newest.get(log, -1):
             self.newest[log] = seq
             return not self.ready
         return True
 
     def add(self, id_: bytes) -> bool:
-        """Remember an id that comes in no order; True means that it may have been there before."""
+        """Remember an id that arrives in no order; True: it may have been known already."""
         full = self._full
         if full and any(id_ in part for part in full):
             return True
         filters = self._filters
         if not filters or filters[-1].count >= filters[-1].limit:
             if filters and id_ in filters[-1]:
-                return True  # what is known takes no room again
+                return True  # a known id needs no room in the next filter
             self._grow()
         return filters[-1].add(id_) or not self.ready
 
     def expect(self, ids: int) -> None:
-        """So many more are about to be added: the next filter is to have room for them."""
+        """Make the next filter large enough for this many more ids."""
         self._expected += ids
 
     def _grow(self) -> None:
@@ -164,7 +167,7 @@ class Seen:
         self._expected = 0
 
     def may_hold(self, id_: bytes) -> bool:
-        """Whether the id may be there."""
+        """Whether an id may be known."""
         return not self.ready or any(id_ in part for part in self._filters)
 
     def __len__(self) -> int:
@@ -173,16 +176,16 @@ class Seen:
 
 
 class Names(NamedTuple):
-    """Where user-supplied ids are remembered, at a moment."""
+    """The memory of user-supplied ids while one chunk is sorted."""
 
     bucket: int
-    """That of those that come now."""
+    """The id of the bucket for ids that arrive now."""
     current: Seen
     older: list[Seen]
     ready: bool
 
     def add(self, id_: bytes) -> bool:
-        """Remember an id; True means that it may have been there before."""
+        """Remember an id; True: it may have been known already."""
         known = self.current.add(id_)
         return known or not self.ready or any(part.may_hold(id_) for part in self.older)
 
@@ -204,42 +207,46 @@ class Dedup:
     ) -> None:
         """
         Args:
-            slots: those of the interval.
-            rekeyed: its records may have had other keys, and so other slots, under former code.
+            slots: the interval's range of slots.
+            capacity: ids that the first filter of a bucket takes.
+            inherited: buckets that existed when the interval was claimed.
+            rekeyed: the computation's records may have had other keys, and so other slots, under
+                former code.
         """
         self.exactly_once = exactly_once
-        """Whether anything is remembered of what is not in flight."""
+        """Whether ids are remembered after they have become durable."""
         self.inherited = inherited if exactly_once else frozenset()
-        """Buckets that were there when the interval was claimed: others may have written ids of
-        its slots to them."""
+        """Buckets that existed when the interval was claimed: other owners may have written ids of its
+        slots to them."""
         self._store = store
         self._buckets = buckets
         self._computation = computation
         self._slots = (0, SLOTS) if rekeyed else slots
-        """Where others may have noted ids of records that come here."""
+        """Slots under which earlier owners may have stored ids of this interval's records."""
         self._capacity = capacity
         self._seen: dict[int, Seen] = {}
-        """By bucket."""
+        """Seen ids that belong to one bucket each, by bucket."""
         self._spans: dict[int, Seen] = {}
-        """User-supplied ids, by the span of time in which their buckets begin."""
+        """Seen user-supplied ids, by the time span in which their buckets begin."""
         self.sorting: Sequence[Any] = ()
-        """Items taken from the queue that are looked up: neither queued nor in flight."""
+        """Items taken from the queue that are being looked up: neither queued nor in flight."""
         self.in_flight: dict[bytes, Delivery[Any]] = {}
-        """Ids received and not durable yet, each with the first copy."""
+        """The first copy of each record that was received and is not durable yet, by id."""
         self._derived: dict[bytes, Delivery[Any]] = {}
-        """Those of weak productions, by the name in the id."""
+        """The weak productions in flight, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
-        """Later copies of these that need an ACK of their own."""
+        """Later copies of records in flight that need an ACK of their own, by the first copy's id."""
         self.dropped = 0
+        """Duplicates dropped since the last commit."""
         self.maybes = 0
+        """Records looked up in the table since the last commit."""
         self.changed = 0
-        """Weak productions dropped since the commit before, which said something else than the first
-        copy."""
+        """Weak productions dropped since the last commit because their values differed."""
         self.last_changed: Delivery[Any] | None = None
-        """The last of them."""
+        """The last weak production dropped because its value differed; None: none since it was logged."""
 
     def seen_in(self, bucket: int) -> Seen:
-        """What is remembered of a bucket; an inherited one starts out not ready."""
+        """The seen ids of a bucket; those of an inherited bucket start out not ready."""
         found = self._seen.get(bucket)
         if found is None:
             size = max((len(f) for f in self._seen.values()), default=0)
@@ -252,14 +259,16 @@ class Dedup:
     def sort(
         self, deliveries: Iterable[Delivery[Any]]
     ) -> tuple[list[Delivery[Any]], dict[int, list[Delivery[Any]]], list[Delivery[Any]]]:
-        """Sort what arrived: candidates to run, in order; those of them that may have been
-        seen, per bucket to ask (or `NAMED`); and what is surely an old copy.
+        """Sort received records. Candidates are in flight afterwards; copies of ids in flight join the
+        first copy and are in none of the results.
 
-        Candidates are in flight from here on; copies of ids in flight join them and appear
-        nowhere.
+        Returns:
+            The candidates to run, in order; the candidates that may have been seen, by the bucket to
+            ask (or `NAMED`); and the records that are certainly old copies.
 
         Raises:
-            NotTheSameAgain: a worker made a weak production in flight again, with another value.
+            NotTheSameAgain: a worker has made a weak production that is in flight again, with another
+                value.
         """
         if not self.exactly_once:
             return self._admit(deliveries), {}, []
@@ -315,7 +324,7 @@ class Dedup:
         return candidates, maybe, seen
 
     def _admit(self, deliveries: Iterable[Delivery[Any]]) -> list[Delivery[Any]]:
-        """All but copies of what is in flight, if nothing else is remembered."""
+        """Admit all records but copies of those in flight, where no other ids are remembered."""
         candidates = []
         for delivery in deliveries:
             name = name_of(delivery.id)
@@ -330,13 +339,13 @@ class Dedup:
         return candidates
 
     def take_by_hand(self, delivery: Delivery[Any]) -> None:
-        """One that was taken apart is in flight again."""
+        """Put a record that recovery runs apart in flight again."""
         self.in_flight.setdefault(delivery.id, delivery)
         if is_derived(delivery.id):
             self._derived.setdefault(name_of(delivery.id), delivery)
 
     def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
-        """A copy of what is in flight: acknowledged with it, and counted once it is."""
+        """Join a copy to the record in flight: it is acknowledged with that record, and counted then."""
         if newcomer.id != first.id:
             self._compare(first.id, newcomer)
         copies = self._joined.get(first.id, [])
@@ -346,10 +355,10 @@ class Dedup:
             self._joined[first.id] = [*copies, newcomer]
 
     def _compare(self, known: bytes, newcomer: Delivery[Any]) -> None:
-        """Judge a weak production whose name is known already: it is a copy, whatever it says.
+        """Compare a weak production with the known one of the same name. It is a copy, whatever its value.
 
         Raises:
-            NotTheSameAgain: the same worker made both, and they differ.
+            NotTheSameAgain: one worker has made both, and their values differ.
         """
         if digest_of(known) == digest_of(newcomer.id):
             return
@@ -359,7 +368,7 @@ class Dedup:
         self.last_changed = newcomer
 
     def landed(self, ids: Iterable[bytes]) -> list[Delivery[Any]]:
-        """The records of these ids are durable: every copy, to be acknowledged."""
+        """Take durable records out of flight; gives every copy, to be acknowledged."""
         pop = self.in_flight.pop
         copies = [pop(id_) for id_ in ids]
         if self._derived:
@@ -372,21 +381,20 @@ class Dedup:
         return copies
 
     def held(self) -> Iterator[Delivery[Any]]:
-        """Everything in flight, every copy that is to be acknowledged."""
+        """All records in flight, with every copy that needs an ACK."""
         yield from self.in_flight.values()
         for copies in self._joined.values():
             yield from copies
 
     def take_out(self, id_: bytes) -> list[Delivery[Any]]:
-        """A record is in flight no more, though nothing of it is noted: every copy, the first one
-        first."""
+        """Take a record out of flight without storing its id; gives every copy, the first one first."""
         first = self.in_flight.pop(id_)
         if self._derived:
             self._derived.pop(name_of(id_), None)
         return [first, *self._joined.pop(id_, ())]
 
     def start_over(self) -> list[Delivery[Any]]:
-        """Everything in flight, in the order it came; none of it is any more."""
+        """Take all records out of flight; gives every copy, in the order of the first copies' arrival."""
         copies = [
             c for first in self.in_flight.values() for c in (first, *self._joined.get(first.id, ()))
         ]
@@ -404,7 +412,7 @@ class Dedup:
         return Names(buckets[-1], current, older, all(self.seen_in(b).ready for b in buckets))
 
     def _span(self, span: int) -> Seen:
-        """What is remembered of user-supplied ids whose buckets begin in a span of time."""
+        """The seen user-supplied ids of buckets that begin in a time span."""
         found = self._spans.get(span)
         if found is None:
             size = max((len(f) for f in self._spans.values()), default=0)
@@ -413,11 +421,11 @@ class Dedup:
         return found
 
     async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:
-        """Which of the maybes are in the table; they are counted.
+        """Look up candidates that may have been seen, and count them; gives the ids that the table has.
 
         Raises:
-            NotTheSameAgain: the table has a weak production of the name, of the same worker and with
-                another value.
+            NotTheSameAgain: the table has a weak production with the same name, from the same worker,
+                and with another value.
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
@@ -437,8 +445,8 @@ class Dedup:
         return found
 
     async def _known_in(self, bucket: int, ids: list[bytes]) -> set[bytes]:
-        """Which of these a bucket has. If it was dropped, everything in it was acknowledged: what comes of
-        it again is a remnant."""
+        """The given ids that a bucket has: all of them if it was dropped. All its records were then
+        acknowledged, so a record of it that arrives now is a late copy."""
         try:
             return await self._store.look_up_seen([bucket], self._computation, ids)
         except StoreUnavailable:
@@ -449,7 +457,7 @@ class Dedup:
             return set(ids)
 
     async def _known_names(self, ids: list[bytes]) -> set[bytes]:
-        """Which of these the buckets of user-supplied ids have. What one held that was dropped is
+        """The given ids that the live buckets of user-supplied ids have; those of dropped buckets are
         forgotten."""
         while True:
             asked = self._buckets.named()
@@ -463,26 +471,29 @@ class Dedup:
                     raise
 
     def forget_buckets(self, buckets: Iterable[int]) -> None:
-        """Forget what is remembered of dropped buckets."""
+        """Forget the seen ids of dropped buckets."""
         for bucket in buckets:
             self._seen.pop(bucket, None)
 
     def inherited_by_kind(self) -> tuple[list[int], list[int]]:
-        """Inherited buckets: those with filters of their own, and those that share some."""
+        """The inherited buckets with filters of their own, and those that share filters."""
         inherited = sorted(self.inherited)
         sharing = [id_ for id_ in inherited if self._buckets.named_span(id_) is not None]
         return [id_ for id_ in inherited if id_ not in sharing], sharing
 
     async def expect(self, bucket: int) -> None:
-        """Have room for the user-supplied ids that others have seen of an inherited bucket."""
+        """Make room for the user-supplied ids of an inherited bucket that other owners have seen."""
         span = self._buckets.named_span(bucket)
         if span is not None:
             found = await self._store.count_seen(bucket, self._computation, self._slots)
             self._span(span).expect(found)
 
     async def rebuild(self, bucket: int) -> None:
-        """Learn from its table what others have seen of an inherited bucket: of ids in order the
-        newest of each log, whatever its slot, and slice by slice those in no order."""
+        """Read the ids of an inherited bucket that other owners have seen.
+
+        Reads the newest number of each log, whatever its slot, and page by page the ids that arrive in
+        no order.
+        """
         found = self.seen_in(bucket)
         span = self._buckets.named_span(bucket)
         if span is not None:
@@ -506,14 +517,14 @@ class Dedup:
 
 
 def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:
-    """The error for a weak production that is known by its name, and says something new."""
+    """The error for a weak production that one worker has made twice, with different values."""
     return NotTheSameAgain(
-        f"a weak production of stream {delivery.stream!r}, key {delivery.key!r}, has come again and "
-        f"says something else than before (id {delivery.id.hex()}): {shown(delivery.value, 300)}\n"
-        "One worker has run the code that writes the stream twice on the same record, and what it "
-        'produced differs. With productions="weak" it must depend on its record alone. Take out what '
-        "differs from run to run (the clock, random numbers, what is kept outside of the state) and "
-        "start again: values that have arrived stay as they are. If that cannot be taken out, the "
-        'computation needs productions="strong", and a pipeline with another name: in a deployed '
-        "one that cannot be changed"
+        f"a weak production of stream {delivery.stream!r}, key {delivery.key!r}, arrived twice with "
+        f"different values (id {delivery.id.hex()}); the second: {shown(delivery.value, 300)}\n"
+        "One worker has run the code that writes the stream twice on the same record, and the two "
+        'outputs differ. With productions="weak" the output must depend on the record alone. Remove '
+        "everything that differs between runs (the clock, random numbers, data kept outside of the "
+        "state) and start again: values that have arrived stay as they are. If you cannot remove it, "
+        'the computation needs productions="strong", and the pipeline another name: the productions '
+        "of a deployed pipeline cannot be changed"
     )

@@ -1,9 +1,8 @@
-"""The intervals that a worker holds, and what passes between them: records, ACKs, room in queues.
+"""The intervals that a worker holds, and their exchange of records, ACKs, and room in queues.
 
-Records go to the interval that has their slot: here that is a queue away; what stands for an interval
-of another worker takes them all the same (`millwheel.runtime.network.ports`). Acknowledgements go back to
-the log that a record came from: one of an interval here, one of another worker's, or the tree of a
-record that is in no log (decision 32).
+A record goes to the interval that owns its slot: into a queue here, or to the port of another worker's
+interval (`millwheel.runtime.network.ports`). An ACK goes back to the log of its record: a log of this
+worker or of another one, or the tree of a record that is in no log (decision 32).
 """
 
 from __future__ import annotations
@@ -49,11 +48,12 @@ class Exchange:
         self.intervals: list[Interval] = []
         """The intervals that this worker holds."""
         self._of: dict[int, list[Interval]] = {}
-        """The same by computation."""
+        """The intervals that this worker holds, by computation."""
         self._by_id: dict[int, Interval] = {}
         self.remote: RemoteLogs | None = None
-        """None: this worker is alone."""
+        """The way to other workers' logs; None: this worker is alone."""
         self.trees: Trees
+        """The way to the trees of records that are in no log."""
         self.wake = asyncio.Event()
         """Set when there may be something to run: records, due timers, credits, room in a commit."""
 
@@ -93,7 +93,7 @@ class Exchange:
         return None if interval is None or interval.leaving else interval
 
     def owns(self, interval: Interval) -> bool:
-        """Whether an interval is still this worker's; one that is being released is not."""
+        """Whether this worker still owns an interval; False while it is being released."""
         return interval.ownership is Ownership.HELD and self._by_id.get(interval.id) is interval
 
     @property
@@ -117,8 +117,8 @@ class Exchange:
     def send(self, productions: Iterable[Delivery[Any]]) -> None:
         """Send records to their readers, for the first time or again.
 
-        Code that puts records into queues by itself has to set `wake` as well: if these records fill
-        all credits, nothing else will.
+        Other code that puts records into queues has to set `wake` as well: if these records use all
+        credits, no other event sets it.
         """
         steps = self.steps
         sent = False
@@ -130,8 +130,11 @@ class Exchange:
             self.wake.set()
 
     def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Send records of logs here, or of no log, whose interval is gone, to the present owners of
-        their slots, before newer ones. Records of another worker's log its owner sends again."""
+        """Send records of a gone interval to the present owners of their slots, ahead of newer ones.
+
+        Only records of logs held here, and records in no log, are sent: another worker's log is sent
+        again by its owner.
+        """
         of: dict[Destination, list[Delivery[Any]]] = {}
         for delivery in deliveries:
             if delivery.log < 0 or delivery.log in self.logs:
@@ -143,8 +146,8 @@ class Exchange:
                 destination.insert(waiting)
 
     def made_room(self, reader: Step) -> None:
-        """A queue of a computation is no longer full: wake intervals upstream that it has blocked (I8)
-        and that have nothing on its way which would wake them."""
+        """A queue of a computation is no longer full: wake upstream intervals that it has blocked (I8)
+        and that no ACK will wake."""
         for interval in self.intervals:
             if interval.mode.awaits_room_of(reader.id):
                 interval.wake()
@@ -173,7 +176,7 @@ class Exchange:
                 owners[owner] = None
             elif self.remote is not None:
                 self.remote.acknowledge(log, receiver, seqs)
-            # otherwise a log that was drained and retired: late copies
+            # otherwise the log was drained and retired: these are late copies
         self._credit(owners)
 
     def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
@@ -187,7 +190,7 @@ class Exchange:
         self._credit([owner])
 
     def _arrived(self, sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
-        """Records of a log here have arrived; inputs that waited for that may be finished."""
+        """Note ACKs of a log here; inputs that waited for them may be finished."""
         sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
         if sent is owner.log and (done := owner.mode.arrived(seqs)):
             self.finish(owner, done)
@@ -201,7 +204,7 @@ class Exchange:
 
     @staticmethod
     def _credit(owners: Iterable[Interval]) -> None:
-        """Something of these intervals' logs was acknowledged."""
+        """Return credits: records of these intervals' logs were acknowledged."""
         for owner in owners:
             owner.touch(urgent=owner.watermarks.has_news())
             owner.wake()

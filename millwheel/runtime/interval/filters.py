@@ -1,4 +1,4 @@
-"""Rebuilding an interval's Bloom filters from the store, beside the lane."""
+"""Rebuilds an interval's Bloom filters from the store while its lane runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millwheel.runtime.interval.interval import Interval, Ownership
 async def rebuild_filters(env: Environment, buckets: Buckets, interval: Interval) -> None:
     """Read the ids that other owners of an interval have seen into its filters.
 
-    Buckets that share a filter come last, and the filter is made for all that they hold: a filter that
+    Buckets that share a filter come last, and the filter is sized for all their ids: a filter that
     has to grow becomes several, and each record asks all of them.
     """
 
@@ -23,7 +23,7 @@ async def rebuild_filters(env: Environment, buckets: Buckets, interval: Interval
         try:
             await env.patiently(lambda: learn(bucket))
         except StoreError:
-            # Dropped since, with everything in it acknowledged: there is nothing to read.
+            # Dropped since, with all its records acknowledged: there is nothing to read.
             if not await buckets.is_gone(bucket):
                 raise
 

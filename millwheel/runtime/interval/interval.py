@@ -5,9 +5,9 @@ Ownership of an interval is a small protocol::
     FREE ──claim──▶ HELD ──release──▶ FREE
                      │ fenced
                      ▼
-                   FENCED            (another owner's sequencer is higher: let go)
+                   FENCED            (another owner's sequencer is higher: drop the interval)
 
-    HELD ──claim──▶ HELD             (claiming one's own again settles an unknown commit)
+    HELD ──claim──▶ HELD             (claiming an own interval again settles an unknown commit)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from millwheel.timers.watermark import WatermarkReport
 
 
 class Ownership(enum.Enum):
-    """Whose an interval is, as far as this worker knows."""
+    """State of an interval's ownership, as far as this worker knows."""
 
     FREE = "free"
     HELD = "held"
@@ -66,8 +66,8 @@ TRANSITIONS = {
 class Interval:
     """A range of slots of one step (or a partition of an injector) and its owner's soft state.
 
-    Everything here can be rebuilt from the store by `restore`; it lives as long as the
-    claim (paper 6.2, soft state).
+    `restore` can rebuild all of it from the store. It lives as long as the claim (paper 6.2, soft
+    state).
     """
 
     is_here = True
@@ -85,26 +85,26 @@ class Interval:
         self.name = f"{step.name}[{self.slots[0]}:{self.slots[1]}]"
         self.ownership = Ownership.FREE
         self.intake: deque[Delivery[Any]] = deque()
-        """Received records that no work has begun on."""
+        """Queue of received records."""
         self.backlog: dict[bytes, list[Item] | None] = {}
-        """Keys that are running, or waiting in user code, with the items that have come for each since."""
+        """Keys that are running or waiting in user code, with items that have arrived for them since."""
         self.lane: LanePort | None = None
-        """The lane that works on it; None before it takes records, and after it is given up."""
+        """The lane that works on it; None before it takes records, and after it was removed."""
         self.dirty = False
-        """Something of it is to be stored with the next commit."""
+        """The next commit has to store something for it."""
         self.leaving = False
-        """It is being handed over: work that has begun is finished, none is taken."""
+        """It is being handed over: work that has begun is finished, and no new work is taken."""
         self.drained = False
         """No more commits; the next owner recovers later ACKs."""
         self.states: StateCache = None  # type: ignore[assignment]
         """The states of its keys in memory."""
         self.tables: BroadcastTables | None = None
-        """The tables that its keys share, if its computation reads anything by broadcast."""
+        """The tables that its keys share; None: its computation reads no broadcast."""
         self.state_of: Callable[[Key, bytes, int], KeyState]
         """The state of a key, or the table of a cell, loaded or not."""
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
-        """The file that its JSON lines sink appends to, if it has one."""
+        """The file of its JSON Lines sink; None: it has no such sink."""
         self.source_task: SourcePort | None = None
         """The task of an injector's interval: reads its partition, or looks for partitions."""
         self.workload = Workload(self.slots)
@@ -114,7 +114,7 @@ class Interval:
         self.restore(claim, settings)
 
     def restore(self, claim: Claim, settings: Settings) -> None:
-        """Start from what is stored, and from nothing else."""
+        """Start only from the stored state of the claim."""
         self.transition("claim")
         node = self.step.node
         self.counters.restore(claim)
@@ -132,7 +132,7 @@ class Interval:
     def attach(
         self, states: StateCache, tables: BroadcastTables | None, dedup: Dedup, claim: Claim
     ) -> None:
-        """Take the parts that need the store, and the changes of state that are not folded."""
+        """Take the parts that need the store, and restore the changes of state that are not folded."""
         self.states = states
         self.tables = tables
         self.state_of = states.get if tables is None else self._state_of_key_or_cell
@@ -160,16 +160,16 @@ class Interval:
 
     @property
     def queued(self) -> int:
-        """How many records wait in its queue."""
+        """Number of records in its queue."""
         return len(self.intake)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Take records that were queued somewhere else until now."""
+        """Take records that were queued elsewhere."""
         self.intake.extend(deliveries)
         self.wake()
 
     def put_back(self, item: Item) -> None:
-        """Keep an item until the key that is running has finished."""
+        """Keep an item until its key, which is running, has finished."""
         waiting = self.backlog[item.key_text]
         if waiting is None:
             self.backlog[item.key_text] = [item]
@@ -179,7 +179,7 @@ class Interval:
     def requeue(self, apart: set[int]) -> None:
         """Put received records that are not durable back into the queue, in their order.
 
-        Those whose identity is in `apart` are left out: recovery runs them by itself.
+        Records with an identity (`id`) in `apart` are left out: recovery runs them separately.
         """
         self.backlog.clear()
         self.mode.start_over()
@@ -214,25 +214,26 @@ class Interval:
     # -- its lane ---------------------------------------------------------------------------
 
     def touch(self, *, urgent: bool) -> None:
-        """Have something of it stored: soon if `urgent`, as readers wait for a low watermark."""
+        """Store something for it with a later commit: soon if `urgent`, when readers wait for its low
+        watermark."""
         if self.lane is None:
             self.dirty = True
         else:
             self.lane.touch(self, urgent=urgent)
 
     def wake(self) -> None:
-        """Have its lane look for work."""
+        """Wake its lane's runner."""
         if self.lane is not None:
             self.lane.wake.set()
 
     def next_alarm(self) -> int | None:
-        """When the clock makes anything due: a timer, or something of the mode."""
+        """Wall time when a timer or work of the mode becomes due, in microseconds; None: never."""
         timer = self.timers.next_wall()
         due = None if self.leaving else self.mode.due_at()
         return min((at for at in (timer, due) if at is not None), default=None)
 
     def may_send(self, decided: int = 0) -> bool:
-        """Whether this interval has credits left: I8, one log at a time.
+        """Whether each of its logs, and its mode, has credits left (I8).
 
         Args:
             decided: productions that have no number yet.
@@ -243,11 +244,11 @@ class Interval:
 
     @property
     def log(self) -> SentLog:
-        """The log that it writes."""
+        """The log that the interval writes."""
         return self.logs.newest
 
     def events(self) -> list[dict[str, int]]:
-        """What dedup and the mode have counted since the last commit."""
+        """Events that dedup and the mode have counted since the last commit."""
         found = [self.mode.take_events()]
         dedup = self.dedup
         if dedup is not None and dedup.maybes | dedup.dropped:
@@ -259,7 +260,7 @@ class Interval:
         return found
 
     def encoded_position(self, work: IntervalWork) -> bytes | None:
-        """What the next owner must know besides, to continue after the commit that is being built."""
+        """The position, as JSON, from which a next owner continues after the commit being built."""
         if self.source_task is not None:
             return msgspec.json.encode(self.source_task.position())
         if self.part_file is not None:
@@ -275,7 +276,7 @@ class Interval:
         self.timers.settled(work.n)
         self.mode.durable(work)
 
-    # -- what others learn of it ------------------------------------------------------------
+    # -- reports ------------------------------------------------------------
 
     def report(self, watermark: int) -> WatermarkReport:
         """Its low watermark, as it is published."""
@@ -283,7 +284,7 @@ class Interval:
         return WatermarkReport(self.step.id, *self.slots, self.commits.sequencer, watermark, idle)
 
     def figures(self) -> dict[str, Any]:
-        """Sizes of its queue and state, and how its source flows: published with the heartbeat."""
+        """Sizes of its queue and state, and its source's flow: published with the heartbeat."""
         found: dict[str, Any] = {
             "queue": len(self.intake),
             "state_bytes": 0 if self.states is None else self.states.size,
@@ -295,12 +296,12 @@ class Interval:
 
     @property
     def is_in_motion(self) -> bool:
-        """Whether records are queued, running, or on their way from here."""
+        """Whether records are queued, running, or sent and un-ACKed."""
         running = self.dedup is not None and self.dedup.in_flight
         return bool(self.intake or running) or not self.logs.are_drained
 
     def is_idle(self, now: int) -> bool:
-        """Nothing queued, due, running, on its way, or waiting to be stored."""
+        """Whether nothing is queued, due, running, un-ACKed, or waiting to be stored."""
         return (
             not self.intake
             and not self.timers.has_due(now)
@@ -311,7 +312,7 @@ class Interval:
         )
 
     def is_finished(self, now: int) -> bool:
-        """Idle at the end of time."""
+        """Whether it is idle and its low watermark is at the end of time."""
         return self.watermarks.durable == MAX_TIME and self.is_idle(now)
 
 
@@ -322,4 +323,4 @@ class StoredPosition:
         self.value = claim.position
         """The JSON object that the last durable commit stored; None: nothing."""
         self.since = int((claim.position or {}).get("sent_since", claim.stamp))
-        """The first instant at which an injector can have sent a row past the stored position."""
+        """The earliest time at which an injector can have sent a row past the stored position."""

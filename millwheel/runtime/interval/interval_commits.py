@@ -1,4 +1,4 @@
-"""How far the chain of commits of one interval is (I12), and how much of it is folded (I15)."""
+"""The position in one interval's chain of commits (I12), and how much of the chain is folded (I15)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millwheel.store.port import Claim
 
 
 class IntervalCommits:
-    """The commits of an interval, numbered from its first claim on."""
+    """Numbers of an interval's commits; numbering starts at its first claim."""
 
     def __init__(self, claim: Claim) -> None:
         self.folding = asyncio.Lock()
@@ -16,16 +16,16 @@ class IntervalCommits:
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
-        """Start from what is stored."""
+        """Start from the stored numbers."""
         self.sequencer = claim.interval.sequencer
         """The claim's sequencer: the store refuses commits under a lower one (I3)."""
         self.n = claim.n
-        """The last commit built."""
+        """The number of the last commit built."""
         self.durable_n = claim.n
-        """The last commit known to be durable."""
+        """The number of the last commit known to be durable."""
         self.last_bucket = claim.bucket
         """The bucket of the last durable commit."""
         self.folded = claim.folded
-        """The last commit that is folded."""
+        """The number of the last folded commit."""
         self.changed_since_fold = len(claim.states)
-        """Changes of state and timers that are not folded."""
+        """Number of changes of state and timers that are not folded."""

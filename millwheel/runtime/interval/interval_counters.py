@@ -27,7 +27,7 @@ class IntervalCounters:
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
-        """Start from the stored totals; keep events of commits that are not among them."""
+        """Start from the stored totals; keep events of commits that the totals do not include."""
         if claim.n < self._events_of:
             _add(self._uncounted, self._events)
             self._events = {}

@@ -1,4 +1,4 @@
-"""The logs of one interval: the one that it writes, and those that it has inherited."""
+"""The logs of one interval: the log that it writes, and the logs that it has inherited."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class IntervalLogs(list[SentLog]):
         self.newest = self[-1]
         """The log that is written."""
         self.rows_written = 0
-        """Rows of numbered tables written since this claim; with the newest log's id they are a key."""
+        """Rows of numbered tables written since this claim; a row's number and the newest log's id are its
+        key."""
         self._settings = settings
 
     def may_send(self, decided: int) -> bool:
@@ -61,7 +62,7 @@ class IntervalLogs(list[SentLog]):
         return all(log.drained for log in self)
 
     def floor(self, stamp: int) -> int:
-        """The stamp before which nothing was produced that may be sent again (I9)."""
+        """The oldest stamp of a production that may be sent again (I9); `stamp` if there is none."""
         floors = [f for f in (log.floor() for log in self) if f is not None]
         return min(floors, default=stamp)
 

@@ -1,4 +1,4 @@
-"""The timers of one interval: the soonest in memory, the others in the store."""
+"""The timers of one interval: the soonest in memory, later ones only in the store."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class IntervalTimers:
             "wall": TimerQueue(limit, None, []),
             "hold": TimerQueue(limit, watermarks.state_holds, watermarks.state_release),
         }
-        """Timers by kind; holds of user code are kept like timers that never fire."""
+        """Timers by kind; holds of user code are stored as timers that never fire."""
         self.firings = 0
         """Due timers taken from the queues that have not run yet."""
         self.taken: dict[TimerIdentity, Firing] = {}
-        """Due timers that have not run yet; one that is replaced or cancelled leaves."""
+        """Due timers that have not run yet; a timer that is replaced or cancelled is removed."""
         for kind, queue in self.queues.items():
             queue.durable = claim.n
             changes = [change for change in claim.timers if change.kind == kind]
@@ -50,7 +50,12 @@ class IntervalTimers:
     def add_page(
         self, kind: str, after: TimerPlace | None, changes: list[TimerChange], *, more: bool
     ) -> None:
-        """Add a page of stored timers, those `after` a place."""
+        """Add a page of stored timers, read from a place on.
+
+        Args:
+            after: the place of the last timer of the preceding page; None: the first page.
+            more: the store may have further timers after this page.
+        """
         rows = []
         for change in changes:
             assert change.due is not None
@@ -60,7 +65,7 @@ class IntervalTimers:
         self.queues[kind].add_page(after, rows, more=more)
 
     def lacking(self, now: int) -> list[str]:
-        """The kinds of which the store holds timers that may be due, and none is here."""
+        """The kinds with due timers that may be in the store and are not in memory."""
         watermark = self._watermarks.input
         return [
             kind
@@ -76,7 +81,7 @@ class IntervalTimers:
     # -- setting and firing ------------------------------------------------------------------
 
     def set(self, name: TimerIdentity, timer: tuple[int, int, Key, int] | None, n: int) -> None:
-        """Set, replace or (None) forget a timer with commit `n`, which takes its old hold away."""
+        """Set, replace or (None) cancel a timer with commit `n`, which releases the old timer's hold."""
         key_text, kind, tag = name
         self.taken.pop(name, None)
         if timer is None:
@@ -97,8 +102,8 @@ class IntervalTimers:
                 and item.timer.micros > due
                 and self.still_due(item)
             ):
-                # Not by `set`, which would put off in turn the timers that are later than this one:
-                # they wait here as well, and there may be thousands.
+                # Not by `set`, which would in turn put off timers that are later than this one: this
+                # loop handles them as well, and there may be thousands.
                 name = (item.key_text, item.timer.tag)
                 del self.taken[(item.key_text, kind, item.timer.tag)]
                 self.queues[kind].put(name, item.timer.micros, item.hold, item.key, item.slot, n)
@@ -123,7 +128,7 @@ class IntervalTimers:
         return firings
 
     def take_again(self, firing: Firing) -> Firing | None:
-        """Take one due timer that was taken before a restart; None: it is no longer set."""
+        """Take again a due timer that was taken before a restart; None: it is no longer set."""
         queue = self.queues[firing.timer.kind]
         pending = queue.take((firing.key_text, firing.timer.tag), firing.timer.micros)
         if pending is None:
@@ -134,7 +139,7 @@ class IntervalTimers:
         return again
 
     def fired(self, firing: Firing) -> None:
-        """A due timer has run (or was replaced): the next commit takes its hold away."""
+        """Note that a due timer has run (or was replaced): the next commit releases its hold."""
         self.firings -= 1
         if self.still_due(firing):
             del self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)]
@@ -147,7 +152,7 @@ class IntervalTimers:
         return self.taken.get(name) is firing
 
     def next_wall(self) -> int | None:
-        """When the clock makes a timer due."""
+        """Wall time of the next wall timer in memory; None: there is none."""
         return self.queues["wall"].next_due()
 
     def has_due(self, now: int) -> bool:

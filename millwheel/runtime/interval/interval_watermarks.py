@@ -1,4 +1,4 @@
-"""The low watermarks of one interval: what comes in, what is held back, what may be promised."""
+"""The low watermarks of one interval: its input, its holds, and its output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class IntervalWatermarks:
 
     Args:
         percentiles: the percentile low watermarks that the computation keeps.
-        percentile: the one that its timers and code go by; None: the exact low watermark.
+        percentile: the percentile that its timers and code use; None: the exact low watermark.
     """
 
     def __init__(
@@ -25,8 +25,8 @@ class IntervalWatermarks:
         self.input = claim.input_watermark
         """The low watermark that timers fire by and user code sees."""
         self.exact = claim.low_watermark
-        """No record that is on time comes with an older timestamp; `input` is ahead of it where the
-        computation goes by a percentile."""
+        """The exact input watermark: no record on time arrives with an older timestamp. `input` is ahead
+        of it if the computation uses a percentile."""
         self.promised = claim.low_watermark
         """The low watermark of the last commit built: the next one follows it or fails."""
         self.durable = claim.low_watermark
@@ -34,12 +34,12 @@ class IntervalWatermarks:
         self.holds = Holds()
         """Holds of timers, and of sent records that are un-ACKed."""
         self.release: list[int] = []
-        """Holds that the next commit takes away: of fired timers, and of productions that get their place
+        """Holds that the next commit releases: of fired timers, and of productions that get their number
         in the log."""
         self.state_holds = Holds()
         """Holds that user code has set (`Context.hold_watermark`)."""
         self.state_release: list[int] = []
-        """User code's holds that the next commit takes away."""
+        """Holds of user code that the next commit releases."""
         self.percentiles = {
             each: Percentile(claim.percentiles.get(each, MIN_TIME), self.holds, self.state_holds)
             for each in percentiles
@@ -50,12 +50,12 @@ class IntervalWatermarks:
     # -- the input moves ------------------------------------------------------------------
 
     def raise_input(self, watermark: int) -> None:
-        """Nothing on time comes in any more that is older than `watermark`."""
+        """Raise the exact input watermark: no later record on time is older than `watermark`."""
         self.exact = max(self.exact, watermark)
         self.input = max(self.input, watermark)
 
     def raise_percentile(self, percentile: float, watermark: int) -> None:
-        """Few records come in any more that are older than `watermark`."""
+        """Raise a percentile input watermark: few later records are older than `watermark`."""
         kept = self.percentiles[percentile]
         kept.input = max(kept.input, watermark)
         if self._percentile == percentile:
@@ -76,15 +76,15 @@ class IntervalWatermarks:
     # -- holds ----------------------------------------------------------------------------
 
     def keep_back(self, micros: int) -> None:
-        """Promise no more than this before `let_up`: user code has produced it, and is still running."""
+        """Hold the output at a production's timestamp until `let_up`: its user code is still running."""
         self.holds.add(micros)
 
     def let_up(self, micros: int) -> None:
-        """The production stands in the log, or was dropped: it holds by itself, or no more."""
+        """Release a hold of `keep_back`: the production was dropped, or has its own hold in the log."""
         self.holds.remove(micros)
 
     def release_holds(self) -> None:
-        """Take away the holds that the commit being built takes away."""
+        """Release the holds that end with the commit being built."""
         for holds, release in (
             (self.holds, self.release),
             (self.state_holds, self.state_release),
@@ -96,10 +96,10 @@ class IntervalWatermarks:
     # -- the output -----------------------------------------------------------------------
 
     def output(self) -> int:
-        """What may be promised now: LW = min(IW, all holds), and never back.
+        """The low watermark that may be promised now: min(input watermark, all holds), never decreasing.
 
-        At the end of time, when the last timer has fired, nothing is left that could release the holds
-        of user code.
+        At the end of time the holds of user code do not count: the last timer has fired, so no code can
+        release them.
         """
         least = min(self.exact, self.holds.least())
         if least < MAX_TIME:
@@ -107,21 +107,21 @@ class IntervalWatermarks:
         return max(self.promised, least)
 
     def has_news(self) -> bool:
-        """Whether more may be promised than is stored."""
+        """Whether a higher low watermark may be promised than the stored one."""
         exact = self.output()
         return exact > self.durable or any(
             kept.output(exact) > kept.durable for kept in self.percentiles.values()
         )
 
     def promise(self, work: IntervalWork) -> None:
-        """Promise as much as may be with the commit that is being built."""
+        """Set the low watermarks that the commit being built promises: the highest possible ones."""
         self.release_holds()
         self.promised = work.low_watermark = self.output()
         for percentile, kept in self.percentiles.items():
             kept.promised = work.percentiles[percentile] = kept.output(self.promised)
 
     def settled(self, work: IntervalWork) -> None:
-        """A commit is durable, with its promises."""
+        """Note that a commit is durable, with the low watermarks that it promises."""
         self.durable = work.low_watermark
         for percentile, watermark in work.percentiles.items():
             self.percentiles[percentile].durable = watermark

@@ -1,12 +1,13 @@
-"""State in memory: what is durable plus what the running bundles have changed.
+"""State in memory: the durable state plus the changes of commits that are not durable yet.
 
-A `KeyState` holds the state object of one key, and its collections' entries (`entries`) if there are any. It
-remembers the encoded form as last captured for a commit; an object that user code may have changed
-is encoded again when the key's records have run, and differs or not. So going back after an
-exception costs nothing beforehand: the objects are dropped and decoded again.
+A `KeyState` holds the state object of one key, and the entries of its collections
+(`millwheel.runtime.interval.map_entries`). It keeps the encoded form last captured for a commit. When a
+key's records have run, a state object that user code may have changed is encoded again and compared
+with that form. So preparing for an exception costs nothing: to revert, the objects are dropped and
+decoded again.
 
-Entries not folded yet are never evicted: the tail of the store is in memory of its owner,
-and whatever is not in memory stands in the current table (I15).
+Entries that are not folded are never evicted: the owner has the tail of the store in memory, and all
+other state is in the current table (I15).
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from millwheel.runtime.interval.map_entries import Change, Entries
 from millwheel.state import UNKNOWN, StateLayout
 
 KEY_BYTES = 450
-"""Bytes that a key costs in memory besides its encoded state, with the state object."""
+"""Bytes of memory per key, with the state object, besides the encoded state."""
 
 LOOKS = 64
-"""Keys that an eviction may look at, and `LOOKS_PER_KEY` for each key that has come since the last."""
+"""Keys that each eviction may check, besides `LOOKS_PER_KEY` for each key added since the last one."""
 LOOKS_PER_KEY = 4
+"""Keys that an eviction may check for each key added since the last one."""
 
 EntryFetcher = Callable[["KeyState", str], Awaitable["tuple[bytes, int] | None"]]
+"""Reads an entry of a key: its encoded value and version; None: it is not stored."""
+
 EntryScanner = Callable[["KeyState", str, str, int], Awaitable["list[tuple[str, bytes, int]]"]]
-"""Key, after, before (both exclusive), how many at the most."""
+"""Reads entries of a key, given the names after and before them (both exclusive) and a limit."""
 
 
 class KeyState:
-    """The state of one key; what `Context.state` works on."""
+    """The state of one key, which `Context.state` reads and changes."""
 
     __slots__ = ("_encoded", "_entries", "_is_newer", "_state", "_version", "cache", "complete", "key",
                  "key_text", "loaded", "n", "slot", "used")  # fmt: skip
@@ -46,30 +50,31 @@ class KeyState:
         self.slot = slot
         self.loaded = False
         self.complete = False
-        """Whether all that is stored of the key is here."""
+        """Whether everything stored for the key is in memory."""
         self.used = False
+        """Whether the key was used since an eviction last checked it."""
         self.n = 0
-        """The commit that carries the last change."""
+        """The number of the commit that carries the last change."""
         self._encoded: bytes | None = None
-        """The plain part of the state as captured last."""
+        """The last captured form of the state without its collections; None: the empty state."""
         self._version = cache.version
-        """The version of the code that wrote it so."""
+        """The state version of the code that wrote `_encoded`."""
         self._is_newer = False
-        """It has been captured or restored here: what has been folded is older."""
+        """Whether `_encoded` was captured here or restored from the tail: the folded form is older."""
         self._state: Any = UNKNOWN
-        """The state object, if somebody looked."""
+        """The state object, once user code has asked for it."""
         self._entries: Entries | None = None
 
     @property
     def size(self) -> int:
-        """Bytes that it occupies, about."""
+        """Approximate size in memory, in bytes."""
         entries = 0 if self._entries is None else self._entries.size
         return KEY_BYTES + len(self._encoded or b"") + entries
 
-    # -- what user code sees ------------------------------------------------------
+    # -- for user code ------------------------------------------------------
 
     def open_state(self) -> Any:
-        """The state object, decoded when first asked for."""
+        """The state object, decoded on first use."""
         if self._state is UNKNOWN:
             layout, cache = self.cache.layout, self.cache
             stored = self._encoded
@@ -82,8 +87,8 @@ class KeyState:
             else:
                 state = layout.decode(stored)
             if stored is not None:
-                # As this code writes it: Postgres gives jsonb back in a form of its own,
-                # and reading alone must not look like a change.
+                # Encode it as this code does: Postgres returns jsonb in another form, and reading
+                # alone must not look like a change.
                 encoded: bytes | None = layout.encode(state)
                 self._keep(None if encoded == layout.empty else encoded)
                 self._version = cache.version
@@ -91,10 +96,10 @@ class KeyState:
         return self._state
 
     def replace_state(self, state: Any) -> None:
-        """Make `state` the state object: all of it, its collections too."""
+        """Replace the whole state object, with its collections."""
         layout = self.cache.layout
         layout.check(state)
-        self.open_state()  # what is stored must be known as this code writes it
+        self.open_state()  # so that `_encoded` is as this code writes it
         if layout.collections:
             self._made_entries().replace(state)
         self._state = state
@@ -108,15 +113,15 @@ class KeyState:
         self.cache.size += len(encoded or b"") - len(self._encoded or b"")
         self._encoded = encoded
 
-    # -- what the engine does ------------------------------------------------------
+    # -- for the engine ------------------------------------------------------
 
     @property
     def captured(self) -> tuple[bytes | None, int]:
-        """The plain part of the state as captured last, and the version that wrote it so."""
+        """The last captured form of the state without its collections, and the state version of it."""
         return self._encoded, self._version
 
     def fill(self, rows: list[tuple[str, bytes, int]], *, complete: bool) -> None:
-        """Take what the store holds of the key; what is here already is newer."""
+        """Add rows of the key from the store; values already in memory are newer and stay."""
         for entry, encoded, version in rows:
             if entry != "":
                 entries = self._made_entries()
@@ -129,7 +134,7 @@ class KeyState:
         self.complete = complete
 
     def restore(self, entry: str, encoded: bytes | None, version: int, n: int) -> None:
-        """Take an entry of the tail: committed by commit `n`, not folded yet."""
+        """Add an entry of the tail: written by commit `n` and not folded yet."""
         if entry == "":
             self._keep(encoded)
             self._version, self._is_newer = version, True
@@ -138,13 +143,13 @@ class KeyState:
         self.n = max(self.n, n)
 
     def capture(self, n: int) -> list[Change]:
-        """What changed since the last capture; it goes into commit `n`.
+        """Capture the changes since the last capture, for commit `n`.
 
-        Everything is encoded before anything is noted, so that a value that cannot be
-        encoded leaves the key as it was.
+        Everything is encoded before anything is recorded, so that a value that cannot be encoded
+        leaves the key as it was.
 
         Raises:
-            MigrationFailed: user code went on without a state that could not be read.
+            MigrationFailed: the state could not be read, and user code continued without it.
         """
         cache, before = self.cache, self._encoded
         layout, encoded = cache.layout, before
@@ -161,7 +166,7 @@ class KeyState:
         if self._entries is not None:
             changes = self._capture_entries(self._entries, n)
         if encoded != before:
-            cache.size += len(encoded or b"") - len(before or b"")  # `_keep`, written out
+            cache.size += len(encoded or b"") - len(before or b"")  # `_keep`, inlined
             self._encoded = encoded
             self._is_newer = True
             changes.append(("", encoded))
@@ -176,12 +181,12 @@ class KeyState:
             and layout.collections
             and layout.bound(self._state) != entries.bound
         ):
-            entries.replace(self._state)  # one of them was assigned alone
+            entries.replace(self._state)  # user code has assigned a single collection
         touched = entries.encoded()
         return entries.capture(touched, n) if touched else []
 
     def carry(self, changes: list[Change], n: int) -> None:
-        """The changes go into commit `n`, however long user code waited since their capture."""
+        """Assign captured changes to commit `n`, however long user code has waited since the capture."""
         self.n = n
         if self._entries is not None:
             for entry, _ in changes:
@@ -190,17 +195,17 @@ class KeyState:
                     cell.n = n
 
     def revert(self) -> None:
-        """Forget what user code did since the last capture."""
+        """Drop all changes since the last capture."""
         self._state = UNKNOWN
         if self._entries is not None:
             self._entries.revert()
 
 
 class StateCache:
-    """The keys of one interval in memory.
+    """The states of one interval's keys in memory.
 
-    Eviction gives each key a second chance: one that was used since it was last looked at
-    stays, which costs a record nothing but a flag.
+    Eviction gives each key a second chance: a key that was used since the last check stays. This costs
+    each record only a flag.
     """
 
     def __init__(
@@ -217,27 +222,29 @@ class StateCache:
         self.fetch_entry = fetch_entry
         self.scan_entries = scan_entries
         self.folded = 0
+        """The number of the last folded commit."""
         self.size = 0
+        """Approximate size of all keys in memory, in bytes."""
         self.version = version
         self.failed: MigrationFailed | None = None
-        """Why the state of a key cannot be read. Nothing that ran without it may be stored."""
+        """Why the state of a key cannot be read; nothing that ran without that state may be stored."""
         self._what = what
         self._migrations = migrations
         self._keys: dict[bytes, KeyState] = {}
         self._queue: deque[KeyState] = deque()
-        """The same; who is looked at next comes first."""
+        """The keys in memory in the order in which eviction checks them."""
         self._left = 0
-        """The size that the last eviction left."""
+        """The value of `size` after the last eviction."""
         self.looked_ahead = 0
-        """Number of queued records whose state is loaded or being loaded."""
+        """Number of queued records with a state that is loaded or being loaded."""
         self.loaded_bytes = 0
-        """What a key takes, of those that were loaded last; 0: none was."""
+        """Average size in bytes of the keys loaded last; 0: none was loaded."""
 
     def current(self, encoded: bytes, version: int, key: Key) -> bytes:
-        """Stored JSON, brought up to this code's version.
+        """Stored JSON, migrated to this code's version.
 
         Raises:
-            MigrationFailed: that failed, which ends the worker.
+            MigrationFailed: a migration failed, which ends the worker.
         """
         what = f"{self._what}, key {shown(key)}"
         decode = self.layout.codec.decode
@@ -248,7 +255,7 @@ class StateCache:
             raise
 
     def get(self, key: Key, key_text: bytes, slot: int) -> KeyState:
-        """The key's state, loaded or not."""
+        """The state of a key; it may not be loaded yet."""
         found = self._keys.get(key_text)
         if found is not None:
             found.used = True
@@ -260,15 +267,15 @@ class StateCache:
         return found
 
     def has(self, state: KeyState) -> bool:
-        """Whether the key has this state, and not been forgotten since."""
+        """Whether this state object is still in memory, not evicted."""
         return self._keys.get(state.key_text) is state
 
     def evict(self, limit: int, keep: Callable[[bytes], bool]) -> None:
         """Drop keys that were not used lately, until at most `limit` bytes are left.
 
-        A key stays while its changes are not folded, or while `keep` says so. So that a commit waits
-        for what has come since the last one, and not for all that is here, it may take several
-        calls.
+        A key stays while its changes are not folded, or while `keep` returns true. It may take several
+        calls to reach the limit: each commit waits for a call, so the work of a call depends on the
+        keys added since the last one and not on all keys in memory.
         """
         looks = LOOKS + LOOKS_PER_KEY * max(0, self.size - self._left) // KEY_BYTES
         queue = self._queue

@@ -1,8 +1,8 @@
-"""The entries of the collections of one key, in memory: what is durable plus what the running bundles
-have changed.
+"""Entries of one key's collections in memory: the durable ones plus changes that are not durable yet.
 
-Each remembers its encoded form as last captured for a commit, like the state object (`states`). Not all that
-is stored need be here: what is known to be whole is told by collection and by stretch of names.
+Each entry keeps the encoded form last captured for a commit, as the state object does
+(`millwheel.runtime.interval.key_state`). Stored entries may be missing from memory: for whole
+collections and for ranges of names, `Entries` knows whether all entries are in memory.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.state import ABSENT, UNKNOWN, Collection
 
 ENTRIES_BYTES = 700
-"""Bytes that a key with collections costs in memory besides, with no entry in them."""
+"""Additional bytes of memory for a key with collections, without entries."""
 
 CELL_BYTES = 220
-"""Bytes an entry costs in memory besides its encoded value."""
+"""Bytes of memory per entry besides its encoded value."""
 
 TRIM_CELLS = 4096
-"""Entries of one key from which clean ones are dropped one by one."""
+"""Number of one key's entries in memory above which folded entries are dropped."""
 
 SCAN_ENTRIES = 1000
 """Entries fetched at a time for a whole collection."""
 
 READ_AHEAD = 256
-"""Entries fetched at a time for a range: what is read by time goes on where it ended."""
+"""Entries fetched at a time for a range: reads by time usually continue where the last one ended."""
 
 MAX_SPANS = 64
-"""Ranges of one collection known to be in memory; the oldest are forgotten."""
+"""Most ranges of one collection that are known to be in memory; the oldest are forgotten."""
 
 AFTER = "\x01"
-"""Sorts a name behind itself: names are JSON, which writes control characters as escapes."""
+"""Suffix that makes the least name after a given one: names are JSON, which escapes control
+characters."""
 
 Change = tuple[str, bytes | None]
-"""Entry and encoded value; None: removed."""
+"""An entry's name and its encoded value; None: removed."""
 
 
 class Cell:
-    """One entry: as last captured (`encoded`), and as an object, if somebody looked."""
+    """One entry: its last captured form (`encoded`), and its value once user code has used it."""
 
     __slots__ = ("codec", "encoded", "n", "value")
 
@@ -50,19 +51,20 @@ class Cell:
         self.value: Any = UNKNOWN
         self.codec: Codec[Any] | None = None
         self.n = n
-        """The commit that carries the last change."""
+        """The number of the commit that carries the last change; -1: written without knowing the stored
+        value, and not captured yet."""
 
 
 Encoding = tuple[str, Cell, bytes | None]
-"""An entry that somebody looked at, as it is now."""
+"""Name, cell and current encoded value of an entry that user code has used."""
 
 
 class EntryOwner(Protocol):
-    """The state of the key that entries belong to."""
+    """The state of the key to which entries belong."""
 
     key: Any
     complete: bool
-    """All entries are in memory."""
+    """Whether all entries of the key are in memory."""
 
     @property
     def cache(self) -> Any:
@@ -71,7 +73,7 @@ class EntryOwner(Protocol):
 
 
 class Entries:
-    """The entries of one key, which its collections work on."""
+    """The entries of one key, which its collections read and change."""
 
     __slots__ = ("_cache", "_key", "_order", "_spans", "_touched", "_trimmed_at", "_whole", "bound", "cells", "size")  # fmt: skip
 
@@ -80,21 +82,21 @@ class Entries:
         self._cache = key.cache
         self.cells: dict[str, Cell] = {}
         self.size = 0
-        """What they occupy, in bytes."""
+        """Approximate size in memory, in bytes."""
         self.bound: Any = None
-        """The collections of the state object that are bound to these."""
+        """The collections of the state object that are bound to these entries."""
         self._whole: tuple[str, ...] = ()
-        """Collections of which every entry is in memory; of all if the key is complete."""
+        """Prefixes of collections with all their entries in memory; if the key is complete, all have."""
         self._spans: dict[str, list[tuple[str, str]]] = {}
-        """Per collection, stretches [first, until) of which every entry is in memory."""
+        """Per collection, ranges [first, until) of names with all their entries in memory."""
         self._order: dict[str, list[str]] = {}
-        """Per collection that is read by range, the names of its entries in memory, sorted. What
-        was removed and captured is left out: else a queue would be read past all it ever held."""
+        """Per collection that is read by range, the sorted names of its entries in memory. Removed
+        entries are left out once captured: reading a queue would otherwise pass all its former ones."""
         self._touched: set[str] = set()
         self._trimmed_at = -1
         self._grow(ENTRIES_BYTES)
 
-    # -- what collections see -------------------------------------------------------
+    # -- for collections -------------------------------------------------------
 
     def known(self, prefix: str) -> list[str] | None:
         if not self._knows(prefix):
@@ -102,7 +104,7 @@ class Entries:
         return [entry for entry in self.cells if entry.startswith(prefix)]
 
     def _knows(self, entry: str) -> bool:
-        """Whether an entry that is not in memory is not stored either."""
+        """Whether an entry missing from memory is certainly missing from the store as well."""
         if self._key.complete or entry.startswith(self._whole):
             return True
         return bool(self._spans) and any(
@@ -129,14 +131,14 @@ class Entries:
 
     async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
         found = await self._cache.fetch_entry(self._key, entry)
-        if entry not in self.cells:  # else user code that does several things at once was faster
+        if entry not in self.cells:  # otherwise concurrent user code has added it
             self.add(entry, None if found is None else found[0])
         return self._value(entry, self.cells[entry], codec)
 
     def add(self, entry: str, encoded: bytes | None, n: int = 0) -> Cell:
-        """One more entry in memory.
+        """Add an entry to those in memory.
 
-        It is as it was stored: migrations are for the state object alone.
+        Its value is as stored: migrations apply only to the state object.
         """
         cell = self.cells[entry] = Cell(encoded, n)
         self._grow(len(encoded or b"") + CELL_BYTES)
@@ -168,7 +170,7 @@ class Entries:
         cell.value = value
         self._touched.add(entry)
         if cell.encoded is None and cell.n == 0 and not self._knows(entry):
-            cell.n = -1  # written blindly: what the store holds is unknown
+            cell.n = -1  # written without knowing the stored value
 
     def erase(self, entry: str, codec: Codec[Any]) -> None:
         self.store(entry, codec, ABSENT)
@@ -202,7 +204,7 @@ class Entries:
             reached = end
 
     def _in_memory_until(self, prefix: str, first: str, until: str) -> str:
-        """How far, from `first` on, every entry of a collection is in memory."""
+        """The end of the range from `first` in which all entries of a collection are in memory."""
         if self._key.complete or prefix in self._whole:
             return until
         for start, end in self._spans.get(prefix, ()):
@@ -223,10 +225,10 @@ class Entries:
         return names
 
     async def _load_ahead(self, prefix: str, first: str) -> None:
-        """Fetch entries from `first` on, up to where they are in memory again.
+        """Fetch entries from `first` on, up to the next range that is in memory.
 
-        Not only as far as they were asked for: the next range mostly begins in this one and
-        ends a little later, and should not need the store again.
+        This reads past the requested range: the next range mostly begins inside this one and ends a
+        little later, and should not need the store again.
         """
         spans = self._spans.get(prefix, [])
         until = min((start for start, _ in spans if start > first), default=_end_of(prefix))
@@ -254,29 +256,32 @@ class Entries:
             after = page[-1][0]
         self._whole += (prefix,)
 
-    # -- what the state of the key does -----------------------------------------------
+    # -- for the key's state -----------------------------------------------
 
     def replace(self, state: Any) -> None:
-        """Let the collections of `state` take the place of the stored ones."""
+        """Replace the stored collections by those of `state`."""
         fresh: list[tuple[Collection, str, Codec[Any], Any]] = []
         gone: list[str] = []
         for name, (kind, key_type, codec) in self._cache.layout.collections.items():
             prefix = name + "/"
             collection = getattr(state, name)
             if not isinstance(collection, kind):
-                raise UserCodeError(f"{name} of the new state is no {kind.__name__}")
+                raise UserCodeError(
+                    f"{name} of the new state is not a {kind.__name__} but a "
+                    f"{type(collection).__name__}"
+                )
             if collection.is_part_of(self, prefix):
                 continue
             if not collection.is_loose():
                 raise UserCodeError(
-                    f"{name} of the new state belongs to another state already; put its entries "
+                    f"{name} of the new state belongs to another state already; copy its entries "
                     f"into a new {kind.__name__}()"
                 )
             entries = collection.entries_of(self, prefix)
             if entries is None:
                 raise UserCodeError(
-                    f"key {self._key.key!r} has more of {name} than is in memory, so that a new state "
-                    f"cannot take its place at once; await ctx.state.{name}.clear() before"
+                    f"key {self._key.key!r} has more entries of {name} in the store than in memory, so "
+                    f"a new state cannot replace them; await ctx.state.{name}.clear() first"
                 )
             fresh.append((collection, prefix, codec, key_type))
             gone += entries
@@ -287,7 +292,7 @@ class Entries:
         self.bound = self._cache.layout.bound(state)
 
     def encoded(self) -> list[Encoding]:
-        """What somebody looked at since the last capture, as it is now."""
+        """The entries that user code has used since the last capture, with their current values."""
         encodings: list[Encoding] = []
         for entry in self._touched:
             cell = self.cells[entry]
@@ -302,7 +307,7 @@ class Entries:
         return encodings
 
     def capture(self, touched: list[Encoding], n: int) -> list[Change]:
-        """What changed since the last capture; it goes into commit `n`."""
+        """Capture the changes since the last capture, for commit `n`."""
         changes: list[Change] = []
         for entry, cell, value in touched:
             if value != cell.encoded or cell.n == -1:
@@ -318,18 +323,18 @@ class Entries:
         return changes
 
     def revert(self) -> None:
-        """Forget what user code did since the last capture."""
+        """Drop all changes since the last capture."""
         for entry in self._touched:
             cell = self.cells[entry]
             cell.value = UNKNOWN
             if cell.n == -1:
                 del self.cells[entry]
                 self._grow(-len(cell.encoded or b"") - CELL_BYTES)
-                self._forget_whole()  # what the store holds under this name was not fetched
+                self._forget_whole()  # the stored value of this name was never fetched
         self._touched.clear()
 
     def _trim(self) -> None:
-        """Drop the entries that are folded; no others will be before the next fold."""
+        """Drop the folded entries; further calls drop nothing before the next fold."""
         folded = self._trimmed_at = self._cache.folded
         for entry in [e for e, cell in self.cells.items() if cell.n <= folded]:
             cell = self.cells.pop(entry)
@@ -338,7 +343,7 @@ class Entries:
         self._forget_whole()
 
     def _forget_whole(self) -> None:
-        """Nothing is known any more of entries that are not in memory, but by `complete`."""
+        """Drop all knowledge about entries not in memory, except the key's `complete`."""
         self._whole = ()
         self._spans.clear()
         self._order.clear()
@@ -349,5 +354,5 @@ class Entries:
 
 
 def _end_of(prefix: str) -> str:
-    """The first name behind all that start with `prefix`."""
+    """The first name after all names that start with `prefix`."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

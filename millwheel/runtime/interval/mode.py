@@ -1,8 +1,8 @@
 """The mode of an interval's productions: one protocol, called at fixed points of a record's way.
 
-Strong productions need none of it: they go into the open commit, are numbered when that is built, and
-are sent when it is durable. So `Mode` itself is the strong mode, and each hook does nothing. The other
-modes stand in `millwheel.runtime.modes` and override the hooks that they need::
+Strong productions need no hooks: they go into the open commit, are numbered when it is built, and are
+sent when it is durable. So `Mode` itself is the strong mode, and each hook does nothing. The other modes
+are in `millwheel.runtime.modes` and override the hooks that they need::
 
     claim ──begin──▶ records are taken ──gather──▶ user code ──decided──▶ open commit
                                                                               │ join
@@ -26,26 +26,26 @@ class Mode:
     """Strong productions."""
 
     is_tended = False
-    """`tend` has something to do."""
+    """Whether the runner has to call `tend`."""
     gathers = False
-    """Records are not run one by one: `gather` takes them."""
+    """Whether `gather` takes the records, instead of user code one by one."""
 
     # -- restarts ---------------------------------------------------------------------
 
     def begin(self, claim: Claim) -> None:
-        """The interval was claimed, for the first time or again: start from what is stored."""
+        """The interval was claimed, for the first time or again: start from its stored state."""
 
     def start_over(self) -> None:
-        """The interval's inputs run again, here or elsewhere: forget what came of them."""
+        """The interval's inputs run again, here or elsewhere: forget their results."""
 
     def resume(self) -> None:
         """The interval takes work again: its hand-over was cancelled."""
 
-    # -- the runner asks -------------------------------------------------------------
+    # -- called by the runner -------------------------------------------------------------
 
     @property
     def wants_records(self) -> bool:
-        """Whether records that wait in the queue have a place."""
+        """Whether the mode can take queued records now."""
         return True
 
     @property
@@ -54,7 +54,7 @@ class Mode:
         return False
 
     def has_room(self) -> bool:
-        """Whether more may be sent, besides what the credits of the logs say (I8)."""
+        """Whether the mode lets more be sent, in addition to the credits of the logs (I8)."""
         return True
 
     def awaits_room_of(self, reader: int) -> bool:
@@ -62,32 +62,32 @@ class Mode:
         return False
 
     def gather(self, records: Sequence[Item], now: int) -> None:
-        """Take records that dedup has let pass, where `gathers`."""
+        """Take records that dedup has passed; called if `gathers`."""
 
     def due_at(self) -> int | None:
-        """When the wall clock makes something due, in microseconds."""
+        """Wall time when work of the mode becomes due, in microseconds; None: never."""
         return None
 
     def tend(self, now: int) -> None:
-        """Start what is due at wall time `now`; called before each look for records."""
+        """Start work that is due at wall time `now`; called before each look for records."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether something of the mode has begun that the interval has to finish before it leaves."""
+        """Whether the mode has begun work that must be finished before the interval leaves."""
         return False
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of the mode waits."""
+        """Whether no work of the mode waits."""
         return True
 
-    # -- code has decided, the commit is built, it is durable ------------------------------
+    # -- from user code to the durable commit ------------------------------
 
     def decided(self, items: list[Item], effects: Effects, changes: list[Change]) -> bool:
         """User code has run on a key's items.
 
         Returns:
-            Whether the open commit has to note them; otherwise the mode vouches for them.
+            Whether the open commit has to carry them; otherwise the mode is responsible for them.
         """
         return True
 
@@ -103,20 +103,19 @@ class Mode:
         return 0
 
     def take_events(self) -> dict[str, int]:
-        """What the mode has counted since the last call, by counter."""
+        """Events that the mode has counted since the last call, by counter."""
         return {}
 
     def durable(self, work: IntervalWork) -> None:
         """A commit of the interval is durable."""
 
     def refused(self, work: IntervalWork, error: Exception, *, alone: bool) -> None:
-        """The store has refused what user code wanted written in a commit.
+        """The store has refused rows or statements of user code in a commit.
 
         Args:
-            alone: the commit carried nothing of other intervals.
+            alone: the commit carried no work of other intervals.
         """
 
     def arrived(self, seqs: Iterable[int]) -> list[Delivery[Any]]:
-        """Productions in the interval's newest log were acknowledged; gives inputs that are finished
-        by that."""
+        """Note ACKs of productions in the interval's newest log; gives inputs that are finished by them."""
         return []

@@ -16,7 +16,7 @@ class Observer:
         """An interval was given up or lost; its counters are as stored."""
 
     def interval_fenced(self, interval: Interval) -> None:
-        """Another owner had claimed an interval; that it is gone is told as well."""
+        """Another owner has claimed an interval; `interval_gone` is called as well."""
 
     def commit_durable(self, seconds: float) -> None:
-        """A commit took so long, from being sent to known durable."""
+        """A commit is durable; `seconds` is the time since it was sent."""

@@ -1,14 +1,15 @@
-"""A part file of a JSON Lines sink: appended and fsynced before the commit that counts it.
+"""A part file of a JSON Lines sink: appended and fsynced before the commit that stores its length.
 
-The committed length is in the commit; the bytes beyond it were written for a commit that never
-became durable, and are cut off before anything is appended. A part file belongs to one owner, by a
-lock that ends with its process: a successor of an owner that may still be writing leaves it the old
-file, and continues in a copy of the committed part. The file is named after the interval's id, which
-no other interval ever gets: an interval that is made by a split or a merge can cut off no other's lines.
+Bytes beyond the committed length were written for a commit that never became durable; they are cut off
+before anything is appended. A part file has one owner, by a lock that ends with the owner's process. If
+the former owner may still be writing, its successor leaves it the old file, and continues in a copy of
+the committed part. The file is named after the interval's id, which is never used again: an interval
+made by a split or a merge can cut off no lines of another one.
 
-A part file is written and cut, so it must be the sink's own. A symbolic link in its place is refused,
-as is anything else that is no regular file. A file with a second name (a hard link: a snapshot made
-by `cp -al`, say) is left alone, and continued in a copy. The sink's directory may be a link.
+The sink writes and cuts its part files, so each must belong to the sink alone. A symbolic link in the
+file's place is refused, as is anything that is not a regular file. A file with a second name (a hard
+link, for example of a snapshot made by `cp -al`) stays as it is, and a copy is continued. The sink's
+directory may be a symbolic link.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ from pathlib import Path
 from millwheel.errors import InputError, OutputError, OutputFull
 
 COPY_BYTES = 1 << 20
+"""Bytes copied at a time when a file is replaced."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that end when somebody makes room."""
+"""System errors that end when an operator frees space."""
 
 
 class PartFile:
-    """One file of lines, as long as the last commit says.
+    """A file of lines, with the length that the last durable commit has stored.
 
     Args:
-        path: its name; missing directories are made.
-        length: its committed bytes.
-        monotonic: a clock.
+        path: the file's path; missing directories are made.
+        length: committed length in bytes.
+        monotonic: a monotonic clock, in seconds.
 
     Raises:
-        InputError: the file is shorter than that.
-        OutputFull: there is no room for it.
-        OutputError: it cannot be opened or written, or is no file of the sink's own.
+        InputError: the file is shorter than its committed length.
+        OutputFull: the disk or quota is full.
+        OutputError: the file cannot be opened or written, or does not belong to the sink alone.
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class PartFile:
         self.path = path
         self.length = length
         self.no_room: OutputFull | None = None
-        """Why the last append failed, if that was for want of room."""
+        """The error of the last append, if it failed because the disk or quota was full."""
         self._monotonic = monotonic
         self._writing = threading.Lock()
-        """Held by the thread that appends: nobody else cuts or closes the file meanwhile."""
+        """Held by the thread that appends, so that the file is not cut or closed during the append."""
         self._file: int | None = None
         self._closed = False
         with self._doing("opened"):
@@ -77,9 +79,8 @@ class PartFile:
             os.close(directory)
 
     def _opened(self, directory: int) -> int:
-        """The file, made if it is missing; opened by its name in the directory, and never through a
-        link."""
-        # O_NONBLOCK: a pipe in the file's place would wait for its other end.
+        """Open the file by its name in the directory, never through a link; make it if it is missing."""
+        # O_NONBLOCK: opening a pipe in the file's place would wait for the pipe's other end.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             file = os.open(self.path.name, flags, 0o666, dir_fd=directory)
@@ -100,12 +101,11 @@ class PartFile:
 
     def _no_file(self) -> OutputError:
         return OutputError(
-            f"{self.path} is no regular file, so nothing can be written there. Remove it, and start "
-            "again"
+            f"{self.path} is no regular file, so the sink cannot write to it. Remove it, and start again"
         )
 
     def _replaced(self, directory: int, old: int, length: int) -> int:
-        """A copy of the committed part in the file's place, locked; the old file is left as it is."""
+        """Put a locked copy of the committed part in the file's place; the old file stays unchanged."""
         name, fresh = self.path.name, self.path.with_suffix(".taken").name
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=directory)
@@ -136,14 +136,14 @@ class PartFile:
     def _shorter(self, size: int, length: int) -> InputError:
         return InputError(
             f"{self.path} has {size} bytes, but {length} were committed: the file was cut or "
-            "replaced. Put it back, or start the pipeline under a new name"
+            "replaced. Restore it, or start the pipeline under a new name"
         )
 
     def restore(self, length: int) -> None:
         """Cut the file to its committed length.
 
         Raises:
-            InputError: the file is shorter than that: somebody took lines away.
+            InputError: the file is shorter than that: lines were removed.
         """
         with self._writing:
             self._check(length)
@@ -152,15 +152,15 @@ class PartFile:
             self.length = length
 
     def length_with(self, lines: list[bytes]) -> int:
-        """The length once `lines` are appended."""
+        """The length of the file with `lines` appended."""
         return self.length + sum(map(len, lines)) + len(lines)
 
     async def append(self, lines: list[bytes]) -> None:
         """Append lines and wait until they are on the disk.
 
         Raises:
-            OutputFull: there is no room; after `restore` it may be tried again.
-            OutputError: it cannot be written.
+            OutputFull: the disk or quota is full; call `restore` before trying again.
+            OutputError: the file cannot be written.
         """
         data = b"".join(line + b"\n" for line in lines)
         try:
@@ -180,7 +180,7 @@ class PartFile:
             self.close()
 
     def close(self) -> None:
-        """Give up the file, and its lock: now, or when the thread that appends is done."""
+        """Close the file and release its lock, now or when a running append has ended."""
         self._closed = True
         if self._writing.acquire(blocking=False):
             try:
@@ -197,13 +197,13 @@ class PartFile:
 
     @contextlib.contextmanager
     def _doing(self, what: str) -> Iterator[None]:
-        """Errors of the system as errors that say which file it is about and what to do."""
+        """Turn system errors into errors that name the file and the remedy."""
         try:
             yield
         except OSError as error:
             if error.errno in FULL:
                 raise OutputFull(
-                    f"{self.path} cannot be {what}: {error.strerror}. Make room there: nothing is lost"
+                    f"{self.path} cannot be {what}: {error.strerror}. Make room there; nothing is lost"
                 ) from error
             raise OutputError(
                 f"{self.path} cannot be {what}: {error.strerror or error}. Mend that, and start again: "
@@ -212,7 +212,7 @@ class PartFile:
 
 
 def _locked(file: int) -> bool:
-    """Take the file for this owner; False: another one still has it."""
+    """Lock the file for this owner; False: another process still holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""What works on an interval from rooms above, as the interval's rooms see it.
+"""Ports: the lane and the source task of an interval, as this package sees them.
 
-An interval imports neither its lane nor its source: the rooms that own these hand them in. Both take the
-interval as an argument or know it, so it needs no type here.
+An interval imports neither its lane nor its source task: the packages that own these hand them in. Both
+take the interval as an argument or know it, so it needs no type here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LanePort(Protocol):
         """The interval's part of the open commit, which is then committed soon.
 
         Args:
-            alone: of a commit of its own.
+            alone: give a part of a separate commit, not shared with other work.
         """
         ...
 
@@ -35,10 +35,10 @@ class LanePort(Protocol):
         """Run user code of the interval in a task of its own, and count its time for the interval."""
 
     async def settled(self) -> None:
-        """Wait until some work of the lane has ended."""
+        """Wait until a commit, or other work of the lane, has ended."""
 
     async def drain(self, interval: Any) -> None:
-        """Wait until nothing of the interval runs or waits for a commit."""
+        """Wait until no work of the interval runs or waits for a commit."""
 
     def resume(self, interval: Any) -> None:
         """Take work of the interval again: its hand-over was cancelled."""
@@ -56,10 +56,10 @@ class SourcePort(Protocol):
     """No row will ever follow."""
 
     async def start(self, *, reading: bool = True) -> None:
-        """Open the source at the stored position, and work on it unless told not to."""
+        """Open the source at the stored position, and start work unless `reading` is false."""
 
     async def stop(self) -> None:
-        """Stop work; the source stays open, so that a last commit can store the position."""
+        """Stop work; the source stays open, so that a final commit can store the position."""
 
     def close(self) -> None:
         """Close the source."""
@@ -68,19 +68,19 @@ class SourcePort(Protocol):
         """Continue after a pause."""
 
     def acknowledged(self) -> None:
-        """Some of its rows are durable at their readers."""
+        """Some of its rows were acknowledged by their readers."""
 
     def tend(self) -> None:
-        """Check whether it may read further; called every now and then."""
+        """Check whether it may read further; called from time to time."""
 
     def read_up_to(self, offset: int) -> None:
-        """Read as far as a row, whatever the cap is."""
+        """Read up to a row, whatever the cap is."""
 
     def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
-        """Promise, while idle, the watermark that all others have stored."""
+        """While idle, promise the low watermark that all other partitions have stored."""
 
     def follow(self) -> None:
-        """Promise again: a partition of the source has stored a low watermark."""
+        """Update the promise: a partition of the source has stored a low watermark."""
 
     @property
     def paused(self) -> bool:
@@ -94,7 +94,7 @@ class SourcePort(Protocol):
 
     @property
     def has_nothing(self) -> bool:
-        """Whether there is nothing to do: not now, or never again."""
+        """Whether it has nothing to do, for now or for ever."""
         ...
 
     def position(self) -> dict[str, Any]:
@@ -102,13 +102,13 @@ class SourcePort(Protocol):
         ...
 
     def progress(self) -> float | None:
-        """The share of the input read, 0 to 1; None where there is no end."""
+        """The share of the input that was read, 0 to 1; None: the input has no end."""
         ...
 
     def lag(self) -> Lag:
-        """How much waits to be read."""
+        """The amount of input that waits to be read."""
         ...
 
     def flow(self) -> Any:
-        """How much is on its way, and for how long, as a named tuple; None: it sends nothing."""
+        """The amount and age of un-ACKed rows, as a named tuple; None: it sends nothing."""
         ...

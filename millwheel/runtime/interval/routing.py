@@ -1,4 +1,4 @@
-"""A node of the graph as it runs here: its routes, and the intervals that are owned."""
+"""Routing: a node of the graph in this worker, its routes, and the destinations of its records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from millwheel.streams import Broadcast, Stream
 
 
 class DeliveryQueue(Protocol):
-    """Where records are put for an interval."""
+    """The queue of an interval as a sender sees it."""
 
     def append(self, delivery: Delivery[Any], /) -> None: ...
 
 
 class Destination(Protocol):
-    """An interval, here or elsewhere, as a sender sees it."""
+    """An interval of this worker or of another one, as a sender sees it."""
 
     @property
     def id(self) -> int: ...
@@ -40,39 +40,39 @@ class Destination(Protocol):
     def is_here(self) -> bool: ...
     @property
     def queued(self) -> int:
-        """How many records wait there, as far as is known here and no log bounds them."""
+        """Number of records that wait for the interval, as far as this worker knows and no log bounds it."""
         ...
 
     def insert(self, deliveries: list[Delivery[Any]], /) -> None:
-        """Take records that were queued somewhere else until now, before newer ones."""
+        """Take records that were queued elsewhere, ahead of newer ones."""
         ...
 
 
 NOBODY = 0
-"""The receiver of what is stored, sent and forgotten: acknowledged at once."""
+"""The receiver of productions without a reader: the commit that stores them acknowledges them."""
 
 
 @dataclass(eq=False)
 class Step:
-    """One node with its stored id and the intervals this worker holds of it."""
+    """One node of the graph with its stored id, its routes, and the destinations of its slots."""
 
     id: int
     place: int
-    """In the order of the graph, in which writers come before readers."""
+    """Position in the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
     run: bytes = NO_RUN
-    """The mark of this worker in the ids of weak productions."""
+    """This worker's mark in the ids of weak productions."""
     removed: bool = False
-    """It was taken away while this worker runs code that still has it."""
+    """A newer deploy has removed the node, while this worker still runs code with it."""
     destinations: list[Destination] = field(default_factory=list)
-    """Who gets the records of which slots, in the order of slots."""
+    """The destinations of the node's records, in the order of their slots."""
     starts: list[int] = field(default_factory=list)
-    """The first slot of each."""
+    """The first slot of each destination."""
     _nearest: list[Address] | None = None
 
     def put(self, destination: Destination) -> Destination | None:
-        """Let an interval have its slots; gives who had exactly these."""
+        """Assign a destination to its slots; gives the former one that began at the same slot."""
         start = destination.slots[0]
         place = bisect_right(self.starts, start)
         if place and self.starts[place - 1] == start:
@@ -85,18 +85,18 @@ class Step:
         return None
 
     def arrange(self, destinations: list[Destination]) -> None:
-        """All of them anew, in the order of slots."""
+        """Replace all destinations; the new ones are in the order of their slots."""
         self._nearest = None
         self.destinations = destinations
         self.starts = [destination.slots[0] for destination in destinations]
 
     def interval_of(self, slot: int) -> Destination:
-        """Who gets a key's records: an interval here, or what stands for one elsewhere."""
+        """The destination of a slot's records: an interval here, or a port to one of another worker."""
         return self.destinations[bisect_right(self.starts, slot) - 1]
 
     @property
     def nearest(self) -> list[Address]:
-        """Where a spread record may go, each interval as often: those here, if there are any."""
+        """Addresses for spread records, each interval as often: intervals of this worker if it has any."""
         if self._nearest is None:
             of: dict[int, list[Address]] = {}
             for address in spread_addresses():
@@ -110,7 +110,7 @@ class Step:
 
     @property
     def slots(self) -> int:
-        """How many slots its keys have; of an injector, how many partitions there are, or may be."""
+        """Number of slots of its keys; for an injector, the number of present or possible partitions."""
         injection = self.node.injection
         if injection is None or injection.growing is not None:
             return SLOTS
@@ -146,39 +146,46 @@ class Step:
 
     @cached_property
     def codecs(self) -> dict[str, Codec[Any]]:
-        """The codec of each stream it reads."""
+        """The codec of each stream that the node reads."""
         return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
 
     def renew(self, delivery: Delivery[Any]) -> None:
-        """Give a record that runs again the value it came with, whatever was done to it."""
+        """Restore the original value of a record that runs again: user code may have changed it."""
         codec = self.codecs[delivery.stream]
         if codec.mutable:
             delivery.value = codec.decode(delivery.encoded)
 
 
 class StreamReader(Protocol):
-    """A consumer of a stream, and where it wants a record to go."""
+    """A reader of a stream, which determines the address of each record."""
 
     step: Step
     bit: int
-    """Its own among the readers of a source's row."""
+    """The reader's bit in the mask of the readers of a source's row."""
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Any, bytes, int]:
-        """The key the consumer gets a value under, in canonical bytes too, and its slot; `offset`
-        is that of a source's row."""
+        """The key for a value, the key's canonical bytes, and its slot.
+
+        Args:
+            offset: the offset of a source's row; None: the value is a production.
+        """
         ...
 
 
 @dataclass(eq=False)
 class KeyedReader:
-    """One that takes the key from the value."""
+    """A reader that extracts the key from the value."""
 
     step: Step
     bit: int
     extractor: Callable[[Any], Key]
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Key, bytes, int]:
-        """The key the consumer takes from a value; its failure is told as such."""
+        """Extract the key of a value.
+
+        Raises:
+            UserCodeError: the extractor failed, or returned a value that cannot be a key.
+        """
         extractor = self.extractor
         try:
             key = extractor(value)
@@ -191,25 +198,25 @@ class KeyedReader:
             key_text, slot = encode_key(key)
         except UserCodeError as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r} gave for a value of stream {stream!r} what "
-                f"is no key: {error}; the extractor is {place_of(extractor)}"
+                f"the key extractor of {self.step.name!r} returned an invalid key for a value of stream "
+                f"{stream!r}: {error}; the extractor is {place_of(extractor)}"
             ) from error
         return key, key_text, slot
 
 
 @dataclass(eq=False)
 class SpreadReader:
-    """One that leaves the key to the engine."""
+    """A reader that leaves the choice of the key to the engine."""
 
     step: Step
     bit: int
     sent: int = 0
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
-        """The next place in turn.
+        """The next address in turn.
 
-        A row of a source that is read again must get the place it had, wherever intervals are by
-        then: its ids are kept by slot. Of a production the place is stored.
+        A source's row that is read again must get the same address, wherever the intervals are then:
+        seen ids are kept by slot. A production's address is stored with it.
         """
         if offset is not None:
             everywhere = spread_addresses()
@@ -219,26 +226,26 @@ class SpreadReader:
         return nearest[self.sent % len(nearest)]
 
     def address_of(self, id_: bytes) -> Address:
-        """The place of a weak production, the same whenever it is made again."""
+        """The address of a weak production: the same each time that the production is made."""
         everywhere = spread_addresses()
         return everywhere[int.from_bytes(id_[:NAME_BYTES]) % len(everywhere)]
 
 
 @dataclass(eq=False)
 class CellReader:
-    """One cell of a consumer that gets every record in all its cells."""
+    """One cell of a reader that gets every record in all its cells."""
 
     step: Step
     bit: int
     cell: Address
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
-        """The cell's."""
+        """The address of the cell."""
         return self.cell
 
 
 class StreamRoute:
-    """Where one stream goes from one node: consumers here, and sinks in the same commit."""
+    """The readers of one node's stream, and the sinks that are written in the node's own commit."""
 
     def __init__(self, stream: Stream[Any], sinks: list[SinkUse]) -> None:
         self.stream = stream.name
@@ -262,10 +269,10 @@ class StreamRoute:
         self.rows = [use.row for use in sinks if isinstance(use.sink, (Console, JsonLinesFiles))]
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
-        """One delivery per consumer and one row per table, decided, not yet written.
+        """Add a value to the effects: one delivery per reader and one row per table.
 
-        Each consumer gets an object of its own, decoded from the stored JSON: it sees the same value
-        as after a crash, and no change that another consumer makes.
+        Each reader gets a separate object, decoded from the stored JSON: it sees the same value as
+        after a crash, and no changes by other readers.
 
         Raises:
             UserCodeError: the value is not of the stream's type.
@@ -300,15 +307,15 @@ class StreamRoute:
             self._write(effects, cell, value)
 
     def _check(self, value: Any) -> None:
-        """Refuse a value of another type, if its class alone does not prove that it is of this one."""
+        """Refuse a value that is not of the stream's type, if its class alone does not prove the type."""
         codec = self.codec
         codec.check_class(value)
-        if not self.readers:  # else they decode what is stored
+        if not self.readers:  # readers decode the stored JSON, which checks it
             codec.check(codec.encode(value), value)
 
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
-        """To the sinks that ride in the producer's commit: they take what a reader would take."""
-        if not self.readers:  # else it has been encoded
+        """Write a value to the sinks in the producer's commit; they accept the values that readers accept."""
+        if not self.readers:  # for readers it was encoded, which checks it
             self.codec.check_finite(value)
         for table, row in self.tables:
             self._write_row(effects, cell.key, table, row(value) if row else value)
@@ -326,7 +333,7 @@ class StreamRoute:
                 raise UserCodeError(
                     f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r:.80}, "
                     f"but the producing key is {key!r:.80}; another key could write the same row. "
-                    "Leave producer_key out: then the rows get a step of their own"
+                    "Omit producer_key: then a separate step writes the rows"
                 )
         effects.rows.append((table, values))
         effects.size += 32 * len(values)
@@ -346,12 +353,12 @@ class StreamRoute:
 
 
 class WeakRoute(StreamRoute):
-    """Where one stream of a weak computation goes: to readers before anything is stored."""
+    """The route of a weak computation's stream: readers get its values before anything is stored."""
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
-        """Like that of strong productions, with ids that come of the record's.
+        """Add a value to the effects, as for strong productions, with an id derived from the record's id.
 
-        What a timer produces is strong: the commit that takes the timer away carries it.
+        Productions of a timer are strong: the commit that removes the timer carries them.
         """
         lineage = effects.lineage
         assert isinstance(lineage, WeakIds)
@@ -367,7 +374,8 @@ class WeakRoute(StreamRoute):
             id_ = lineage.next_id(self.stream, encoded, micros)
             for reader in self.readers:
                 copy = self.codec.check(encoded, value)
-                if reader.step.node.at_most_once:  # sent once: by the commit that notes the record
+                # Sent once, by the commit that stores the record's id.
+                if reader.step.node.at_most_once:
                     key, key_text, slot = reader.address(copy, self.stream)
                     effects.productions.append(
                         Delivery(
@@ -392,7 +400,7 @@ class WeakRoute(StreamRoute):
 
 
 def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) -> None:
-    """Attach the readers of everything `node` writes."""
+    """Attach the readers of all streams that `node` writes."""
     for stream in node.writes:
         readers = routes[stream.name].readers
         for step in steps.values():
@@ -402,7 +410,8 @@ def connect(steps: dict[str, Step], node: Node, routes: dict[str, StreamRoute]) 
 
 
 def _readers(step: Step, input_: Reading, bit: int) -> list[StreamReader]:
-    """A consumer as the readers that it is; no source has one that is several (the graph)."""
+    """The readers of one input: one for each cell of a broadcast, otherwise a single one. The graph makes
+    sure that no source's row goes to several cells."""
     if isinstance(input_, Broadcast):
         node = step.node
         cells = [cell_address(cell, node.grain) for cell in range(node.cells)]
@@ -413,6 +422,6 @@ def _readers(step: Step, input_: Reading, bit: int) -> list[StreamReader]:
 
 
 def _in_turn(lists: list[list[Address]]) -> list[list[Address]]:
-    """Rows with one of each list; the shorter lists begin anew until the longest is through."""
+    """Rows with one address of each list; shorter lists start again until the longest one has ended."""
     longest = max(map(len, lists))
     return [[each[row % len(each)] for each in lists] for row in range(longest)]

@@ -1,17 +1,17 @@
-"""The sender's side of delivery: what was sent, and what of it is acknowledged.
+"""The sender's side of delivery: the records that a log has sent, and their acknowledgements.
 
-A log is a sequence of records numbered from 0. ACKs come in any order; what is stored is
-the first number not acknowledged and a bounded list of runs beyond it. ACKs of the same
-record may come twice (a resend that was dropped is acknowledged too): only the first
-counts. A row of a source may go to several readers and is done when all have acknowledged.
+A log is a sequence of records numbered from 0. ACKs arrive in any order. Commits store the first number
+that is not acknowledged and a bounded list of acknowledged runs beyond it. A record may be acknowledged
+twice, since a dropped resend is acknowledged too: only the first ACK counts. A row of a source may go to
+several readers; it is done when all of them have acknowledged it.
 
-What was sent together counts together: a *batch* (the productions of one commit, the rows
-of one reading) holds the low watermark by its least hold, and takes credits, until it and
-everything before it are acknowledged.
+Records sent together form a *batch*: the productions of one commit, or the rows of one read. A batch
+holds the low watermark at its least hold, and uses credits, until it and all batches before it are
+acknowledged.
 
-The numbers of a log may have gaps, as long as they like: a source leaves numbers out, and a weak
-production that was acknowledged before any commit is stored nowhere. A number in a gap counts as
-acknowledged, takes no credit, and costs nothing: gaps are kept as runs.
+The numbers of a log may have gaps of any length: a source leaves numbers out, and a weak production
+that was acknowledged before any commit is stored nowhere. A number in a gap counts as acknowledged, uses
+no credit, and costs nothing: gaps are kept as runs.
 """
 
 from __future__ import annotations
@@ -25,27 +25,38 @@ from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import Percentile
 
 MAX_SCATTERED = 512
-"""ACKs beyond the prefix up to which their runs are stored at all."""
+"""Most ACKs beyond the acknowledged prefix that are stored, as runs; with more, none are."""
 
 
 class Batch(NamedTuple):
-    """What was sent together: the records from the end of the batch before up to `end`."""
+    """Records sent together: from the end of the preceding batch up to `end`."""
 
     end: int
+    """One past the number of the last record."""
     hold: int
+    """The least hold of its records, in microseconds."""
     size: int
+    """Bytes of credits that it uses."""
     stamp: int
-    """When they were produced; 0 for rows of a source."""
+    """The stamp of the commit that produced its records; 0 for rows of a source."""
     percentile_holds: tuple[int, ...]
-    """What it holds each percentile low watermark at; the end of time: all of it is behind."""
+    """Its hold of each percentile low watermark; `MAX_TIME`: all its records are behind that one."""
 
 
 class SentLog:
     """One log as its sender sees it, since the interval was last claimed.
 
-    Only what this claim has sent can be acknowledged: the ACK of a copy from before, for a
-    record that is not sent again yet, counts for nothing; the record's new copy will be
-    dropped by its reader and acknowledged in turn.
+    Only records that this claim has sent can be acknowledged. The ACK of an earlier claim's copy is
+    ignored until the record is sent again: its reader then drops the new copy and acknowledges it.
+
+    Args:
+        log: the log's id.
+        holds: the holds of the interval's low watermark.
+        percentiles: the interval's percentile low watermarks.
+        source: the log's records are the rows of a source.
+        inherited: an earlier claim has written the log, and this one sends it again.
+        first: the first record that is not acknowledged, as stored.
+        runs: stored acknowledged runs beyond `first`: first and last number.
     """
 
     __slots__ = (
@@ -81,41 +92,43 @@ class SentLog:
         self.id = log
         self.source = source
         self.first = first
-        """Everything before it is acknowledged."""
+        """The acknowledged prefix: all records before this number are acknowledged."""
         self.next_seq = first
-        """Everything before it was sent, by this claim or, if acknowledged, an earlier one."""
+        """All records before this number were sent: by this claim or, if acknowledged, by an earlier one."""
         self.unacked_bytes = 0
+        """Credits in use, in bytes: the size of all batches that are not done."""
         self.changed = False
+        """Whether ACKs have arrived since `state` was last called."""
         self.complete = not inherited
-        """False until all of an inherited log is sent again: more may be un-ACKed."""
+        """False until an inherited log is sent again completely: more records may be un-ACKed."""
         self._holds = holds
         self._percentiles = percentiles
         self._batches: deque[Batch] = deque()
         self._beyond: set[int] = set()
         self._gaps: deque[tuple[int, int]] = deque()
-        """Numbers from `first` on that stand for nothing, as runs in their order: the first number,
-        and one past the last."""
+        """The gaps from `first` on, in order: the first number of each, and one past the last."""
         self.absent = 0
-        """How many numbers the gaps hold."""
+        """Count of numbers in `_gaps`."""
         self.known_end = first
-        """No record from here on was acknowledged before this claim."""
+        """No record from this number on was acknowledged before this claim."""
         for low, high in runs:
             self._beyond.update(range(low, high + 1))
             self.known_end = max(self.known_end, high + 1)
         self._several: dict[int, int] = {}
+        """By row: the readers that have not acknowledged it, as a mask."""
         self._stragglers: dict[int, int] = {}
-        """Weak productions that are stored, by number: a stamp older than that of their commit."""
+        """Stamps of stored weak productions by number; each is older than the stamp of its commit."""
 
     def sent(
         self, end: int, hold: int, size: int, stamp: int = 0, holds: Sequence[int] = ()
     ) -> None:
-        """Records from `next_seq` up to `end` are on their way, as one batch.
+        """Note records from `next_seq` up to `end` as sent, as one batch.
 
         Args:
-            hold: the least of their holds; it counts from here on.
-            size: bytes they take of the credits.
-            stamp: when they were produced.
-            holds: of each record, where percentile low watermarks are kept.
+            hold: the least hold of the records; it holds the low watermark from now on.
+            size: bytes of credits that they use.
+            stamp: the stamp of the commit that produced them.
+            holds: the hold of each record, if the interval keeps percentile low watermarks.
         """
         self.next_seq = end
         self.unacked_bytes += size
@@ -129,38 +142,42 @@ class SentLog:
             self._advance()
 
     def skip(self, end: int) -> None:
-        """Records up to `end` need not be sent: they are acknowledged."""
+        """Skip records up to `end`, which are acknowledged and need not be sent."""
         self.next_seq = end
         self._advance()
 
     def lack(self, gaps: Iterable[tuple[int, int]]) -> None:
-        """The numbers in these runs, at or past `next_seq`, stand for nothing.
+        """Add gaps: numbers without records.
 
         Args:
-            gaps: first number, and one past the last; in order.
+            gaps: the first number of each gap, at or past `next_seq`, and one past the last; in order.
         """
         beyond = self._beyond
         for first, end in gaps:
             self._gaps.append((first, end))
             self.absent += end - first
-            if beyond:  # rows that were acknowledged before they vanished from the source
+            if beyond:  # acknowledged rows that have since vanished from the source
                 beyond.difference_update([seq for seq in beyond if first <= seq < end])
 
     def stored(self, stragglers: Iterable[Delivery[Any]]) -> None:
-        """Weak productions that are on their way are stored by the next commit: until they are
-        acknowledged, their own stamps count for the floor."""
+        """Note un-ACKed weak productions that the next commit stores: until they are acknowledged, their
+        own stamps count for the floor."""
         self._stragglers.update((d.seq, d.stamp) for d in stragglers if not d.origin)
 
     def wait_for_several(self, seq: int, readers: int) -> None:
-        """Row `seq` is done when all of several readers, given as a mask, have it."""
+        """Make row `seq` wait for the ACKs of several readers, given as a mask."""
         self._several[seq] = readers
 
     def is_acknowledged(self, seq: int) -> bool:
-        """Whether `seq` is done."""
+        """Whether a record is acknowledged by all its readers."""
         return seq < self.first or seq in self._beyond
 
     def acknowledge(self, seqs: Iterable[int], reader: int = 0) -> None:
-        """The effects of these records are durable; `reader` is whose, as its bit in a mask."""
+        """Note ACKs: the effects of these records are durable.
+
+        Args:
+            reader: the bit of the reader that acknowledges, for rows with several readers.
+        """
         if self._several:
             seqs = [seq for seq in seqs if self._is_last_reader(seq, reader)]
         if self._stragglers:
@@ -171,13 +188,13 @@ class SentLog:
         done = sorted(set(seqs))
         self.changed = True
         if done and not beyond and done[0] == first and done[-1] == first + len(done) - 1 < end:
-            self.first += len(done)  # all that comes next, and nothing else: so it is in most cases
+            self.first += len(done)  # the usual case: exactly the next records
         else:
             beyond.update(seq for seq in done if first <= seq < end)
         self._advance()
 
     def _advance(self) -> None:
-        """Move the prefix over what is acknowledged, as far as it was sent (of a source: read)."""
+        """Extend the acknowledged prefix, up to the last record sent (of a source: the last row read)."""
         first, end, beyond, gaps = self.first, self.next_seq, self._beyond, self._gaps
         while first < end:
             if first in beyond:
@@ -212,18 +229,18 @@ class SentLog:
 
     @property
     def unacked(self) -> int:
-        """How many records are on their way."""
+        """Number of records sent and un-ACKed."""
         end, beyond = self.next_seq, self._beyond
         done = len(beyond) if end >= self.known_end else sum(seq < end for seq in beyond)
         return max(0, end - self.first - self.absent - done)
 
     @property
     def span(self) -> int:
-        """How many records lie past the prefix, acknowledged or not: what credits are for (I8)."""
+        """Number of records past the acknowledged prefix, acknowledged or not: they use credits (I8)."""
         return self.next_seq - self.first - self.absent
 
     def state(self, max_runs: int) -> list[Any]:
-        """What is stored: the first not acknowledged, and runs beyond it."""
+        """The ACKs to store: the first number that is not acknowledged, and acknowledged runs beyond it."""
         self.changed = False
         if not self._beyond or len(self._beyond) > MAX_SCATTERED:
             return [self.first, []]
@@ -236,7 +253,8 @@ class SentLog:
         return [self.first, runs[:max_runs]]
 
     def floor(self) -> int | None:
-        """The oldest stamp that may be sent again; None when everything is acknowledged."""
+        """The oldest stamp of a record that may be sent again; None if all are acknowledged, or for a
+        source."""
         if not self._batches or self.source:
             return None
         return min((self._batches[0].stamp, *self._stragglers.values()))

@@ -1,4 +1,4 @@
-"""The live buckets of replayable sources: rows go by their number in the source's log."""
+"""The live buckets of replayable sources: a row's bucket depends on its number in the source's log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ class SourceBuckets:
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, int], Bucket] = {}
         self._lows: dict[int, list[int]] = {}
-        """First rows of each log's buckets: an earlier run may have had other limits."""
+        """First rows of each log's buckets, sorted: an earlier run may have used another bucket size."""
         self._floors: dict[int, int] = {}
+        """By log: the row before which all rows are acknowledged for good."""
 
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self._buckets.values())
@@ -25,7 +26,7 @@ class SourceBuckets:
         return place in self._buckets
 
     def replace(self, found: Iterable[Bucket]) -> None:
-        """Know these buckets, and no others; they come in the order of their first rows."""
+        """Replace all known buckets; the new ones are in the order of their first rows."""
         self._buckets = {(bucket.log, bucket.low): bucket for bucket in found}
         self._lows = {}
         for log, low in self._buckets:
@@ -34,13 +35,13 @@ class SourceBuckets:
             self._floors[log] = max(lows[0], self.floor(log))
 
     def add(self, bucket: Bucket) -> None:
-        """Know one more bucket."""
+        """Add a bucket."""
         if (bucket.log, bucket.low) not in self._buckets:
             insort(self._lows.setdefault(bucket.log, []), bucket.low)
         self._buckets[bucket.log, bucket.low] = bucket
 
     def drop(self, bucket: Bucket) -> None:
-        """A bucket was dropped: its rows are acknowledged for good."""
+        """Remove a dropped bucket: its rows are acknowledged for good."""
         if self._buckets.pop((bucket.log, bucket.low), None) is not None:
             self._lows[bucket.log].remove(bucket.low)
         self._floors[bucket.log] = max(self.floor(bucket.log), bucket.high)
@@ -69,11 +70,11 @@ class SourceBuckets:
 
     def floor(self, log: int) -> int:
         """The row before which all rows are acknowledged for good and their ids forgotten: only late
-        copies of them can come."""
+        copies of them can arrive."""
         return self._floors.get(log, 0)
 
     def end(self, log: int) -> int:
-        """The row from which on no row was ever sent: it would have a bucket."""
+        """The end of the log's last bucket: no later row was ever sent, as it would have a bucket."""
         return max((b.high for (of, _), b in self._buckets.items() if of == log), default=0)
 
     def old(self) -> list[Bucket]:

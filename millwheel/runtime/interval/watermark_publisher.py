@@ -1,7 +1,7 @@
 """Publishes low watermarks to readers after they are stored (I5).
 
 An interval's low watermark is a promise to its readers. It is durable before any reader receives
-it, here or on another worker; readers then fire timers and may promise more themselves.
+it, here or on another worker. Readers then fire timers, and may raise their own low watermarks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millwheel.timers.watermark import WatermarkReport, Watermarks
 
 
 class WatermarkPublisher:
-    """The stored low watermarks of all intervals that this worker knows of."""
+    """Keeps and publishes the stored low watermarks of all intervals that this worker knows of."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
@@ -26,14 +26,16 @@ class WatermarkPublisher:
         self.publish: Callable[[Interval], None] = lambda _: None
         """Sends the stored low watermarks of an interval to other workers, if there are any."""
         self.watermarks = Watermarks()
+        """Exact low watermarks."""
         self.percentiles = {p: Watermarks() for n in env.graph.nodes for p in n.percentiles}
+        """Low watermarks of each percentile that a computation keeps (decision 21)."""
         self._growing: set[int] = set()
-        """The injectors whose partitions appear while they run."""
+        """Ids of the injectors that may get new partitions while they run."""
         self._idle: list[SourcePort] = []
-        """Those here that were idle at the last look."""
+        """The source tasks here that were idle at the last `excuse_idle`."""
 
     def connect(self) -> None:
-        """Every computation reads from those upstream of it in the graph."""
+        """Register each node as a sender, and each computation as a reader of those upstream of it."""
         by_name = {step.name: step for step in self._exchange.steps.values()}
         for step in by_name.values():
             injection = step.node.injection
@@ -50,8 +52,8 @@ class WatermarkPublisher:
                     self.percentiles[percentile].add_reader(step.id, senders)
 
     def restore(self) -> None:
-        """Start from what the intervals in hand have stored: all that read from them go on from it,
-        those too that were here before."""
+        """Start from the low watermarks that the intervals held here have stored. All their readers
+        here continue from these, including intervals that were here before."""
         intervals = self._exchange.intervals
         for interval in intervals:
             self.watermarks.report(interval.report(interval.watermarks.durable))
@@ -75,7 +77,7 @@ class WatermarkPublisher:
             self.take_percentile(percentile, interval.report(watermark))
 
     def take_report(self, report: WatermarkReport) -> None:
-        """What an interval, here or elsewhere, has stored: its readers here go on from it."""
+        """Take a stored low watermark of an interval, here or elsewhere; its readers here continue from it."""
         readers = self.watermarks.report(report)
         self._follow(report.computation)
         for computation in readers:
@@ -85,7 +87,7 @@ class WatermarkPublisher:
                 self._consider(reader)
 
     def take_percentile(self, percentile: float, report: WatermarkReport) -> None:
-        """As `take_report`, of a percentile low watermark."""
+        """Take a stored percentile low watermark of an interval, as `take_report` does an exact one."""
         kept = self.percentiles.get(percentile)
         if kept is None:
             return
@@ -98,16 +100,16 @@ class WatermarkPublisher:
                 self._consider(reader)
 
     def _follow(self, computation: int) -> None:
-        """A partition has stored its low watermark: the discovery of partitions promises the least
-        of them, if it is here."""
+        """A partition has stored its low watermark: if the source's discovery of partitions runs here, it
+        promises the least one of all partitions."""
         if computation in self._growing:
             for interval in self._exchange.of(computation):
                 if interval.source_task is not None:
                     interval.source_task.follow()
 
     def _consider(self, interval: Interval) -> None:
-        """What came in has moved on in time: timers may be due or to be read, holds among them, or
-        more may be promised."""
+        """The input of an interval has moved: wake it if timers are due or must be read (holds of user
+        code included), or store its low watermark if that has risen."""
         now = self._env.now()
         if interval.timers.has_due(now) or interval.timers.lacking(now):
             interval.wake()
@@ -115,11 +117,12 @@ class WatermarkPublisher:
             interval.touch(urgent=True)
 
     def excuse_idle(self) -> None:
-        """Idle partitions here go along with the least of those that are not, here or elsewhere.
+        """Advance idle partitions here to the least low watermark of the partitions that are not idle,
+        here or elsewhere.
 
-        What others have is known by what they told, which is stored. That one is idle may be old
-        news, and does no harm: what is excused promises for its own rows alone, and whoever reads
-        still goes by the least of all (decision 26).
+        Low watermarks of other workers are known from their reports, and are stored. A report that a
+        partition is idle may be outdated, which does no harm: an idle partition promises only for its
+        own rows, and readers still use the least low watermark of all partitions (decision 26).
         """
         tasks = {i.source_task: i for i in self._exchange.intervals if i.source_task is not None}
         idle = [task for task in tasks if task.idle]
@@ -131,22 +134,22 @@ class WatermarkPublisher:
             return
         least = self._least_awake(self.watermarks)
         if least is None:
-            return  # everybody is: time stands still
+            return  # all partitions are idle: event time stands still
         percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
         for task in idle:
             task.advance_idle(least, percentiles)
 
     def _publish_here(self, interval: Interval) -> None:
-        """Readers here take what is stored of an interval as it is now."""
+        """Report an interval's stored low watermarks, with its present idleness, to readers here."""
         self.take_report(interval.report(interval.watermarks.durable))
         for percentile, kept in interval.watermarks.percentiles.items():
             self.take_percentile(percentile, interval.report(kept.durable))
 
     def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
-        """The least that is stored of the partitions that are not idle and have not ended, of all
-        injectors.
+        """The least stored low watermark of all injectors' partitions that are not idle and have not
+        ended; None: there are none.
 
-        An injector that keeps no such percentile low watermark counts with its exact one.
+        An injector that does not keep this percentile counts with its exact low watermark.
         """
         found = []
         for step in self._exchange.steps.values():

@@ -1,8 +1,8 @@
-"""Putting a commit together: everything in a bundle gets its number, its promise and its link.
+"""Builds a commit from an open commit: numbers, low watermarks, and the intervals' chain links.
 
-Before anything is awaited: what is decided later belongs to the next bundle. Productions get their
-place in their interval's log; weak ones that have it already, and have not arrived, are stored as
-stragglers; what is sent at most once is numbered and stored nowhere.
+Building awaits nothing: later decisions of user code belong to the next commit. Productions get their
+numbers in their interval's log. Weak productions that have a number already and are un-ACKed are stored
+as stragglers. Productions that are sent at most once are numbered, and stored nowhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millwheel.store.port import Commit, IntervalCommit, TimerChange
 
 
 def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
-    """Number everything, and promise what may be promised with it."""
+    """Number the productions and commits, and set the low watermarks that the commit promises."""
     stamp = stamps.next()
     commit = Commit(stamp, buckets.of_stamp(stamp).id)
     for interval, work in open_commit.works.items():
@@ -53,9 +53,9 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
 
 
 def number(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
-    """Give the productions of a commit their place in the interval's log, as one batch.
+    """Give the productions of a commit their numbers in the interval's log, as one batch.
 
-    Those that nobody reads are acknowledged by the commit that writes them.
+    Productions without a reader are acknowledged by the commit that stores them.
     """
     if not productions:
         return
@@ -105,9 +105,9 @@ def _add_changes(commit: Commit, interval: Interval, work: IntervalWork) -> None
 
 
 def _link(interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
-    """The interval's next link in its chain, with everything that rides on it."""
+    """The interval's next link in its chain of commits, with its low watermarks, ACKs and position."""
     for offset in work.given_up:
-        interval.log.acknowledge([offset])  # stored with the letter that keeps the row
+        interval.log.acknowledge([offset])  # its dead letter keeps the row
     commits, watermarks = interval.commits, interval.watermarks
     interval.dirty = False
     commits.n += 1

@@ -1,4 +1,4 @@
-"""When an interval's watermark, ACKs or position are stored without records to ride on."""
+"""Times commits that store an interval's watermark, ACKs or position without records."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ class CommitTimer:
     """Asks for a commit of intervals that have something to store, now or after a pause.
 
     Args:
-        wanted: set when a commit is to be made.
+        wanted: the event that asks the committer for a commit.
     """
 
     def __init__(self, settings: Settings, wanted: asyncio.Event) -> None:
         self._settings = settings
         self._wanted = wanted
         self._timer: asyncio.Handle | None = None
-        """On uvloop a handle that does not know its time, if that is less than half a millisecond away."""
+        """A plain `Handle`: uvloop's handle does not know its time if that is less than half a millisecond
+        away."""
         self._alone_at: dict[Interval, float] = {}
-        """When each interval has asked, or will ask, for a commit of its watermark alone."""
+        """When each interval has asked, or will ask, for a commit that stores only its watermark; by the
+        event loop's clock."""
         self._due = 0.0
-        """When it rings, by the event loop's clock."""
+        """When the timer expires, by the event loop's clock."""
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Store something of the interval with the next commit, or with one of its own after a while:
-        soon if readers wait for it, as they do for a watermark.
+        """Store something for the interval with the next commit, or with a separate one after a pause.
 
-        A watermark waits a little while its interval's records are on their way, as its commit would
-        delay them, and if the interval's last one was stored alone just before: then all such
-        intervals of the lane wait for the same instant, and share a commit. Otherwise it is stored
-        at once.
+        Args:
+            urgent: readers wait for it, as they do for a low watermark. It is stored at once, with two
+                exceptions. If records of the interval are queued, running or un-ACKed, it waits a
+                little, since its commit would delay them. If the interval's last watermark was stored
+                alone just before, it waits as well: all such intervals of the lane wait for the same
+                instant, and share a commit.
         """
         if interval.drained:
             return
@@ -54,7 +57,7 @@ class CommitTimer:
         self._timer = loop.call_at(due, self._ring)
 
     def _due_alone(self, interval: Interval, now: float) -> float:
-        """When a watermark may be stored alone."""
+        """The earliest time at which a commit may store only the interval's watermark."""
         pause = self._settings.watermark_commit_seconds
         if interval.is_in_motion:
             return now + pause
@@ -69,16 +72,16 @@ class CommitTimer:
         self._wanted.set()
 
     def forget(self, interval: Interval) -> None:
-        """An interval is gone."""
+        """Forget an interval that is gone."""
         self._alone_at.pop(interval, None)
 
     def cancel(self) -> None:
-        """Ask for nothing more."""
+        """Ask for no more commits."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 def _next_turn(earliest: float, now: float, pause: float) -> float:
-    """When a watermark may be stored alone: now if `earliest` is over, otherwise at a multiple of the
-    pause, so that intervals that wait for their turn have it together."""
+    """The time of a commit that stores only a watermark: now if `earliest` is past, otherwise a multiple
+    of the pause, so that waiting intervals share a commit."""
     return now if earliest <= now else ceil(earliest / pause) * pause

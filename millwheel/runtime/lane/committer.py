@@ -6,7 +6,7 @@
       ▲                 │ ▲                 │                      │
       └──nothing left───┘ └─────durable─────┴──────recovered───────┘
 
-It takes whatever the open commit holds, commits it, and only then acknowledges the senders and sends the
+It takes all that the open commit holds, commits it, and only then acknowledges the senders and sends the
 productions (I1). When a commit fails, everything later in the lane is dropped with it; there is one
 way back (`millwheel.runtime.lane.recovery`).
 """
@@ -37,20 +37,20 @@ from millwheel.runtime.process.state_table import next_state
 from millwheel.store.port import Commit, StoreLane
 
 JOINING_RECORDS = 1000
-"""A commit of this many records waits for no more: its own cost is a few per cent of theirs."""
+"""A commit with this many records waits for no more: its overhead is a few per cent of their cost."""
 
 
 class Committing(enum.Enum):
-    """What the committer does."""
+    """States of the committer."""
 
     IDLE = "idle"
-    """Nothing is to be stored."""
+    """There is nothing to store."""
     JOINING = "joining"
-    """A commit is to be made: queued records run first, so that they join it."""
+    """A commit is wanted: queued records run first, so that they join it."""
     COMMITTING = "committing"
     """A commit is on the wire."""
     RECOVERING = "recovering"
-    """A commit has failed: the lane starts over from what is durable."""
+    """A commit has failed: the lane starts over from its durable state."""
 
 
 TRANSITIONS = {
@@ -84,12 +84,12 @@ class Committer:
         self._commits = commits
         self._runner = runner
         self.recovery: Recovery
-        """The way back after a commit that failed; it needs this committer in turn."""
+        """The recovery from a failed commit; it uses this committer in turn."""
         self.on_recovered: Callable[[], None]
         """Lets the runner take work again."""
         self.state = Committing.IDLE
         self.on_wire: Container[Interval] = ()
-        """The intervals of the commit that is being made."""
+        """The intervals of the commit that is on the wire."""
         self._connection: StoreLane | None = None
 
     def _change(self, event: str) -> None:
@@ -107,13 +107,13 @@ class Committer:
         self._connection = await self._env.store.open_lane()
 
     async def disconnect(self) -> None:
-        """End the lane's connection, so that nothing is on the wire."""
+        """Close the lane's connection, so that nothing is on the wire."""
         if self._connection is not None:
-            await self._connection.close()  # if this fails, the next one ends it
+            await self._connection.close()  # if this fails, the next connection ends it
             self._connection = None
 
     async def close(self) -> None:
-        """End the lane's connection; if that fails, a successor ends what is left of it."""
+        """Close the lane's connection; if that fails, a successor ends it on the server."""
         with suppress(StoreError):
             await self.disconnect()
 
@@ -121,11 +121,11 @@ class Committer:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit is on the wire, or the lane recovers from one."""
+        """Whether a commit is on the wire, or the lane recovers from a failed one."""
         return self.state in (Committing.COMMITTING, Committing.RECOVERING)
 
     async def run(self) -> None:
-        """Commit whatever is to be stored, until cancelled."""
+        """Commit finished work and other changes of intervals, until cancelled."""
         commits, intervals = self._commits, self._intervals.all
         while True:
             await commits.wanted.wait()
@@ -158,16 +158,17 @@ class Committer:
             self._change("durable")
 
     async def finish(self) -> None:
-        """Commit what is finished, and nothing more."""
+        """Commit all finished work, and return when it is durable."""
         while self.state is not Committing.IDLE or self._commits.has_any(self._intervals.all):
             self._commits.wanted.set()
             await self._commits.settled()
 
     async def _let_records_join(self) -> None:
-        """Before a commit: run queued records, so that they join it, unless it has many already.
+        """Run queued records before a commit, so that they join it, unless it has many already.
 
-        Otherwise each record waits at each stage for a commit of others, a record and the watermark
-        that follows it take turns, and under load few records share the cost of a commit.
+        Without this, each record would wait at each stage for a commit of other records, a record and
+        the watermark that follows it would take turns, and under load few records would share the cost
+        of a commit.
         """
         most = min(JOINING_RECORDS, self._env.settings.bundle_records)
         commits, runner = self._commits, self._runner
@@ -181,7 +182,7 @@ class Committer:
             await runner.run_queued()
 
     async def _close(self) -> OpenCommit | None:
-        """Take the next commit once the bucket of its stamp is there."""
+        """Take the next commit once the bucket of its stamp is open."""
         stamps = self._env.stamps
         if not self._buckets.covers(max(stamps.now(), stamps.last + 1)):
             await self._env.patiently(self._buckets.ensure_current)
@@ -191,7 +192,7 @@ class Committer:
         return commit
 
     async def commit_open(self) -> None:
-        """Commit what is finished, if anything is, while nothing else of the lane runs."""
+        """Commit finished work, if there is any, while no other work of the lane runs."""
         commit = await self._close()
         if commit is not None:
             await self._commit(commit)
@@ -221,7 +222,7 @@ class Committer:
         for interval, work in works.items():
             interval.settled(work, built.bucket)
             if work.given_up and interval.source_task is not None:
-                interval.source_task.acknowledged()  # no reader does that for these rows
+                interval.source_task.acknowledged()  # these rows have no reader that acknowledges them
             if work.items:
                 interval.workload.records += len(work.items)
                 ids = [item.id for item in work.items if type(item) is Delivery]
@@ -238,8 +239,11 @@ class Committer:
     def _still_held(
         self, commit: OpenCommit, built: Commit
     ) -> tuple[dict[Interval, IntervalWork], list[Delivery[Any]]]:
-        """The parts of a durable commit of intervals that are still here, and their productions. The
-        next owner of an interval that is gone publishes and sends what is durable."""
+        """The parts of a durable commit that belong to intervals still held here, and their productions.
+
+        For an interval that is gone, its next owner publishes the durable watermark and sends the
+        durable productions.
+        """
         works, productions = commit.works, built.productions
         if commit.sent_once:
             productions = sorted([*productions, *commit.sent_once], key=attrgetter("log", "seq"))

@@ -1,7 +1,8 @@
-"""The log of dead letters: one line for the first of a kind, and then one in a while.
+"""Logs dead letters: one line for the first of each kind, then at most one per `REPEAT_SECONDS`.
 
-A kind is a computation, the class of the error and the line that raised it: a bug or a bad file gives
-thousands of letters of one kind. Each line says how many of its kind were left out since the last.
+A kind is a computation, the class of the error, and the line that raised it: a bug or a bad file makes
+thousands of letters of one kind. Each line shows how many letters of its kind were left out since the
+last line.
 """
 
 from __future__ import annotations
@@ -15,28 +16,30 @@ from millwheel.runtime.interval.routing import Step
 from millwheel.store.port import DeadLetter
 
 REPEAT_SECONDS = 10.0
-"""Between two lines about letters of one kind."""
+"""Least time between two lines about letters of one kind."""
 
 MOST_KINDS = 1_000
-"""Kinds remembered; further ones of a computation count as one."""
+"""Most kinds remembered; further kinds of a computation count as one kind."""
 
 MOST_CHARACTERS = 300
-"""Of a key or an error in a line."""
+"""Most characters of a key or an error in a line."""
 
 Kind = tuple[str, str, str]
-"""Computation, class of the error, and the line that raised it."""
+"""Computation, class of the error, and the line of code that raised it."""
 
 
 @dataclass
 class _Told:
-    """A kind, and its last line in the log."""
+    """The last log line of a kind."""
 
     at: float
+    """When it was logged, by the monotonic clock."""
     left_out: int = 0
+    """Number of letters left out since then."""
 
 
 class DeadLetterLog:
-    """Logs letters that are durable."""
+    """Logs dead letters that are durable."""
 
     def __init__(self, log: Any, clock: Clock, steps: Mapping[int, Step]) -> None:
         self._log = log
@@ -67,7 +70,7 @@ class DeadLetterLog:
             )
 
     def flush(self, *, all_of_them: bool = False) -> None:
-        """Log how many letters were left out, of kinds that have had no line for a while, or of all."""
+        """Log how many letters were left out: of kinds without a line for `REPEAT_SECONDS`, or of all."""
         now = self._clock.monotonic()
         for (computation, error, place), told in self._kinds.items():
             if told.left_out and (all_of_them or now - told.at >= REPEAT_SECONDS):

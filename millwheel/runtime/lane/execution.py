@@ -1,10 +1,10 @@
-"""Running user code over the items of one key.
+"""Runs user code on the items of one key.
 
-Fast path: one context for all of them, state captured once at the end. If anything
-raises, the key goes back to where it was and the items run again one by one, with the
-state captured after each: the one that fails is found, retried as often as its
-computation allows, and then given up on or raised. Code that cancels the task
-that it runs in ends this run too; it runs again *apart*, each item in a task of its own.
+The fast path uses one context for all items, and captures the state once at the end. If an item
+raises, the key's state is reverted and the items run again one by one, with a capture after each. So
+the failing item is found. It is retried as often as its computation allows, and then becomes a dead
+letter or stops the engine. Code that cancels the task that it runs in ends this run too; the items then
+run again *apart*, each in a separate task.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 
 Group = tuple[KeyState, list[Item]]
-"""One key's items, to be run in order."""
+"""The state of a key, and the key's items to run, in order."""
 
 Finish = Callable[[Interval, KeyState, list[Item], Effects, list[Change]], None]
-"""Takes what a key's items have decided; the effects are empty again then."""
+"""Takes the effects and changes of state of a key's items; the effects are empty afterwards."""
 
 SOONER_TIMERS = 256
-"""Timers set by timers that fire at once, between two due ones of a key."""
+"""Most timers that user code has just set and that fire at once, between two due timers of a key."""
 
 
 class Execution:
     """Runs items of one interval, key after key; its effects are taken after each key.
 
-    Not shared between tasks: user code that waits keeps the one it runs in.
+    Tasks do not share an execution: user code that waits keeps the execution it runs in.
 
     Args:
-        late_uses: ends contexts that somebody holds after their call.
-        apart: each item runs in a task of its own, so that it can cancel no other.
+        late_uses: ends contexts that user code still holds after their call.
+        apart: run each item in a separate task, so that it cannot cancel another one.
         wrap: puts code around the user code of weak computations (tests).
     """
 
@@ -80,21 +80,22 @@ class Execution:
         self._late_uses = late_uses
         self._node = node
         self._table: BroadcastTable | None = None
-        """What the key that runs shares with others."""
+        """The table that the running key shares with other keys; None: its computation has no tables, or
+        the key is a cell's own."""
         self._lineage = WeakIds(interval.step.id, interval.step.run) if node.is_weak else None
         self.effects.lineage = self._lineage
         self._wrap = wrap
         assert node.layout is not None
         self._apart = apart
         self._alone = apart or (wrap is not None and node.is_weak and not node.layout.stateless)
-        """Its items run one by one, so that the state before each is at hand."""
+        """Whether items run one by one, so that the state before each is known."""
         self.group: Group
-        """What `run_all` is at, or was at last."""
+        """The group that `run_all` is running, or has run last."""
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 
     def _process_of_records(self) -> Process:
-        """The user's `process_record`; if its productions are weak, with each record as their cause."""
+        """The user's `process_record`; if productions are weak, it registers each record as their cause."""
         process = process_of(self._interval.step, self.effects, wrap=self._wrap)
         lineage = self._lineage
         if lineage is None:
@@ -107,7 +108,7 @@ class Execution:
         return weakly
 
     def _renew_context(self) -> Context[Any, Any]:
-        """End the context of the last call, and give another one for the next."""
+        """End the context of the last call, and make a new one for the next call."""
         ended = self._context
         self._context = context = context_of(self._interval.step, self.effects)
         context._open(ended._cell, ended._watermark, ended._promised, ended._now, self._table)
@@ -115,22 +116,22 @@ class Execution:
         return context
 
     async def run_all(self, groups: deque[Group], finish: Finish, clock: Callable[[], int]) -> None:
-        """Run the items of key after key, and what has come for a key meanwhile.
+        """Run the items of key after key, with the items that arrive for a key while it runs.
 
-        Each key sees the input watermark as it is when its turn comes: what is promised may have
-        moved since its records were taken, and what user code takes for open must not be closed
-        downstream already.
+        Each key sees the input watermark as it is when the key's turn comes. The interval's promise may
+        have risen since the records were taken, and a window that user code sees as open must not be
+        closed downstream already.
 
-        The loop is here so that a key costs no coroutine of its own: most have one record.
+        The loop is here so that a key needs no separate coroutine: most keys have one record.
 
         Args:
-            groups: those that are left; others may take from it while user code waits.
-            clock: tells the wall time, in microseconds.
+            groups: the groups that are left; other tasks may take from it while user code waits.
+            clock: returns the wall time, in microseconds.
 
         Raises:
-            UserCodeError: an item failed for good and its computation says ``on_error="fail"``.
-            CancelledError: the task is to end, be it that user code has cancelled it; nothing has
-                come of any item of `group`.
+            UserCodeError: an item failed for good, and its computation has ``on_error="fail"``.
+            CancelledError: the task was cancelled, by its owner or by user code; no item of `group` has
+                had any effect.
         """
         interval, context, effects = self._interval, self._context, self.effects
         backlog, alone = interval.backlog, self._alone
@@ -147,7 +148,7 @@ class Execution:
                     self._begin(state, now)
                 changes: list[Change] | None = None
                 if not alone:
-                    # `Context._open`, written out; the rest of it is the same for all keys.
+                    # `Context._open`, inlined; the values left out are the same for all keys.
                     context._cell, context._now = state, now
                     context._watermark, context._promised = watermark, watermarks.promised
                     process = self._process
@@ -186,22 +187,23 @@ class Execution:
     async def run(
         self, state: KeyState, items: list[Item], watermark: int, now: int
     ) -> list[Change]:
-        """Run one key's items, one by one; what they ask for is in `effects`.
+        """Run one key's items, one by one; their effects are in `effects`.
 
         Raises:
-            UserCodeError, CancelledError: as from `run_all`.
+            UserCodeError: an item failed for good, and its computation has ``on_error="fail"``.
+            CancelledError: the task was cancelled, by its owner or by user code.
         """
         self._begin(state, now)
         return await self._run_carefully(state, items, watermark, now)
 
     def _begin(self, state: KeyState, now: int) -> None:
-        """Prepare the turn of a key: the table that it shares with other keys."""
+        """Prepare the run of a key: select the table that it shares with other keys."""
         if self._interval.tables is not None:
             self._share(state)
         self._context._share(self._table)
 
     def _share(self, state: KeyState) -> None:
-        """Have the table of the cell at hand; or change it, if the key is the cell's own."""
+        """Select the table of the key's cell; for the cell's own key, code that changes the table."""
         tables = self._interval.tables
         assert tables is not None
         if isinstance(state, BroadcastTable):
@@ -217,11 +219,10 @@ class Execution:
         await computation.process_broadcast(shown, context.state)
 
     async def _fire_sooner(self, firing: Firing) -> None:
-        """Run the timers that this key has just set for an instant before a due one's (I6).
+        """Run timers that this key has just set for an instant before that of a due timer (I6).
 
-        They need not be stored first: like anything else that was decided here, they are
-        decided again if this run comes to nothing. A key that goes on setting timers so gets
-        no further than `SOONER_TIMERS` a time; the others take the way through the queue.
+        They need not be stored first: like all other decisions of this run, they are made again if the
+        run fails. At most `SOONER_TIMERS` run here at a time; further ones go through the queue.
         """
         context = self._context
         timers = self.effects.timers
@@ -283,7 +284,7 @@ class Execution:
                     if self._table is not None:
                         self._table.check_unchanged()
                     n = interval.commits.n + 1
-                    if changes:  # a commit may have gone without them, while user code waited
+                    if changes:  # while user code waited, a commit may have been built without them
                         state.carry(list(changes.items()), n)
                     changed = state.capture(n)
                 except GeneratorExit:
@@ -310,8 +311,10 @@ class Execution:
 def _soonest_before(
     firing: Firing, timers: dict[TimerIdentity, Any]
 ) -> tuple[int, TimerIdentity] | None:
-    """The soonest timer that its key has just set for an instant before a due one's: that one
-    fires first, and if it cannot here, the due one is set anew to fire after it (I6)."""
+    """The soonest timer that the key has just set for an instant before that of a due timer.
+
+    It fires first; if it cannot fire at once, the due timer is set again to fire after it (I6).
+    """
     due, kind = firing.timer.micros, firing.timer.kind
     return min(
         (

@@ -30,7 +30,7 @@ class Lane:
     """Runs and commits the work of its intervals, in order.
 
     Args:
-        stragglers: stops with the runner.
+        stragglers: the resending of weak productions, which stops with the runner.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Lane:
         self._timer = CommitTimer(env.settings, self.commits.wanted)
         self.wake = self.runner.wake
         self._is_suspended = False
-        """The worker gives up all intervals: what a runner took would be pulled away from it."""
+        """Whether the worker is giving up all intervals: no runner may take work of them."""
 
     def use(self, claims: Claims) -> None:
-        """Take the way to claim intervals again after a commit that failed."""
+        """Set the means to claim intervals again after a failed commit."""
         committer = self.committer
         committer.recovery = Recovery(self._env, self._exchange, self._buckets, self, claims)
         committer.on_recovered = self.run_on
@@ -81,7 +81,7 @@ class Lane:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is running, finished and uncommitted, or on the wire."""
+        """Whether any work is running, finished and uncommitted, or on the wire."""
         return self.committer.is_committing or not self.commits.is_empty or len(self.tasks) > 0
 
     async def start(self) -> None:
@@ -103,7 +103,7 @@ class Lane:
             self.runner.start()
 
     async def suspend(self) -> None:
-        """Take no work until `unsuspend`, and forget what is not committed."""
+        """Take no work until `unsuspend`, and drop all uncommitted work."""
         self._is_suspended = True
         await self.stop_running()
         self.commits.drop()
@@ -114,7 +114,7 @@ class Lane:
         self.run_on()
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._timer.cancel()
         await self.committer.close()
 
@@ -125,7 +125,7 @@ class Lane:
     # -- for its intervals (`LanePort`) --------------------------------------------------
 
     def add(self, interval: Interval) -> None:
-        """Work on one more interval."""
+        """Add an interval to the lane."""
         interval.lane = self
         self._intervals.add(interval)
 
@@ -137,7 +137,7 @@ class Lane:
         self.commits.announce()
 
     async def drain(self, interval: Interval) -> None:
-        """Wait until nothing of an interval that leaves runs or is to be stored."""
+        """Wait until no work of a leaving interval runs or waits for a commit."""
         commits = self.commits
         while interval in self._intervals and (
             interval is self.runner.sorting
@@ -152,7 +152,7 @@ class Lane:
             await commits.settled()
 
     def resume(self, interval: Interval) -> None:
-        """Resume an interval whose hand-over was cancelled."""
+        """Resume an interval after its hand-over was cancelled."""
         self.touch(interval, urgent=interval.watermarks.has_news())
         interval.mode.resume()
         self.wake.set()
@@ -166,7 +166,7 @@ class Lane:
         return self.commits.work(interval, alone=alone)
 
     def run_apart(self, interval: Interval, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run user code of the interval in a task of its own."""
+        """Run user code of the interval in a separate task."""
         self.tasks.run_apart(interval, work)
 
     async def settled(self) -> None:

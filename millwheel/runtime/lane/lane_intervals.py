@@ -1,4 +1,4 @@
-"""The intervals of a lane, in the orders in which it asks them."""
+"""The intervals of a lane, in the orders in which the runner asks them for work."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ class LaneIntervals:
 
     def __init__(self) -> None:
         self.all: list[Interval] = []
+        """The intervals in the order in which they were added."""
         self.downstream_first: list[Interval] = []
-        """The same; those nearest to the end of the graph first."""
+        """The intervals in the order of their distance to the end of the graph, the nearest first."""
         self._tended: list[Interval] = []
-        """Those whose mode has something to do by itself."""
+        """The intervals with a mode that needs calls of `tend`."""
 
     def __contains__(self, interval: Interval) -> bool:
         return interval in self.all
 
     def add(self, interval: Interval) -> None:
-        """Work on one more interval."""
+        """Add an interval."""
         self.all.append(interval)
         self.downstream_first = sorted(self.all, key=lambda i: -i.step.place)
         if interval.mode.is_tended:
             self._tended.append(interval)
 
     def remove(self, interval: Interval) -> None:
-        """Work on an interval no longer."""
+        """Remove an interval."""
         self.all.remove(interval)
         self.downstream_first = [i for i in self.downstream_first if i is not interval]
         self._tended = [i for i in self._tended if i is not interval]
 
     def tend_modes(self, now: int) -> None:
-        """Start what modes have due at wall time `now`."""
+        """Start the work of modes that is due at wall time `now`."""
         for interval in self._tended:
             interval.mode.tend(now)

@@ -23,16 +23,16 @@ class OpenCommit:
     def __init__(self) -> None:
         self.works: dict[Interval, IntervalWork] = {}
         self.sent_once: list[Delivery[Any]] = []
-        """Productions that are sent once, when it is durable, and stored nowhere."""
+        """Productions that are stored nowhere, and sent once, when the commit is durable."""
 
     @property
     def count(self) -> int:
-        """How many items it holds."""
+        """Number of items."""
         return sum(len(work.items) for work in self.works.values())
 
     @property
     def size(self) -> int:
-        """How many bytes of effects, about."""
+        """Approximate size of the effects, in bytes."""
         return sum(work.effects.size for work in self.works.values())
 
     def work(self, interval: Interval) -> IntervalWork:
@@ -43,8 +43,8 @@ class OpenCommit:
         return found
 
     def items(self) -> list[tuple[Interval, Item]]:
-        """Everything in it that can be run apart, interval by interval in the order it ran; the
-        members of a numbered bundle cannot."""
+        """The items that can run apart, by interval, in the order in which they ran. Members of a
+        numbered bundle cannot run apart, and are left out."""
         return [
             (interval, item)
             for interval, work in self.works.items()
@@ -54,28 +54,28 @@ class OpenCommit:
 
 
 class OpenCommits:
-    """The open commit of a lane, and those that must not share a commit with anything."""
+    """The open commit of a lane, and isolated commits, which must not be shared."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
         self.open = OpenCommit()
         self._isolated: deque[OpenCommit] = deque()
-        """Commits to try separately because a shared commit was refused."""
+        """Commits to make separately because a shared commit was refused."""
         self.wanted = asyncio.Event()
-        """Set when something is to be stored now."""
+        """Set to ask the committer for a commit."""
         self._settled = asyncio.Event()
-        """Set when some work has ended; each time another event."""
+        """Set when some work has ended; replaced by a new event each time."""
 
     # -- the runner puts work in --------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
-        """Whether the open commit has as many records or bytes as it may."""
+        """Whether the open commit has reached its limit of records or bytes."""
         settings = self._env.settings
         return self.open.count >= settings.bundle_records or self.open.size >= settings.bundle_bytes
 
     def decided(self, interval: Interval) -> int:
-        """How many productions of an interval have no number yet."""
+        """Number of an interval's productions that have no number yet."""
         work = self.open.works.get(interval)
         return 0 if work is None else len(work.effects.productions)
 
@@ -83,7 +83,7 @@ class OpenCommits:
         """An interval's part of the open commit, which is committed soon.
 
         Args:
-            alone: of a commit of its own.
+            alone: give a part of a separate commit, not shared with other work.
         """
         self.wanted.set()
         if not alone:
@@ -100,8 +100,8 @@ class OpenCommits:
         effects: Effects,
         changes: list[Change],
     ) -> None:
-        """Put what a key's items have decided into the open commit, unless the interval's mode vouches
-        for them; `effects` are empty again."""
+        """Put the effects and changes of a key's items into the open commit, unless the interval's mode
+        is responsible for them; `effects` are empty afterwards."""
         if not interval.mode.decided(items, effects, changes):
             effects.let_up()
             return
@@ -128,7 +128,7 @@ class OpenCommits:
     # -- the committer takes it out -------------------------------------------------------
 
     def has_any(self, intervals: list[Interval]) -> bool:
-        """Whether there is anything to store, of open work or of intervals."""
+        """Whether there is anything to store: finished work, or changes of intervals."""
         return (
             bool(self.open.works)
             or bool(self._isolated)
@@ -141,10 +141,10 @@ class OpenCommits:
         return not (self.open.works or self._isolated)
 
     def close(self, intervals: list[Interval]) -> OpenCommit | None:
-        """Take the next commit: an isolated one, or the open one with all that intervals have to
-        store; None: there is nothing."""
+        """Take the next commit: an isolated one, or the open one with all changes of intervals; None:
+        there is nothing to store."""
         if self._isolated:
-            self.wanted.set()  # for what is left
+            self.wanted.set()  # for the remaining commits
             return self._isolated.popleft()
         commit = self.open
         for interval in intervals:
@@ -156,11 +156,11 @@ class OpenCommits:
         return commit
 
     def drop(self) -> None:
-        """Forget what is finished and not committed."""
+        """Drop all finished work that is not committed."""
         self.open = OpenCommit()
         self._isolated.clear()
 
-    # -- waiting for an end ---------------------------------------------------------------
+    # -- waiting for work to end ---------------------------------------------------------------
 
     async def settled(self) -> None:
         """Wait until a commit, or other work of the lane, has ended."""
@@ -173,7 +173,7 @@ class OpenCommits:
 
 
 def _set_timers(interval: Interval, effects: Effects) -> None:
-    """Set and cancel timers in memory; none holds the watermark further back than is promised."""
+    """Set and cancel timers in memory; no timer's hold may be below the promised low watermark."""
     promised, n = interval.watermarks.promised, interval.commits.n + 1
     for name, timer in effects.timers.items():
         if timer is not None and timer[1] < promised:
@@ -182,7 +182,8 @@ def _set_timers(interval: Interval, effects: Effects) -> None:
 
 
 def _carry(interval: Interval, state: KeyState, work: IntervalWork, changes: list[Change]) -> int:
-    """Put changed entries of a key into an interval's part of a commit; gives their bytes, about."""
+    """Put changed entries of a key into an interval's part of a commit; gives their approximate size in
+    bytes."""
     n = interval.commits.n + 1
     if state.n != n:
         state.carry(changes, n)

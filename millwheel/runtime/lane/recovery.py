@@ -1,9 +1,9 @@
-"""The one way back of a lane: claim again, read what is durable, run what was on its way (I12).
+"""Recovers a lane from a failed commit: claims again, reads the durable state, runs records again (I12).
 
-When a commit fails, everything later in the lane is dropped with it. Its intervals are claimed again,
-which settles what became of the commit; state and timers are read back, and the records that were on
-their way here run again: their ids may turn out to be seen. A commit that was refused for what user
-code wrote is cut in halves until the item at fault stands alone (decision 3).
+When a commit fails, all later work of the lane is dropped with it. The lane's intervals are claimed
+again, which settles whether the commit is durable. State and timers are read back, and the records in
+flight run again; dedup drops those that turn out to be seen. A commit that was refused because of user
+code's rows or statements is cut in halves until the item at fault is alone (decision 3).
 """
 
 from __future__ import annotations
@@ -38,58 +38,62 @@ from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
 
 Name = bytes | tuple[bytes, str, str, int] | int
-"""Of something that a commit carries: a record's id, a timer with its time, or an interval without either."""
+"""Identifies a part of a commit: a record's id, a timer with its time, or an interval without either."""
 
 Suspect = tuple[Interval, Item]
-"""One of the items of a commit that was refused for what user code wrote."""
+"""An item of a commit that was refused because of user code's rows or statements."""
 
 PASSING = (StoreUnavailable, CommitUnknown, OutputFull)
-"""A commit that failed by one of these is tried again, for as long as patience with the store lasts."""
+"""Errors after which a commit is tried again, for up to `store_patience_seconds`."""
 
 Todo = deque[tuple[list[Suspect], Exception | None]]
-"""Parts of a refused commit, and why one is given up; None: it is to be run."""
+"""Parts of a refused commit, each with the error for which it is given up; None: run it again."""
 
 Split = Callable[[list[Suspect], Exception], None]
+"""Cuts a refused part in halves, or counts a try of a single item."""
 
 OUTAGE_GAP_SECONDS = 10.0
-"""An interval that had nothing to commit for so long since its lane recovered meets a new outage."""
+"""If a failed commit began this long after the last recovery, earlier failures of intervals (without
+records or timers) belong to another outage."""
 
 LEAST_FAILURES = 3
-"""Failures of one record or timer before patience with it can end. Slow user code runs for longer than
-patience lasts between two of them, and two may be of two outages."""
+"""Least failures of one record or timer before patience with it can end. Slow user code may run longer
+than `store_patience_seconds` between two failures, and two failures may belong to two outages."""
 
 
 @dataclass
 class Failures:
-    """How often something has failed to become durable, and when first and last."""
+    """Failures of one part of a commit to become durable: count, and times by the monotonic clock."""
 
     since: float
+    """When it failed first."""
     last: float
+    """When it failed last."""
     times: int = 0
 
 
 class Claims(Protocol):
-    """The way to claim intervals that this worker holds once more."""
+    """Claims intervals that this worker holds again."""
 
     async def restore(self, intervals: list[Interval]) -> None:
-        """Claim intervals again and start them over from what is durable."""
+        """Claim intervals again, and start them over from their durable state."""
 
 
 class CommitterPort(Protocol):
-    """The lane's connection, and the commits made on it while nothing else of the lane runs."""
+    """The lane's connection, and commits made on it while no other work of the lane runs."""
 
     async def connect(self) -> None:
-        """Open it."""
+        """Open the connection."""
 
     async def disconnect(self) -> None:
-        """End it, so that nothing is on the wire."""
+        """Close the connection, so that nothing is on the wire."""
 
     async def commit_open(self) -> None:
-        """Commit what is finished, if anything is."""
+        """Commit finished work, if there is any."""
 
 
 class RecoveringLane(Protocol):
-    """The parts of a lane that its recovery works with."""
+    """The parts of a lane that its recovery uses."""
 
     @property
     def intervals(self) -> list[Interval]: ...
@@ -107,7 +111,7 @@ class RecoveringLane(Protocol):
 
 
 class Recovery:
-    """Brings the lane back after a commit that failed."""
+    """Brings the lane back after a failed commit."""
 
     def __init__(
         self,
@@ -123,24 +127,27 @@ class Recovery:
         self._lane = lane
         self._claims = claims
         self._failing: dict[Name, Failures] = {}
-        """What has failed to become durable. Patience is for each record: commits of other records that
-        go well in between say nothing of one that always fails."""
+        """Failures by part of a commit. Patience is counted for each record: durable commits of other
+        records prove nothing about a record that always fails."""
         self._recovered_at = 0.0
+        """When the lane last recovered, by the monotonic clock."""
         self._commit_began = 0.0
+        """When the last commit began, by the monotonic clock."""
         self._pause = FIRST_PAUSE_SECONDS
+        """Seconds of the next pause before a new try."""
 
     def commit_begins(self) -> None:
-        """A commit is about to be tried."""
+        """Note that a commit begins."""
         self._commit_began = self._env.clock.monotonic()
 
     def commit_durable(self, bundle: OpenCommit) -> None:
-        """It went well: if any of it fails again, that is another outage."""
+        """Note that a commit is durable: a later failure of its parts is another outage."""
         if self._failing:
             for name in (*names_of(bundle), *(interval.id for interval in bundle.works)):
                 self._failing.pop(name, None)
 
     async def recover(self, failed: OpenCommit, error: Exception) -> None:
-        """Drop the failed bundle and everything after it, and start from what is durable."""
+        """Drop the failed commit and all later work, and start from the durable state."""
         self._env.log.warning("commit_failed", error=str(error))
         if not isinstance(error, (StatementError, Fenced)):
             error = await self._wait_after(error, names_of(failed))
@@ -158,14 +165,15 @@ class Recovery:
             await self._bisect(here, watermarks, None if in_company else error)
 
     async def _wait_after(self, error: Exception, names: Sequence[Name]) -> Exception:
-        """Back off, longer each time, until patience with what failed is at an end; see which buckets
-        there are, if one was missed.
+        """Wait before the next try, longer each time; load the buckets again if one was missing.
 
         Returns:
-            The error to act on: a race that some user's statement never wins counts against its record.
+            The error to act on. When patience ends, the error of a user's statement that has always
+            lost a race becomes a `StatementError`, so that its record is blamed.
 
         Raises:
-            StoreUnavailable, OutputFull: some of it has failed for longer than that.
+            StoreUnavailable: a part of the commit has failed for `store_patience_seconds`.
+            OutputFull: a file has been full for `store_patience_seconds`.
         """
         clock = self._env.clock
         if isinstance(error, OutputFull):
@@ -177,7 +185,7 @@ class Recovery:
             patience = self._env.settings.store_patience_seconds
             raise StoreUnavailable(
                 f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
-                "when the store is well"
+                "when the store works"
             ) from error
         await clock.sleep(self._pause)
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
@@ -186,12 +194,12 @@ class Recovery:
         return error
 
     def _is_overdue(self, error: Exception, names: Sequence[Name]) -> bool:
-        """Note what has failed; whether patience with some of it is at an end."""
+        """Note failed parts of a commit; gives whether patience with one of them has ended."""
         now = self._env.clock.monotonic()
         patience = self._env.settings.store_patience_seconds
         failing = self._failing
         if self._commit_began - self._recovered_at > OUTAGE_GAP_SECONDS:
-            # A record or timer that fails again is the same one, however long user code took.
+            # A record or timer that fails again is the same one, however long user code has run.
             for interval in [name for name in failing if isinstance(name, int)]:
                 del failing[interval]
         if failing.keys().isdisjoint(names):
@@ -203,15 +211,15 @@ class Recovery:
             found.times += 1
             is_overdue |= now - found.since > patience and found.times >= LEAST_FAILURES
         for name in [name for name, of in failing.items() if of.last < now - 2 * patience]:
-            del failing[name]  # it is elsewhere by now, or was durable after all
+            del failing[name]  # it has moved to another worker, or was durable after all
         return is_overdue
 
     async def _wait_for_room(self, error: OutputFull) -> None:
-        """Back off, longer each time, until patience is at an end. It counts from the first failure of
-        that file: commits that write nothing to it go well meanwhile.
+        """Wait for room in a file, longer each time. Patience counts from the file's first failure:
+        commits that do not write to the file succeed in between.
 
         Raises:
-            OutputFull: the file has been full for longer than that.
+            OutputFull: the file has been full for `store_patience_seconds`.
         """
         clock, patience = self._env.clock, self._env.settings.store_patience_seconds
         full = clock.monotonic() - error.since
@@ -220,8 +228,8 @@ class Recovery:
         await clock.sleep(min(max(full, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
 
     def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
-        """Records that may have had their effect, and are not to have it twice: of computations
-        that get them at most once, if nobody knows what became of the commit."""
+        """Records that must not run again: those of at-most-once computations, if the commit may be
+        durable (`CommitUnknown`)."""
         if not isinstance(error, CommitUnknown):
             return []
         return [
@@ -233,22 +241,20 @@ class Recovery:
     async def _start_over(
         self, suspects: list[Suspect], given_up: Sequence[Delivery[Any]] = ()
     ) -> None:
-        """Claim the lane's intervals again, and queue what was on its way here once more.
+        """Claim the lane's intervals again, and queue the records in flight again.
 
-        `suspects` are kept out of the queues: the caller runs them by itself. Those `given_up` are
-        done with.
+        Args:
+            suspects: items to keep out of the queues; the caller runs them.
+            given_up: records to acknowledge instead of running them again.
         """
         await self._lane.stop_running()
         for interval in list(self._lane.intervals):
             if interval.source_task is not None:
-                await (
-                    interval.source_task.stop()
-                )  # or it gives up rows now, and when it reads again
+                # Otherwise it would give up bad rows now, and once more when it reads them again.
+                await interval.source_task.stop()
         self._lane.commits.drop()
         apart = {id(item) for _, item in suspects} | {id(delivery) for delivery in given_up}
-        intervals = list(
-            self._lane.intervals
-        )  # one that comes later has nothing to start over from
+        intervals = list(self._lane.intervals)  # later ones have nothing to start over from
         for interval in intervals:
             interval.requeue(apart)
         await self._reconnect()
@@ -262,11 +268,15 @@ class Recovery:
         self._recovered_at = self._env.clock.monotonic()
 
     def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
-        """Those whose intervals have not turned out to be somebody else's."""
+        """The suspects of intervals that are still held here."""
         return [(interval, item) for interval, item in suspects if interval in self._lane.intervals]
 
     async def _reconnect(self) -> None:
-        """A connection whose predecessor is surely at an end."""
+        """Replace the lane's connection; the former one has certainly ended.
+
+        Raises:
+            StoreUnavailable: the store has not answered for `store_patience_seconds`.
+        """
         pause = FIRST_PAUSE_SECONDS
         clock = self._env.clock
         patience = self._env.settings.store_patience_seconds
@@ -292,15 +302,15 @@ class Recovery:
         watermarks: dict[Interval, int],
         error: Exception | None,
     ) -> None:
-        """Find the items whose own statements or rows are refused, and give up on them alone.
+        """Find the items with refused statements or rows, and give up on these alone.
 
-        The suspects were refused as a whole; halves are run and committed apart, under the
-        input watermark of the first time, until each culprit stands alone. That one is tried
-        as often as its computation allows.
+        The suspects were refused together. Halves are run and committed apart, with the input
+        watermarks of the first run, until each culprit is alone. A culprit is tried as often as its
+        computation allows.
 
         Args:
-            error: None if they were refused in the company of others, whose fault it may be: a
-                numbered bundle's, or of intervals that are gone.
+            error: why all suspects were refused. None: the refused commit also had items that are not
+                suspects and may be the cause: of a numbered bundle, or of intervals that are gone.
         """
         todo: Todo = deque()
         tries: Counter[int] = Counter()
@@ -332,7 +342,7 @@ class Recovery:
             except StatementError as once_more:
                 await self._refused(segment, once_more, todo, split)
             except (*PASSING, Fenced) as delay:
-                # What became of it is for dedup to find out: all go back to the queues.
+                # All items go back to the queues: dedup finds out which ones are durable.
                 if not isinstance(delay, Fenced):
                     acted_on = await self._wait_after(delay, [name_of_item(i) for _, i in segment])
                     if isinstance(acted_on, StatementError):
@@ -352,7 +362,7 @@ class Recovery:
     async def _refused(
         self, segment: list[Suspect], error: StatementError, todo: Todo, split: Split
     ) -> None:
-        """Some items were refused once more: cut them in halves, unless some are gone meanwhile."""
+        """Items were refused again: cut them in halves; if some are gone now, run the others again."""
         await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
         here = self._still_here(segment)
         if len(here) == len(segment):
@@ -361,8 +371,8 @@ class Recovery:
             todo.appendleft((here, None))
 
     async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
-        """Run some items and commit them, with nothing else of the lane in between; user code has
-        tasks of its own, as this one is the lane's."""
+        """Run some items and commit them, while no other work of the lane runs. User code runs in
+        separate tasks, since the present task is the lane's."""
         by_key: dict[tuple[Interval, bytes], list[Item]] = {}
         for interval, item in segment:
             by_key.setdefault((interval, item.key_text), []).append(item)
@@ -383,7 +393,7 @@ class Recovery:
         interval, item = suspect
         taken = interval.retake([item])
         if not taken:
-            return  # a timer that was cancelled or replaced meanwhile
+            return  # a timer that has been cancelled or replaced
         (item,) = taken
         state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
@@ -393,7 +403,7 @@ class Recovery:
 
 
 def names_of(bundle: OpenCommit) -> list[Name]:
-    """What tells everything in a bundle from all else, whatever else is committed with it."""
+    """Names of all parts of a commit: the same whatever other parts are in the commit."""
     found: list[Name] = []
     for interval, work in bundle.works.items():
         found += [name_of_item(item) for item in work.items]
@@ -403,7 +413,7 @@ def names_of(bundle: OpenCommit) -> list[Name]:
 
 
 def name_of_item(item: Item) -> Name:
-    """What a record or timer is known by when it runs again."""
+    """The name of a record or timer: the same when it runs again."""
     if isinstance(item, Delivery):
         return item.id
     return item.key_text, item.timer.kind, item.timer.tag, item.timer.micros

@@ -8,9 +8,9 @@
        │                ▼  │
      stop              IDLE┘ woken                  (stop: from every state)
 
-What user code decides goes into the open commit (`millwheel.runtime.lane.committer`). While a commit
-is on the wire the runner continues, so commits are small when there is little to do and large under
-load. A key whose code waits continues in a task of its own, out of the runner's way.
+Decisions of user code go into the open commit (`millwheel.runtime.lane.committer`). While a commit is on
+the wire the runner continues, so commits are small when there is little to do and large under load. A
+key with code that waits continues in a separate task, and does not delay the runner.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from millwheel.runtime.process.state_table import next_state
 from millwheel.runtime.process.tasks import end
 
 FAIR_TURN = 8
-"""Every so many times the next interval in turn is asked for work first."""
+"""Every `FAIR_TURN`-th look for work starts at another interval, in rotation."""
 
 
 class Running(enum.Enum):
-    """What the runner does."""
+    """States of the runner."""
 
     STOPPED = "stopped"
     """It takes no work."""
     LOOKING = "looking"
-    """It looks for work; timers may have to be read from the store before."""
+    """It looks for work, after reading timers from the store where needed."""
     IDLE = "idle"
-    """It has found no work, and waits until it is woken."""
+    """It has found no work, and waits to be woken."""
     SORTING = "sorting"
-    """It has taken records from a queue: dedup and state are looked up, maybe in the store."""
+    """It has taken records from a queue, and looks up seen ids and states, maybe in the store."""
     RUNNING = "running"
     """User code runs on a chunk."""
 
@@ -89,11 +89,11 @@ class Runner:
         """Set when there may be something to run: records, due timers, credits, room in the commit."""
         self._task: asyncio.Task[None] | None = None
         self._stopped: set[asyncio.Task[None]] = set()
-        """Tasks of this runner that are cancelled and may not have ended."""
+        """Cancelled tasks of this runner that may not have ended yet."""
         self._paused = asyncio.Event()
         """Set when a chunk has run, when no work was found, and while the store is asked."""
         self.sorting: Interval | None = None
-        """The interval whose records are looked up."""
+        """The interval of the records that are being looked up."""
         self._turn = 0
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_at = 0
@@ -125,7 +125,7 @@ class Runner:
     async def stop(self) -> None:
         """Take no more work; cancel user code that waits: it will run again.
 
-        A second caller waits as well: the task may take its time to end.
+        Returns when the runner's task has ended, also if another caller has stopped it before.
         """
         self._change("stop")  # first: from here on nothing starts another worker task
         self._tasks.shut()
@@ -159,7 +159,7 @@ class Runner:
             await self._process(*taken)
 
     async def _process(self, interval: Interval, items: list[Item]) -> None:
-        """Look up a chunk of an interval, and run what is new."""
+        """Look up a chunk of an interval, and run its new items."""
         self._change("took")
         interval.workload.sample(items)
         self.sorting, interval.dedup.sorting = interval, items
@@ -210,8 +210,8 @@ class Runner:
             interval.touch(urgent=True)
 
     def _wake_for_wall_timers(self, now: int) -> None:
-        """Be awake when the clock reaches the next wall timer. A timer that was due by `now` and was
-        not taken waits for something that wakes the runner."""
+        """Wake the runner when the clock reaches the next wall timer. A timer that was due by `now` and
+        was not taken waits for another event that wakes the runner."""
         alarms = [interval.next_alarm() for interval in self._intervals.all]
         due = [at for at in alarms if at is not None and at > now]
         if not due or (
@@ -253,7 +253,7 @@ class Runner:
                 return interval, self._take_records(interval, chunk)
             if firings := interval.timers.take_due(now, chunk):
                 return interval, list(firings)
-            self.wake.set()  # far timers have come due: they are read before records run
+            self.wake.set()  # stored timers have come due: they are read before records run
         return None
 
     def _take_records(self, interval: Interval, chunk: int) -> list[Item]:

@@ -1,4 +1,4 @@
-"""Sorting a chunk: drop what was seen, and put the rest in groups of one key, their state loaded."""
+"""Sorts a chunk: drops seen records, groups the others by key, and loads the keys' states."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.execution import Group
 
 LOADED_AHEAD = 1000
-"""Most queued records whose states are loaded together with missing ones."""
+"""Most queued records for which states are prefetched when missing states are loaded."""
 
 AHEAD_SHARE = 16
-"""States loaded ahead fill at most this part of the cache, by the size of those loaded last."""
+"""Prefetched states fill at most 1/AHEAD_SHARE of the cache, estimated from those loaded last."""
 
 
 class Sorter:
@@ -37,10 +37,13 @@ class Sorter:
     async def sort(
         self, interval: Interval, items: list[Item], on_wait: Callable[[], None]
     ) -> deque[Group]:
-        """Drop records that were seen; give the rest in groups of one key.
+        """Drop seen records, and group the others by key.
 
         Args:
             on_wait: called before the store is asked.
+
+        Returns:
+            The groups; none if the interval's mode gathers its records.
         """
         if isinstance(items[0], Firing):
             fresh = items
@@ -65,7 +68,7 @@ class Sorter:
             try:
                 await self._see_buckets(deliveries)
             except BaseException:
-                interval.intake.extendleft(reversed(deliveries))  # they are nowhere else
+                interval.intake.extendleft(reversed(deliveries))  # they are in no other place
                 raise
         candidates, maybe, seen = dedup.sort(deliveries)
         if seen:
@@ -82,7 +85,8 @@ class Sorter:
         return candidates  # type: ignore[return-value]
 
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
-        """Know for certain to which buckets records of other workers belong (decision 24)."""
+        """Load the buckets if that of a record from another worker is not known for certain (decision
+        24)."""
         buckets = self._buckets
         for delivery in deliveries:
             if delivery.origin:
@@ -94,7 +98,7 @@ class Sorter:
                 return
 
     def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
-        """Acknowledge copies of durable records; nothing else happens to them."""
+        """Drop copies of durable records: only acknowledge them."""
         self._exchange.acknowledge(seen)
         interval.touch(urgent=False)
 
@@ -110,11 +114,11 @@ class Sorter:
             stream=delivery.stream,
             key=delivery.key,
             value=shown(delivery.value),
-            what_it_means="a weak production that was durable here came again with another value from "
-            "another worker process: the first one stays, this one was dropped; the counter "
-            "weak_changed says how many were",
-            what_to_do="nothing, if the code that writes the stream was changed by a deploy. Otherwise "
-            "it does not depend on its record alone: take out what differs from run to run",
+            what_it_means="a weak production that was durable here arrived again with another value from "
+            "another worker process: the first value stays, this one was dropped; the counter "
+            "weak_changed shows how many were dropped",
+            what_to_do="nothing, if a deploy has changed the code that writes the stream. Otherwise the "
+            "code does not depend on its record alone: remove everything that differs between runs",
         )
 
     # -- state --------------------------------------------------------------------------
@@ -136,7 +140,7 @@ class Sorter:
         interval.states.loaded_bytes = sum(state.size for state in wanted) // len(wanted)
 
     def _ahead(self, interval: Interval, known: set[bytes]) -> list[KeyState]:
-        """States that the next queued records will need, and that are not being loaded yet."""
+        """States that the next queued records need, and that are not loaded or being loaded."""
         size = interval.states.loaded_bytes
         if not size:
             return []
@@ -155,9 +159,12 @@ class Sorter:
 
 
 def _group(interval: Interval, items: list[Item]) -> tuple[deque[Group], list[KeyState]]:
-    """Put items in groups of one key, and take the keys; gives also the states that are not loaded.
+    """Group items by key, and mark the keys as running.
 
-    Items of a key that is taken wait behind it.
+    Items of a key that is running already wait in the backlog.
+
+    Returns:
+        The groups, and their states that are not loaded.
     """
     by_key: dict[bytes, list[Item]] = {}
     groups: deque[Group] = deque()

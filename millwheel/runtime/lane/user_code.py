@@ -1,4 +1,4 @@
-"""The user's `process_record` as a step calls it."""
+"""Prepares a step's user code: its context, and its `process_record`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.routing import Step
 
 Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
+"""The user's `process_record`, or a function around it."""
 
 
 def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
-    """What a step's code is handed: less, where what it says must not depend on when it runs."""
+    """The context of a step's code. It offers less where the code's output must not depend on the time
+    of the run."""
     node = step.node
     assert node.computation is not None
     weak = node.is_weak and not node.computation.order_insensitive
@@ -37,7 +39,7 @@ def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
 
 
 def process_of(step: Step, effects: Effects, *, wrap: Wrap | None) -> Process:
-    """A step's `process_record`, which decides into `effects`.
+    """A step's `process_record`, for contexts that write to `effects`.
 
     Args:
         wrap: puts code around the user code of weak computations (tests).
@@ -53,7 +55,7 @@ def process_of(step: Step, effects: Effects, *, wrap: Wrap | None) -> Process:
 
 
 def _under_their_names(process: Process, names: Mapping[str, str]) -> Process:
-    """`process`, with records that came by a relay as of the stream that was asked for."""
+    """Wrap `process`: records that arrive by a relay carry the name of the stream that the user reads."""
 
     def shown(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
         name = names.get(record.stream, record.stream)

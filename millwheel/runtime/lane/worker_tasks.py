@@ -1,4 +1,4 @@
-"""Worker tasks: user code runs in them, so that a key whose code waits keeps nothing else waiting."""
+"""Worker tasks: user code runs in them, so that code that waits delays only its own key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WorkerTasks:
     """The tasks in which the lane runs user code.
 
     Args:
-        finish: takes what a key's items have decided.
+        finish: takes the effects and changes of state of a key's items.
         on_end: called when a task has ended.
     """
 
@@ -32,19 +32,20 @@ class WorkerTasks:
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: asyncio.Task[None] | None = None
-        """The runner that has them; None: no task may start, and those that there are, are cancelled."""
+        """The runner's task; None: no worker task may start, and running ones are being cancelled."""
         self._ran = asyncio.Event()
+        """Set when all groups of a `run` have begun."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many keys wait in user code as may."""
+        """Whether the limit of keys that wait in user code is reached."""
         return len(self._tasks) >= self._env.settings.waiting_keys
 
     def open(self, runner: asyncio.Task[None]) -> None:
-        """Start tasks from now on, for a runner."""
+        """Allow tasks to start, for a runner."""
         self._runner = runner
 
     def shut(self) -> None:
@@ -52,25 +53,25 @@ class WorkerTasks:
         self._runner = None
 
     async def end(self) -> None:
-        """Cancel all tasks, and wait for their ends."""
+        """Cancel all tasks, and wait until they have ended."""
         await end(self._tasks)
         self._tasks.clear()
         self._ran.set()
 
     async def run(self, interval: Interval, groups: deque[Group]) -> None:
-        """Run all groups; one whose code waits continues in its task, and another task runs the rest."""
+        """Run all groups; a group that waits in user code keeps its task, and another task runs the rest."""
         self._ran.clear()
         self._start(interval, groups)
         await self._ran.wait()
 
     def run_apart(self, interval: Interval, work: Work) -> None:
-        """Run user code in a task of its own, and count its time for the interval."""
+        """Run user code in a separate task, and count its time for the interval."""
         task = asyncio.create_task(measured(work, interval.workload, self._env.process.run_seconds))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def execution(self, interval: Interval, *, apart: bool) -> Execution:
-        """The execution of an interval's code that one task uses."""
+        """Make an execution of an interval's code, for use by one task."""
         wrap = self._env.options.wrap_weak
         return Execution(interval, self._env.late_uses, apart=apart, wrap=wrap)
 
@@ -88,7 +89,8 @@ class WorkerTasks:
         try:
             await execution.run_all(groups, self._finish, self._env.now)
         except asyncio.CancelledError:
-            # Not by `end`, nor with all tasks of the loop: user code has cancelled its task, an error.
+            # Cancelled neither by `end` nor with all tasks of the loop: user code has cancelled its own
+            # task, which is an error.
             if self._runner is not None and not self._runner.cancelling():
                 self._start(interval, deque([execution.group]), apart=True)
             raise
