@@ -29,6 +29,8 @@ class Mode:
     """Whether the runner has to call `tend`."""
     gathers = False
     """Whether `gather` takes the records, instead of user code one by one."""
+    may_keep_work = False
+    """Whether the mode may keep decided work from the open commit, so that `decided` is called."""
 
     # -- restarts ---------------------------------------------------------------------
 

@@ -102,7 +102,8 @@ class OpenCommits:
     ) -> None:
         """Put the effects and changes of a key's items into the open commit, unless the interval's mode
         is responsible for them; `effects` are empty afterwards."""
-        if not interval.mode.decided(items, effects, changes):
+        mode = interval.mode
+        if mode.may_keep_work and not mode.decided(items, effects, changes):
             effects.let_up()
             return
         if effects.held:
@@ -120,7 +121,13 @@ class OpenCommits:
             _set_timers(interval, effects)
         size = effects.size
         if changes:
-            size += _carry(interval, state, work, changes)
+            n = interval.commits.n + 1
+            if state.n != n:
+                state.carry(changes, n)
+            key_text, slot, states = state.key_text, state.slot, work.states
+            for entry, encoded in changes:
+                states[(key_text, entry)] = (slot, encoded)
+                size += 64 if encoded is None else 64 + len(encoded)
         interval.workload.decided_bytes += size
         effects.size = size
         work.effects.take(effects)
@@ -179,17 +186,3 @@ def _set_timers(interval: Interval, effects: Effects) -> None:
         if timer is not None and timer[1] < promised:
             timer = effects.timers[name] = (timer[0], promised, timer[2], timer[3])
         interval.timers.set(name, timer, n)
-
-
-def _carry(interval: Interval, state: KeyState, work: IntervalWork, changes: list[Change]) -> int:
-    """Put changed entries of a key into an interval's part of a commit; gives their approximate size in
-    bytes."""
-    n = interval.commits.n + 1
-    if state.n != n:
-        state.carry(changes, n)
-    key_text, slot, states = state.key_text, state.slot, work.states
-    size = 0
-    for entry, encoded in changes:
-        states[(key_text, entry)] = (slot, encoded)
-        size += 64 if encoded is None else 64 + len(encoded)
-    return size

@@ -21,6 +21,8 @@ from millwheel.store.port import Claim, Commit
 class Weak(Mode):
     """Sends productions at once, and acknowledges an input when all its productions are acknowledged."""
 
+    may_keep_work = True
+
     def __init__(
         self, env: Environment, exchange: Exchange, stragglers: Stragglers, interval: Interval
     ) -> None:
