@@ -24,7 +24,6 @@ from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.lane.lane import Lane
-from millwheel.runtime.modes.batched import Batched
 from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.ports import Network
@@ -140,7 +139,7 @@ class Engine:
         self.publisher = WatermarkPublisher(env, exchange)
         self.modes = Modes(env, exchange)
         self.sources = SourceTasks(env, exchange, self.buckets, self.publisher)
-        self.lane = Lane(env, exchange, self.buckets, self.publisher, self.modes.stragglers)
+        self.lane = Lane(env, exchange, self.buckets, self.publisher, self.modes)
         self.courier = None if self._network is None else self._build_courier(self._network)
         """Carries records and ACKs between workers; None: this worker is alone."""
         self.owned = OwnedIntervals(
@@ -156,15 +155,15 @@ class Engine:
         self.figures = WorkerFigures(env, exchange, self.courier)
         self._store_clock = StoreClock(env)
         self._completion = Completion(env, exchange, self.publisher, self.lane, self.sources.paused)
-        exchange.trees = self.modes.trees
         self.lane.use(self.owned.restoring)
         self.sources.on_partitions = self.owned.take_new
 
     def _build_courier(self, network: Network) -> Courier:
         """Build the courier to other workers, and connect it to the parts that use it."""
-        trees, publisher, pause = self.modes.trees, self.publisher, self.sources.paused.set
-        courier = Courier(self.env, self.exchange, trees, publisher, self.lease, network, pause)
-        self.exchange.remote = trees.peers = courier
+        publisher, pause = self.publisher, self.sources.paused.set
+        courier = Courier(self.env, self.exchange, publisher, self.lease, network, pause)
+        self.exchange.remote = courier
+        self.modes.connect(courier)
         publisher.publish = courier.sender.publish
         return courier
 
@@ -249,7 +248,7 @@ class Engine:
         self.folding = Folding(env, exchange, buckets)
         env.spawn(self.housekeeping.run(), "housekeeping")
         env.spawn(self.folding.run(), "folding")
-        env.spawn(self.modes.trees.run(), "tree ACKs")
+        self.modes.start()
         for make, name in self._beside:
             env.spawn(make(self).run(), name)
 
@@ -308,10 +307,7 @@ class Engine:
 
     async def _drop_everything(self) -> None:
         """Stop all work, as in a crash; all work that is not durable is dropped."""
-        for interval in self.intervals:
-            if isinstance(interval.mode, Batched):
-                self._given = max(self._given, interval.mode.batches.number)
-        self.modes.trees.close()
+        self._given = max(self._given, self.modes.close())
         self.lane.letters.flush(all_of_them=True)
         while self.env.tasks:
             await end(list(self.env.tasks))

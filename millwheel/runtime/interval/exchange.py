@@ -34,6 +34,12 @@ class Trees(Protocol):
     def report(self, token: int, xor: int) -> None:
         """Report an edge of a tree as done."""
 
+    def receive(self, step: Step, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
+        """Take records of trees from another worker; returns how many were dropped."""
+
+    def receive_reports(self, reports: Iterable[tuple[int, int]]) -> None:
+        """Take another worker's reports on trees that begin here."""
+
 
 class Exchange:
     """The intervals, steps and logs of one worker since its last start."""

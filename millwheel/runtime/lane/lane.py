@@ -23,14 +23,14 @@ from millwheel.runtime.lane.recovery import Claims, Recovery
 from millwheel.runtime.lane.runner import Runner
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
-from millwheel.runtime.modes.stragglers import Stragglers
+from millwheel.runtime.modes.choosing import Modes
 
 
 class Lane:
     """Runs and commits the work of its intervals, in order.
 
     Args:
-        stragglers: the resending of weak productions, which stops with the runner.
+        modes: their own work stops with the runner.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Lane:
         exchange: Exchange,
         buckets: Buckets,
         publisher: WatermarkPublisher,
-        stragglers: Stragglers,
+        modes: Modes,
     ) -> None:
         self._env = env
         self._exchange = exchange
         self._buckets = buckets
-        self._stragglers = stragglers
+        self._modes = modes
         self._intervals = LaneIntervals()
         self.commits = OpenCommits(env)
         self.letters = DeadLetterLog(env.log, env.clock, exchange.steps)
@@ -93,7 +93,7 @@ class Lane:
     async def stop_running(self) -> None:
         """Take no more work; user code that waits is cancelled and will run again."""
         await self.runner.stop()
-        await self._stragglers.stop()
+        await self._modes.pause()
 
     def run_on(self) -> None:
         """Take work again after `stop_running`; no-op during recovery, which starts the runner itself,

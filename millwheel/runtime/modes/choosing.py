@@ -12,7 +12,7 @@ from millwheel.runtime.modes.batched import Batched
 from millwheel.runtime.modes.batches import Numbering
 from millwheel.runtime.modes.stragglers import Stragglers
 from millwheel.runtime.modes.tree import Tree
-from millwheel.runtime.modes.tree_acks import TreeAcks
+from millwheel.runtime.modes.tree_acks import TreeAcks, TreePeers
 from millwheel.runtime.modes.weak import Weak
 
 
@@ -22,10 +22,32 @@ class Modes:
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
         self._exchange = exchange
-        self.trees = TreeAcks(env, exchange)
+        self.trees = exchange.trees = TreeAcks(env, exchange)
         self.stragglers = Stragglers(env, exchange)
         self.numbering = Numbering()
         """How the numbers of new bundles continue after the store may have lost some."""
+
+    # -- the work that the modes of all intervals share ----------------------------------
+
+    def connect(self, peers: TreePeers) -> None:
+        """Reach other workers through `peers`."""
+        self.trees.peers = peers
+
+    def start(self) -> None:
+        """Start the task that replays lost trees and reports what this worker holds of others."""
+        self._env.spawn(self.trees.run(), "tree ACKs")
+
+    async def pause(self) -> None:
+        """Store no more stragglers while the lane accepts no work."""
+        await self.stragglers.stop()
+
+    def close(self) -> int:
+        """End all trees; returns the greatest number of a bundle that intervals here have given, or 0."""
+        self.trees.close()
+        modes = [interval.mode for interval in self._exchange.intervals]
+        return max((m.batches.number for m in modes if isinstance(m, Batched)), default=0)
+
+    # -- the mode of an interval --------------------------------------------------------
 
     async def number_bundles(self, incarnation: str, *, above: int, is_first: bool) -> None:
         """Set the numbering for the bundles that are closed from now on (decision 40).

@@ -19,7 +19,6 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
-from millwheel.runtime.modes.tree_acks import TreeAcks
 from millwheel.runtime.network.answers import Answers
 from millwheel.runtime.network.frames import (
     Acknowledge,
@@ -54,14 +53,13 @@ class Courier:
         self,
         env: Environment,
         exchange: Exchange,
-        trees: TreeAcks,
         publisher: WatermarkPublisher,
         lease: Lease,
         network: Network,
         pause: Callable[[frozenset[int]], None],
     ) -> None:
         self._network = network
-        self._trees = trees
+        self._exchange = exchange
         self.refused: Counter[str] = Counter()
         """Number of refused frames and records by reason."""
         self.peers = Peers(env, network)
@@ -70,7 +68,7 @@ class Courier:
             env, exchange, publisher, lease, self.peers, self.sender, self.refused, pause
         )
         self.answers = Answers(env, exchange, self.sender, self.remotes)
-        self.receiver = Receiver(env, exchange, trees, self.remotes, self.refused)
+        self.receiver = Receiver(env, exchange, self.remotes, self.refused)
         self.remotes.on_placed = self.receiver.answer_deferred
 
     # -- links (`Handler`) ------------------------------------------------------------------
@@ -124,7 +122,7 @@ class Courier:
                 self.receiver.receive_loose(link, frame)
             case RootReport():
                 if self.receiver.knows(link):
-                    self._trees.receive_reports(frame.reports)
+                    self._exchange.trees.receive_reports(frame.reports)
 
     # -- for other rooms --------------------------------------------------------------------
 

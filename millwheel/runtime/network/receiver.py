@@ -27,7 +27,6 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.modes.tree_acks import TreeAcks
 from millwheel.runtime.network.frames import (
     FRAME_RUNS,
     ID_BYTES,
@@ -62,13 +61,11 @@ class Receiver:
         self,
         env: Environment,
         exchange: Exchange,
-        trees: TreeAcks,
         remotes: RemoteIntervals,
         refused: Counter[str],
     ) -> None:
         self._env = env
         self._exchange = exchange
-        self._trees = trees
         self._remotes = remotes
         self._refused = refused
         self._ack_links: dict[int, Link] = {}
@@ -233,7 +230,7 @@ class Receiver:
         if not self._can_read(link, step, rows):
             self._refused["too new"] += 1
         elif self._migrate(found, rows):
-            self._refused["loose"] += self._trees.receive(step, found, link.peer)
+            self._refused["loose"] += self._exchange.trees.receive(step, found, link.peer)
 
     def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
         """Whether this code can read a frame: the computation reads its streams, in its versions.
