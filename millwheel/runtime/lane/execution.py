@@ -10,7 +10,7 @@ run again *apart*, each in a separate task.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from sys import getrefcount
 from typing import Any
 
@@ -22,9 +22,8 @@ from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.map_entries import Change
-from millwheel.runtime.interval.weak_ids import WeakIds
 from millwheel.runtime.interval.work import Item
-from millwheel.runtime.lane.user_code import Process, context_of, process_of
+from millwheel.runtime.lane.user_code import Process, context_of, lineage_of, process_of
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 
@@ -82,8 +81,7 @@ class Execution:
         self._table: BroadcastTable | None = None
         """The table that the running key shares with other keys; None: its computation has no tables, or
         the key is a cell's own."""
-        self._lineage = WeakIds(interval.step.id, interval.step.run) if node.is_weak else None
-        self.effects.lineage = self._lineage
+        self._lineage = self.effects.lineage = lineage_of(interval.step)
         self._wrap = wrap
         assert node.layout is not None
         self._apart = apart
@@ -95,17 +93,7 @@ class Execution:
         self._context = context_of(interval.step, self.effects)
 
     def _process_of_records(self) -> Process:
-        """The user's `process_record`; if productions are weak, it registers each record as their cause."""
-        process = process_of(self._interval.step, self.effects, wrap=self._wrap)
-        lineage = self._lineage
-        if lineage is None:
-            return process
-
-        def weakly(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
-            lineage.begin(record)  # type: ignore[arg-type]
-            return process(record, context)
-
-        return weakly
+        return process_of(self._interval.step, self.effects, self._lineage, wrap=self._wrap)
 
     def _renew_context(self) -> Context[Any, Any]:
         """End the context of the last call, and make a new one for the next call."""

@@ -17,6 +17,7 @@ from millwheel.context import (
 from millwheel.model import Record
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.weak_ids import WeakIds
 
 Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`, or a function around it."""
@@ -38,10 +39,18 @@ def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
     return kind(node.name, step.routes, effects)
 
 
-def process_of(step: Step, effects: Effects, *, wrap: Wrap | None) -> Process:
+def lineage_of(step: Step) -> WeakIds | None:
+    """The ids of a step's weak productions; None: its productions are strong."""
+    return WeakIds(step.id, step.run) if step.node.is_weak else None
+
+
+def process_of(
+    step: Step, effects: Effects, lineage: WeakIds | None, *, wrap: Wrap | None
+) -> Process:
     """A step's `process_record`, for contexts that write to `effects`.
 
     Args:
+        lineage: each record is registered there as the cause of weak productions.
         wrap: puts code around the user code of weak computations (tests).
     """
     computation = step.node.computation
@@ -51,7 +60,19 @@ def process_of(step: Step, effects: Effects, *, wrap: Wrap | None) -> Process:
         process = _under_their_names(process, step.node.shown_names)
     if wrap is not None and step.node.is_weak:
         process = wrap(step, process, context_of, effects)
+    if lineage is not None:
+        process = _as_causes(process, lineage)
     return process
+
+
+def _as_causes(process: Process, lineage: WeakIds) -> Process:
+    """Wrap `process`: each record is registered as the cause of the productions that follow."""
+
+    def registered(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
+        lineage.begin(record)  # type: ignore[arg-type]
+        return process(record, context)
+
+    return registered
 
 
 def _under_their_names(process: Process, names: Mapping[str, str]) -> Process:
