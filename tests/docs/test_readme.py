@@ -10,8 +10,8 @@ block          what the test does
 ``text``       Nothing: it is the picture.
 =============  ============================================================================
 
-``pip install`` is not run, as no index has the package yet: the test checks that it asks for this
-project and for extras that exist. `tests/project/test_packaging.py` installs the package.
+``pip install`` is not run: the test checks that it asks for the checkout and for extras that exist.
+`tests/project/test_packaging.py` installs the package.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def run(command: str, directory: Path) -> str:
 
 
 def check_installation(command: str) -> None:
-    """It asks for this project, with extras that exist."""
+    """It asks for the checkout, with extras that exist."""
     pip, install, wanted = shlex.split(command)
-    requirement = Requirement(wanted)
-    assert (pip, install, requirement.name) == ("pip", "install", PROJECT["name"])
+    assert (pip, install, wanted[:1]) == ("pip", "install", ".")
+    requirement = Requirement(PROJECT["name"] + wanted[1:])
     assert requirement.extras <= PROJECT["optional-dependencies"].keys()
 
 
