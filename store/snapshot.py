@@ -16,12 +16,16 @@ Both queries read the same moment. While the block runs, no bucket of the pipeli
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 from psycopg import errors, sql
+from psycopg.adapt import Buffer
 from psycopg.conninfo import make_conninfo
+from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
@@ -44,7 +48,8 @@ def snapshot(
 ) -> Iterator[psycopg.Connection[Any]]:
     """A read-only connection on which all statements read the same moment.
 
-    Names of the pipeline's tables and views need no schema in front.
+    Names of the pipeline's tables and views need no schema in front. Times are in UTC; infinity, the end of
+    event time, is read as `datetime.max`, and -infinity, its begin, as `datetime.min`.
 
     Args:
         store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or ``.millwheel``.
@@ -59,6 +64,8 @@ def snapshot(
         with reading(presence.url) as connection, translated():
             name = choose(list_pipelines(connection), pipeline)
         with reading(presence.url, seconds, (name, "public")) as connection:
+            connection.adapters.register_loader("timestamptz", _EndsOfTimeLoader)
+            connection.adapters.register_loader("timestamptz", _BinaryEndsOfTimeLoader)
             with translated():
                 begin_snapshot(connection, [name])
             yield connection
@@ -159,3 +166,29 @@ def translated() -> Iterator[None]:
         yield
     except psycopg.Error as error:
         raise translate(error) from error
+
+
+# -- the ends of time, which psycopg refuses to read --------------------------------------------
+
+BEGIN_OF_TIME = datetime.min.replace(tzinfo=UTC)
+END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+
+
+class _EndsOfTimeLoader(TimestamptzLoader):
+    def load(self, data: Buffer) -> datetime:
+        text = bytes(data)
+        if text == b"infinity":
+            return END_OF_TIME
+        if text == b"-infinity":
+            return BEGIN_OF_TIME
+        return super().load(data)
+
+
+class _BinaryEndsOfTimeLoader(TimestamptzBinaryLoader):
+    def load(self, data: Buffer) -> datetime:
+        (micros,) = struct.unpack("!q", data)
+        if micros == (1 << 63) - 1:
+            return END_OF_TIME
+        if micros == -1 << 63:
+            return BEGIN_OF_TIME
+        return super().load(data)

@@ -308,12 +308,13 @@ def live(
 
 def _is_through(service: Service) -> bool:
     """Whether event time has passed all that was written but the last rows."""
-    rows = service.read("SELECT min(low_watermark) FROM watermarks")
-    return bool(rows and rows[0][0] is not None and rows[0][0] > LAST - timedelta(hours=1))
+    through = LAST - timedelta(hours=1)
+    rows = service.read(f"SELECT min(low_watermark) > '{through.isoformat()}' FROM watermarks")
+    return bool(rows and rows[0][0])
 
 
 def _state(service: Service) -> object:
-    return service.read("SELECT computation, low_watermark, what, root FROM watermark_holders")
+    return service.read("SELECT computation, low_watermark::text, what, root FROM watermark_holders")
 
 
 def main() -> None:
