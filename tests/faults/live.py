@@ -314,7 +314,9 @@ def _is_through(service: Service) -> bool:
 
 
 def _state(service: Service) -> object:
-    return service.read("SELECT computation, low_watermark::text, what, root FROM watermark_holders")
+    return service.read(
+        "SELECT computation, low_watermark::text, what, root FROM watermark_holders"
+    )
 
 
 def main() -> None:
