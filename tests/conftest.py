@@ -82,10 +82,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is about the engine meets the older version of Postgres in `make soak` only."""
+    """What is marked ``newest`` meets the older versions of Postgres in `make soak` only."""
+    older = {*VERSIONS[:-1], *(f"pg{version}" for version in VERSIONS[:-1])}
     for item in items:
-        if item.get_closest_marker("newest") and f"[pg{VERSIONS[-1]}" not in item.nodeid:
-            item.add_marker(pytest.mark.soak)
+        chosen = getattr(item, "callspec", None)
+        if item.get_closest_marker("newest") and chosen is not None:
+            values = [value for value in chosen.params.values() if isinstance(value, int | str)]
+            if not older.isdisjoint(values):
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.hookimpl(trylast=True)

@@ -36,6 +36,8 @@ from tests.faults.chaos import wait_for_end
 from tests.support.servers import VERSIONS, programs_of, quick_directory
 from tests.support.store_sites import Owner, PostgresSite, Schema, deploy
 
+pytestmark = pytest.mark.newest
+
 NAME = "wheel"
 PATIENCE_SECONDS = 30.0
 

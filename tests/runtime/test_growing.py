@@ -32,6 +32,8 @@ from tests.support.store_sites import Owner, Site
 from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, tally_of, time_of
 from tests.support.worlds import World
 
+pytestmark = pytest.mark.newest
+
 IDLE_SECONDS = 5.0
 
 

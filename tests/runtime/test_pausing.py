@@ -21,6 +21,8 @@ from tests.support.store_sites import PostgresSite, Schema, deploy
 from tests.support.values import ITEMS, Item, at, items, tally_of
 from tests.support.worlds import Gate, World, fail_once, read_on
 
+pytestmark = pytest.mark.newest
+
 FEW = replace(QUICK, chunk_records=5, bundle_records=10, max_unacked_records=10)
 """An injector with these is never far ahead of what is processed."""
 

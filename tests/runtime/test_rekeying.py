@@ -22,6 +22,8 @@ from tests.support.store_sites import COUNT, Owner, Site, deploy
 from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of
 from tests.support.worlds import Gate, World
 
+pytestmark = pytest.mark.newest
+
 MID = Stream("mid", Item)
 VALUES = [Item("abcdefgh"[number % 8], number) for number in range(24)]
 LANES = replace(QUICK, intervals=4)

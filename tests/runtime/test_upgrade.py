@@ -53,6 +53,8 @@ from tests.support.store_sites import (
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
 from tests.support.worlds import end_scripts
 
+pytestmark = pytest.mark.newest
+
 LONG_SECONDS = 10.0
 """Of virtual time, in which both versions of the code are at work."""
 

@@ -47,6 +47,8 @@ from tests.support.store_sites import (
     deploy,
 )
 
+pytestmark = pytest.mark.newest
+
 
 async def placed(store: Store, interval_id: int) -> PlacedInterval:
     placement = await store.read_placement()

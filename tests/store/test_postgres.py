@@ -68,6 +68,8 @@ from tests.support.store_sites import (
     row,
 )
 
+pytestmark = pytest.mark.newest
+
 
 async def end(site: PostgresSite, lane: PostgresLane) -> None:
     """The server process of a lane dies."""

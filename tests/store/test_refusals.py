@@ -19,6 +19,8 @@ from tests.support.servers import VERSIONS
 from tests.support.store_sites import Schema
 from tests.support.values import items
 
+pytestmark = pytest.mark.newest
+
 TEN = items(*range(10))
 LIMITS = replace(QUICK, store_patience_seconds=1.5)
 

@@ -46,6 +46,8 @@ from tests.support.store_sites import (
 )
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
 
+pytestmark = pytest.mark.newest
+
 Form = Literal["lost timer", "hidden production", "all of it, by arrays"]
 How = Literal["whatever owner", "what is free"]
 
