@@ -430,7 +430,9 @@ def _ensure_database(postmaster: Postmaster) -> None:
     with contextlib.closing(_connect(postmaster)) as connection:
         known = connection.execute(text_of("find_database"), {"name": DATABASE}).fetchone()
         if known is None or not known[0]:
-            with contextlib.suppress(psycopg.errors.DuplicateDatabase):
+            # A killed starter's server process may finish the same statement meanwhile: the index tells.
+            exists = (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation)
+            with contextlib.suppress(*exists):
                 connection.execute(composed("create_database", database=sql.Identifier(DATABASE)))
 
 

@@ -169,12 +169,11 @@ def prepare(store: Path) -> None:
         raise EmbeddedServerError(
             f"{store} cannot be a store directory: it, or a part of its path, is a file."
         )
-    if (store / RECORD).exists():
+    names = os.listdir(store)
+    if RECORD in names:  # looked for in the same list: another process may write it now
         return
     foreign = sorted(
-        name
-        for name in os.listdir(store)
-        if name not in _HARMLESS and not name.startswith(HALF_MADE)
+        name for name in names if name not in _HARMLESS and not name.startswith(HALF_MADE)
     )
     if "PG_VERSION" in foreign:
         raise EmbeddedServerError(

@@ -90,6 +90,8 @@ class TableSinks:
             found = [upserted[key] for key in sorted(upserted)]
         else:
             found = self._appended.get(name, [])
+        if not any(column.is_json for column in table.columns):
+            return list(found)
         return [
             tuple(
                 json.loads(value) if column.is_json and value is not None else value

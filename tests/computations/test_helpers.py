@@ -85,9 +85,7 @@ CASES: dict[str, tuple[Callable[[], Computation[Item, Any]], Answer]] = {
 }
 
 
-@settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     case=st.sampled_from(sorted(CASES)),
     arrivals=st.lists(

@@ -19,7 +19,7 @@ from tests.support.joins_oracle import LEFT, ON_TIME, RIGHT, TOLD, Setup, Told, 
 from tests.support.pipelines import QUICK
 from tests.support.values import Item, at
 
-EXAMPLES = 100
+EXAMPLES = 50
 """Of each kind of join; `make soak` runs fifty times as many, with new seeds."""
 
 Found = tuple[Setup, list[Item]]

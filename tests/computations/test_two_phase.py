@@ -80,7 +80,7 @@ def sent(partial: Partial[int]) -> Sent:
     return Sent(str(partial.key), partial.value, partial.records)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     arrivals=st.lists(
         st.tuples(st.sampled_from("aaaab"), st.integers(0, 200)), min_size=1, max_size=40

@@ -324,7 +324,7 @@ def with_table(late: Late, lateness: float) -> Any:
     return build
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     arrivals=st.lists(
         st.tuples(st.sampled_from("ab"), st.integers(0, 400)), min_size=1, max_size=40

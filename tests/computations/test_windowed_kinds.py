@@ -226,7 +226,7 @@ def check_sliding(trial: Trial) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*the fold has no merge")
-@examples(75)
+@examples(40)
 @given(trials())
 def test_final_panes_of_standing_and_sliding_windows_equal_batch(trial: Trial) -> None:
     check_sliding(trial)
@@ -321,7 +321,7 @@ def last_of_sessions(panes: list[Pane[list[int]]]) -> list[tuple[Any, float, flo
     )
 
 
-@examples(75)
+@examples(40)
 @given(trials())
 def test_sessions_equal_a_brute_force_merge(trial: Trial) -> None:
     check_sessions(trial)
@@ -609,7 +609,7 @@ async def test_panes_of_what_is_new() -> None:
         ]
 
 
-@examples(75)
+@examples(40)
 @given(
     trials(early=st.sampled_from([None, Early(records=1), Early(records=2)])),
     st.sampled_from(["tumbling", "sliding", "session"]),
@@ -684,7 +684,7 @@ async def test_count_windows_may_be_told_early() -> None:
         assert harness.store.timers() == []
 
 
-@examples(75)
+@examples(40)
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.integers(1, 5))
 def test_count_windows_equal_batches_of_a_list(keys: list[str], number: int) -> None:
     items = [Item(key, n, (n * 37) % 50) for n, key in enumerate(keys)]
@@ -839,7 +839,7 @@ changes_of_clocks = st.sampled_from(
 minutes_of_days = st.lists(st.integers(-48 * 60, 72 * 60), min_size=1, max_size=60)
 
 
-@examples(50)
+@examples(25)
 @given(changes_of_clocks, minutes_of_days)
 def test_hourly_panes_summed_into_local_days_equal_direct_days(
     where: tuple[str, datetime, Tumbling], minutes: list[int]

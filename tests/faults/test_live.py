@@ -9,9 +9,9 @@ from tests.faults.live import live
 
 
 def test_a_live_service_equals_arithmetic() -> None:
-    """Twenty seconds, with two `kill -9`."""
+    """Twelve seconds, with two `kill -9`."""
     with workplace() as directory:
-        live(directory, minutes=1 / 3, kills=2, seed=1, say=print)
+        live(directory, minutes=1 / 5, kills=2, seed=1, say=print)
 
 
 @pytest.mark.soak

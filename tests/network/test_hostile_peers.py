@@ -65,6 +65,7 @@ from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, ScriptReader
 from tests.support import hostile
 from tests.support.clusters import SHARED, Cluster, check, counting, live, many
+from tests.support.drawing import seeds
 from tests.support.hostile import Attacker
 from tests.support.peers import Listener, links_of, logged, record, until
 from tests.support.values import TALLY, Counted, Item, key_of, time_of
@@ -330,7 +331,7 @@ def courier_of(engine: Engine) -> Courier:
     return engine.courier
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 async def test_forged_acknowledgements_lose_nothing_while_workers_are_killed(seed: int) -> None:
     """All numbers of all logs, for all computations, all the time."""
     random = Random(seed)

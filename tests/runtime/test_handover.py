@@ -145,7 +145,7 @@ def check_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, see
     asyncio.run(go())
 
 
-@examples(15)
+@examples(8)
 @PLANS
 @example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)
 @example([(8, "join", 0), (2, "refused", 0), (1, "lapse", 0), (1, "refused", 1)], False, 0)

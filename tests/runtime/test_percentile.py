@@ -159,7 +159,7 @@ class Log:
                 self.percentile[link.interval_id] = value
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 1000),
     number=st.integers(150, 400),
@@ -246,7 +246,7 @@ def test_the_disorder_of_a_source() -> None:
 Act = tuple[str, int]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(["hold", "batch", "drop", "input"]), st.integers(0, 30))))
 def test_a_percentile_is_held_by_what_was_not_behind_it(acts: list[Act]) -> None:
     """Against a plain list of everything that holds, each with what it holds at."""

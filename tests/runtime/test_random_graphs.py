@@ -36,8 +36,8 @@ from tests.support.random_graphs import (
 )
 from tests.support.values import at
 
-EXAMPLES = 100
-FEWER_EXAMPLES = 50
+EXAMPLES = 40
+FEWER_EXAMPLES = 25
 """Of what tests/runtime/test_exactly_once.py has examples of as well."""
 SOAK_EXAMPLES = 5_000
 REDUCE_SECONDS = 20.0

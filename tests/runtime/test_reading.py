@@ -1204,7 +1204,7 @@ async def test_any_number_of_workers_have_the_same_table(workers: int) -> None:
         await cluster.leave(engine)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     acts=st.lists(
         st.tuples(st.integers(1, 20), st.sampled_from(ACTS), st.integers(0, 3)), max_size=6
@@ -1245,7 +1245,7 @@ def test_tables_are_the_fold_of_all_rules_however_workers_come_and_go(
     asyncio.run(go())
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     acts=st.lists(
         st.tuples(

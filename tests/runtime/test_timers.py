@@ -676,7 +676,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.integers(1, 3), st.lists(ACTS, min_size=20, max_size=60))
 def test_a_timer_queue_is_a_sorted_dictionary_whatever_of_it_is_in_memory(
     limit: int, acts: list[tuple[str, int, int]]
@@ -816,7 +816,7 @@ class Told(NamedTuple):
     idle: bool
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     st.lists(
         st.builds(

@@ -713,7 +713,7 @@ def check_old_and_new_come_and_go_and_the_wire_is_bad(
     asyncio.run(go())
 
 
-@examples(8)
+@examples(4)
 @PLANS
 def test_old_and_new_come_and_go_and_the_wire_is_bad(
     acts: list[Act], change: Callable[[list[Item]], Pipeline], bad: bool, seed: int

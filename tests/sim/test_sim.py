@@ -21,7 +21,7 @@ from tests.sim.scenario import Scenario, smaller
 from tests.sim.shrink import shrunk, violation_of
 from tests.sim.violation import Violation
 
-SEEDS = 60
+SEEDS = 30
 SAME_SEEDS = (4, 13, 28)
 """They have several workers, crashes, pauses and cuts."""
 SOAK_SEEDS = 2_000

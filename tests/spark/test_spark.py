@@ -931,6 +931,7 @@ def test_a_second_session_is_refused(url: str, spark: SparkSession, jobs: str) -
         run_job("wheel_jobs:endless", url, "flights")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_sigterm_ends_a_running_job_and_leaves_nothing(
     url: str, jobs: str, tmp_path: Path, writer: psycopg.Connection[Any]

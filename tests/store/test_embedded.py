@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -261,6 +262,42 @@ def test_it_is_not_stopped_while_somebody_is_connected(made: Path) -> None:
     assert embedded.stop_if_unused(made) is True
     assert embedded.status(made).state == "stopped"
     assert embedded.stop_if_unused(made) is False
+
+
+def test_a_database_that_a_killed_starter_is_still_making_is_taken(place: Path) -> None:
+    store = place / "store"
+    embedded.start(store)
+    site = server_files.find_site(store)
+    assert site is not None
+    postmaster = server_files.read_postmaster(site)
+    assert postmaster is not None
+    with contextlib.closing(lifecycle._connect(postmaster)) as connection:
+        connection.execute("DROP DATABASE millwheel")
+    together = threading.Barrier(4)
+
+    def make() -> None:
+        together.wait()
+        lifecycle._ensure_database(postmaster)
+
+    with ThreadPoolExecutor(4) as threads:
+        for made in [threads.submit(make) for _ in range(4)]:
+            made.result()
+    embedded.remove(store)
+
+
+def test_a_record_that_is_written_while_one_looks_is_no_foreign_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = place / "store"
+    listed = os.listdir
+
+    def after_another_has_written_it(path: Path) -> list[str]:
+        (store / server_files.RECORD).touch()
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", after_another_has_written_it)
+    server_files.prepare(store)
+    (store / server_files.RECORD).unlink()
 
 
 def test_concurrent_first_starts_share_one_server(place: Path, child: Child) -> None:

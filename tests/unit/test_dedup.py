@@ -592,7 +592,7 @@ def test_a_log_knows_what_is_acknowledged(
     assert {s for s in range(count) if restored.is_acknowledged(s)} == done
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.integers(0, 3),
     st.lists(

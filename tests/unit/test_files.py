@@ -236,7 +236,7 @@ async def check_reading(
         reader.close()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(json_files(), packings, tunings, st.data())
 async def test_json_lines_are_read_once_each_whatever_happens(
     place: Path,
@@ -250,7 +250,7 @@ async def test_json_lines_are_read_once_each_whatever_happens(
         await check_reading(JsonLines(place), Any, file[1], data)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(csv_files(), packings, tunings, st.data())
 async def test_csv_rows_are_read_once_each_whatever_happens(
     place: Path,
@@ -279,7 +279,7 @@ async def outcome(source: Source, value_type: Any, limit: int) -> tuple[list[tup
     return plain(rows), ""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from([b"1", b'"a"', b'"\xff"', b"{", b" ", b"\n", b"\r", b"\0", b"\xc3"])),
     st.integers(1, 12),
@@ -319,7 +319,7 @@ async def test_any_bytes_are_rows_or_bad_rows_whatever_the_chunks(
         assert await outcome(source, Any, limit) == (rows, error)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(['"', '""', "a", ",", "\n", "\r", "\r\n", "é", "a,b\n", '"c"'])),
     st.integers(1, 20) | st.just(1000),

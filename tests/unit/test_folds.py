@@ -110,7 +110,7 @@ items_of = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(items_of, st.lists(st.integers(0, 20), max_size=4).map(sorted))
 def test_folds_equal_batch_answers_whole_or_merged(items: list[Item], cuts: list[int]) -> None:
     bounds = [0, *(cut for cut in cuts if cut < len(items)), len(items)]

@@ -656,7 +656,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.lists(events, min_size=1, max_size=25), st.sampled_from([1, 7, 4096]))
 async def test_each_line_comes_once_in_order_under_one_number(
     history: list[Any], chunk: int

@@ -66,7 +66,7 @@ moments = st.one_of(
         lambda drawn: (drawn[0][0], drawn[0][1] + timedelta(minutes=drawn[1]))
     ),
 )
-many = settings(max_examples=500, deadline=None, derandomize=True)
+many = settings(max_examples=200, deadline=None, derandomize=True)
 
 
 def local(zone: str, *when: int) -> datetime:
