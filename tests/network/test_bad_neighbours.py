@@ -509,7 +509,7 @@ WRONG = Secret(b"another sixteen bytes", "given")
 
 
 async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() -> None:
-    values = many(3000)
+    values = many(1500)
     cluster = Cluster(counting(values))
     with capture_logs() as logs:
         first = await cluster.admit(secret=SECRET)
@@ -552,7 +552,7 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
 
 async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() -> None:
     """Before all have said whom they reach, and it was decided who goes on."""
-    values = many(2000)
+    values = many(1000)
     cluster = Cluster(counting(values))
     first = await cluster.admit(secret=SECRET)
     await cluster.go(lambda: first.processed > 50)
@@ -575,7 +575,7 @@ async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() ->
 
 
 async def test_a_link_that_is_down_for_less_than_a_lease_moves_nothing() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
@@ -610,7 +610,7 @@ async def test_of_two_who_do_not_know_each_other_the_elder_works() -> None:
 
 async def test_who_loses_touch_hands_over_and_comes_back() -> None:
     """The network between two workers fails for longer than a lease; both reach the store."""
-    values = many(2000)
+    values = many(1000)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)

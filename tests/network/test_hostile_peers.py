@@ -137,7 +137,7 @@ class Plant:
 
 
 async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
-    plant = Plant(many(2000))
+    plant = Plant(many(1000))
     with capture_logs() as logs:
         await plant.start()
         before = [engine.progress()["low_watermark"] for engine in plant.engines]
@@ -222,7 +222,7 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
 
 
 async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:
-    plant = Plant(many(6000))
+    plant = Plant(many(3000))
     with capture_logs() as logs:
         await plant.start()
         cases = len(list(malformed(0, 0, 0)))
@@ -257,7 +257,7 @@ async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:
 
 async def test_a_record_of_somebody_who_owns_nothing_is_not_taken() -> None:
     """It is well formed, from a peer that knows the secret: the store is asked, and knows better."""
-    plant = Plant(many(3000))
+    plant = Plant(many(1500))
     await plant.start()
     (engine, _) = plant.engines
     interval = await plant.tally()
@@ -279,7 +279,7 @@ async def test_a_record_of_somebody_who_owns_nothing_is_not_taken() -> None:
 
 
 async def test_a_goodbye_is_logged_shortened_and_on_one_line() -> None:
-    plant = Plant(many(6000))
+    plant = Plant(many(3000))
     with capture_logs() as logs:
         await plant.start()
         attacker = await plant.attack()
@@ -335,7 +335,7 @@ def courier_of(engine: Engine) -> Courier:
 async def test_forged_acknowledgements_lose_nothing_while_workers_are_killed(seed: int) -> None:
     """All numbers of all logs, for all computations, all the time."""
     random = Random(seed)
-    values = many(1500)
+    values = many(750)
     cluster = Cluster(counting(values))
     for _ in range(2):
         await cluster.join()
@@ -483,7 +483,7 @@ async def test_an_owner_is_not_believed_about_slots_that_its_interval_does_not_h
 
 async def test_a_true_new_owner_is_believed_within_one_look_at_the_store() -> None:
     """Nobody waits until a sender asks by itself, or until a watermark is said again."""
-    values = many(4000)
+    values = many(2000)
     cluster = Cluster(counting(values, replace(SHARED, placement_seconds=1.0, lease_seconds=10.0)))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
@@ -517,7 +517,7 @@ async def test_a_true_new_owner_is_believed_within_one_look_at_the_store() -> No
 
 async def test_a_sender_that_was_not_believed_sends_again_as_soon_as_the_store_says_so() -> None:
     """Though it has nothing new to send, and would ask by itself only after its patience."""
-    values = many(1500)
+    values = many(750)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)

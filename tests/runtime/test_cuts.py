@@ -123,7 +123,7 @@ async def test_who_crashes_between_release_and_claim_leaves_what_others_take(cal
 
 async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
     """Another claim comes between the release and the split: its sequencer counts."""
-    values = many(2000)
+    values = many(1000)
     cluster = Lone(counting(values))
     first, second = await cluster.at_work(2)
     row, _ = await cluster.parts("recount")
@@ -145,7 +145,7 @@ async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
 
 
 async def test_parts_that_another_is_to_have_are_left_to_it() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Lone(counting(values))
     first, second = await cluster.at_work(2)
     row, _ = await cluster.parts("recount")

@@ -198,7 +198,7 @@ async def test_who_waits_for_a_key_takes_over_from_who_died(what: str) -> None:
 
 
 async def test_one_that_drains_keeps_no_other_from_being_handed_over_or_cut() -> None:
-    cluster = Held(many(2000))
+    cluster = Held(many(1000))
     first, second, interval = await cluster.stuck()
     kept = note_kept(first)
     await cluster.wish(interval, second)
@@ -240,7 +240,7 @@ async def test_what_nobody_wishes_away_any_more_goes_on_but_for_the_key_that_wai
     why: str,
 ) -> None:
     """Its other keys have records here and at the other worker."""
-    cluster = Held(many(1200))
+    cluster = Held(many(600))
     first, second, interval = await cluster.stuck()
     if why == "lapsed":
         await cluster.let_leave("merge", interval, second)
@@ -379,7 +379,7 @@ async def test_what_came_for_an_interval_that_was_drained_is_stored_if_it_is_kep
 
 
 async def test_an_interval_is_not_drained_to_be_merged_with_one_that_leaves() -> None:
-    cluster = Held(many(2000))
+    cluster = Held(many(1000))
     first, second, interval = await cluster.stuck()
     lower, upper = await cluster.parts("waiting")
     assert interval.id == upper.id
@@ -550,7 +550,7 @@ async def test_nothing_is_stored_of_an_interval_between_its_drain_and_its_releas
 
 async def test_who_has_not_placed_what_was_cut_takes_nothing_of_it() -> None:
     """The lease is as good as over at the look, and is renewed just after that."""
-    cluster = Held(many(2000), keys=set())
+    cluster = Held(many(1000), keys=set())
     first, second = await cluster.pair()
     await cluster.go(lambda: min(first.processed, second.processed) > 60)
     for task in [t for t in first.env.tasks if t.get_name() in ("claiming", "lease guard")]:

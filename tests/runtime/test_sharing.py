@@ -28,7 +28,7 @@ async def test_any_number_of_workers_come_to_the_same(workers: int) -> None:
 
 
 async def test_who_leaves_in_order_hands_over_at_once() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
@@ -42,7 +42,7 @@ async def test_who_leaves_in_order_hands_over_at_once() -> None:
 
 
 async def test_who_crashes_is_taken_over_when_the_lease_is_over() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
@@ -53,7 +53,7 @@ async def test_who_crashes_is_taken_over_when_the_lease_is_over() -> None:
 
 
 async def test_who_joins_gets_a_share() -> None:
-    values = many(3000)
+    values = many(1500)
     cluster = Cluster(counting(values))
     first = await cluster.join()
     await cluster.go(lambda: first.processed > 200)

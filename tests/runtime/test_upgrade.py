@@ -211,7 +211,7 @@ async def roll(cluster: Rolling, to: Pipeline, *, both_for: float = LONG_SECONDS
 async def test_workers_go_over_to_new_code_one_by_one_and_nothing_is_lost(
     change: Callable[[list[Item]], Pipeline],
 ) -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Rolling(counting(values))
     for _ in range(3):
         await cluster.start_worker(cluster.pipeline)
@@ -240,7 +240,7 @@ async def test_state_is_brought_up_to_date_key_by_key_when_it_is_touched() -> No
 
 
 async def test_going_back_takes_a_way_down() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Rolling(counting(values))
     for pipeline in (counting(values), counting(values)):
         await cluster.start_worker(pipeline)
@@ -262,7 +262,7 @@ async def test_going_back_takes_a_way_down() -> None:
 
 
 async def test_who_crashes_while_others_go_over_may_come_back_with_the_old_code() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Rolling(counting(values))
     for _ in range(3):
         await cluster.start_worker(cluster.pipeline)
@@ -287,7 +287,7 @@ async def test_who_crashes_while_others_go_over_may_come_back_with_the_old_code(
 async def test_what_newer_code_has_had_waits_for_newer_code_and_that_is_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Rolling(counting(values))
     old = await cluster.start_worker(counting(values))
     new = await cluster.start_worker(with_total(values))
@@ -459,7 +459,7 @@ async def test_a_migration_that_fails_on_what_comes_from_old_code_ends_the_new_w
 
 
 async def test_a_computation_is_added_while_workers_that_do_not_know_it_go_on() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Rolling(counting(values))
     for _ in range(2):
         await cluster.start_worker(cluster.pipeline)
@@ -503,7 +503,7 @@ async def test_a_new_writer_of_a_stream_takes_its_readers_from_workers_that_do_n
     None
 ):
     """They would go by a low watermark that leaves it out."""
-    values = many(2000)
+    values = many(1000)
     more = [Item("more", 10_000 + number, 0) for number in range(200)]
     cluster = Rolling(counting(values))
     old = await cluster.start_worker(counting(values))
@@ -525,7 +525,7 @@ def names_held(engine: Engine) -> set[str]:
 
 
 async def test_a_computation_is_removed_while_its_workers_run() -> None:
-    values = many(2000)
+    values = many(1000)
     cluster = Rolling(grown(values))
     for _ in range(2):
         await cluster.start_worker(grown(values))
@@ -1162,7 +1162,7 @@ async def check_table(site: PostgresSite, values: list[Item]) -> None:
 async def test_workers_on_postgres_go_over_to_new_code(
     postgres: PostgresSite, change: Callable[[list[Item]], Pipeline]
 ) -> None:
-    values = many(1500)
+    values = many(750)
     olds = [begin(postgres, counting(values)) for _ in range(2)]
     await at_work(postgres, 1, 2)
     news = []
@@ -1179,7 +1179,7 @@ async def test_workers_on_postgres_go_over_to_new_code(
 async def test_workers_on_postgres_go_on_when_a_computation_is_removed(
     postgres: PostgresSite,
 ) -> None:
-    values = many(1500)
+    values = many(750)
     workers = [begin(postgres, grown(values)) for _ in range(2)]
     await at_work(postgres, 1, 2)
 
