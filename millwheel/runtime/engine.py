@@ -286,7 +286,7 @@ class Engine:
             await give_up_lease(env)
             return
         if self.courier is not None and self.failure is None:
-            await hand_all_over(env, self.owned, self.intervals)
+            await hand_all_over(env, self.owned)
         for task in self.exchange.source_tasks:
             await task.stop()
         await self.lane.stop_running()

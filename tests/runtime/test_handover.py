@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -24,7 +25,7 @@ from millwheel.runtime.lane.committer import Committing
 from millwheel.runtime.network.frames import Report, decode
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.process.tasks import end
-from millwheel.store.port import Commit
+from millwheel.store.port import Claim, Commit
 from millwheel.testing.fake_network import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
 from tests.support.clusters import (
@@ -278,6 +279,36 @@ async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever
     await cluster.go(change.done, turns=500)
     await cluster.join()
     await cluster.crash(engine)
+    await cluster.go(cluster.finished)
+    check(cluster, cluster.values)
+
+
+async def test_a_claim_under_way_as_the_worker_stops_is_handed_over_too() -> None:
+    """The claim is in the store, its answer on the way: the interval must not keep the name of a
+    stopped worker."""
+    cluster = Faulty(None, 0)
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 20)
+    second = await cluster.join()
+    claimed, answer = asyncio.Event(), asyncio.Event()
+    claim = second.store.claim
+
+    async def claim_slowly(*args: Any, **options: Any) -> list[Claim]:
+        claims = await claim(*args, **options)
+        if claims:
+            claimed.set()
+            await answer.wait()
+        return claims
+
+    second.store.claim = claim_slowly  # type: ignore[method-assign]
+    await cluster.go(claimed.is_set)
+    leaving = asyncio.ensure_future(cluster.leave(second))
+    await cluster.turns(20)
+    answer.set()
+    await cluster.go(leaving.done)
+    await leaving
+    placement = await first.store.read_placement()
+    assert second.env.worker not in {row.owner for row in placement.intervals}
     await cluster.go(cluster.finished)
     check(cluster, cluster.values)
 

@@ -6,7 +6,6 @@ import asyncio
 
 from millwheel.errors import StoreUnavailable, StoreWentBack, UsageError
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.tasks import end
@@ -45,22 +44,21 @@ async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) 
         )
 
 
-async def hand_all_over(env: Environment, owned: OwnedIntervals, intervals: list[Interval]) -> None:
+async def hand_all_over(env: Environment, owned: OwnedIntervals) -> None:
     """Drain and release the intervals that can finish within `HAND_OVER_SECONDS`.
 
     Other workers claim the rest in its stored condition, after this worker has given up its lease.
     """
-    handing = [asyncio.create_task(owned.give_up(interval)) for interval in intervals]
+    handing = asyncio.create_task(owned.give_up_all())
     late = asyncio.create_task(env.clock.sleep(HAND_OVER_SECONDS))
-    everything = asyncio.gather(*handing, return_exceptions=True)
-    await asyncio.wait((everything, late), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((handing, late), return_when=asyncio.FIRST_COMPLETED)
     late.cancel()
-    if not everything.done():
-        env.log.warning("not_handed_over", intervals=[i.name for i in intervals if i.lane])
-        await end(handing)
-    for outcome in await everything:
-        if isinstance(outcome, Exception):
-            env.log.warning("not_handed_over", error=str(outcome))
+    if not handing.done():
+        env.log.warning("not_handed_over", intervals=[i.name for i in owned.held if i.lane])
+        await end([handing])
+        return
+    for error in handing.result():
+        env.log.warning("not_handed_over", error=str(error))
 
 
 async def give_up_lease(env: Environment) -> None:

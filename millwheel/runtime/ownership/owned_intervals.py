@@ -189,6 +189,11 @@ class OwnedIntervals:
                     interval.part_file = PartFile(path, length, self._env.clock.monotonic)
 
     @property
+    def held(self) -> list[Interval]:
+        """The intervals that this worker holds, including while they drain."""
+        return self._exchange.intervals
+
+    @property
     def draining(self) -> list[Interval]:
         """The intervals that leave and can still be kept."""
         return list(self._drains)
@@ -331,6 +336,21 @@ class OwnedIntervals:
         finally:
             self._changes.discard(task)
             await end([task])
+
+    async def give_up_all(self) -> list[Exception]:
+        """Give up all intervals, those included that are being claimed at this moment.
+
+        Returns:
+            Why intervals could not be given up.
+        """
+        tried: set[Interval] = set()
+        outcomes: list[Any] = []
+        while (rest := [i for i in self.held if i not in tried]) or self._changes:
+            tried.update(rest)
+            outcomes += await asyncio.gather(*map(self.give_up, rest), return_exceptions=True)
+            if self._changes:  # a claim under way installs its intervals only when it is answered
+                await asyncio.wait(self._changes)
+        return [outcome for outcome in outcomes if isinstance(outcome, Exception)]
 
     async def lose_all(self) -> None:
         """Stop work on all intervals: other workers may own them by now, or will soon."""
