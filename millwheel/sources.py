@@ -31,7 +31,8 @@ them: files must be on storage that all of them see.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from itertools import count
+from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
 
 import msgspec
 
@@ -53,6 +54,53 @@ class Row(msgspec.Struct):
     error: InputError | None = None
     text: str = ""
     """The raw text of a bad row, cut to a sensible length, for its dead letter."""
+
+
+class Rows(Sequence[Row]):
+    """Rows of adjacent numbers and lines, without errors and watermarks, as columns.
+
+    A reader may return it instead of a list of `Row` objects: the engine then makes none. A reader that
+    works on another one's rows may change them: they are objects from the first look at one of them.
+    """
+
+    __slots__ = ("_rows", "line", "offset", "raws", "values")
+
+    def __init__(self, offset: int, line: int, values: list[Any], raws: list[bytes]) -> None:
+        """
+        Args:
+            offset: the number of the first row.
+            line: the place of the first row, for messages.
+            values: values of the stream's type, equal to their decoded JSON.
+            raws: any JSON that decodes to each value, without NUL characters.
+        """
+        self.offset = offset
+        self.line = line
+        self.values = values
+        self.raws = raws
+        self._rows: list[Row] | None = None
+
+    @property
+    def are_columns(self) -> bool:
+        """Whether the columns count: no single row was given out, which may have been changed."""
+        return self._rows is None
+
+    def follows(self, before: Rows) -> bool:
+        """Whether these rows come right after others."""
+        rows = len(before)
+        return (self.offset, self.line) == (before.offset + rows, before.line + rows)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, place: int) -> Row: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Row]: ...
+    def __getitem__(self, place: int | slice) -> Row | Sequence[Row]:
+        if self._rows is None:
+            offsets, lines = count(self.offset), count(self.line)
+            self._rows = list(map(Row, offsets, lines, self.values))
+        return self._rows[place]
 
 
 class Lag(NamedTuple):

@@ -27,6 +27,7 @@ complete it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -81,7 +82,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         """Always false: a followed path does not end."""
         return False
 
-    async def read(self, limit: int) -> list[Row]:
+    async def read(self, limit: int) -> Sequence[Row]:
         """Return up to `limit` further complete rows."""
         self._path.signal.clear()
         if self._file is None and self._failure is None:

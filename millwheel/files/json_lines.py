@@ -10,6 +10,9 @@ import msgspec
 from millwheel.files.rows import RowFormat, is_utf_8, split_lines
 from millwheel.sources import Row
 
+NUL = b"\\u0000"
+"""NUL in JSON. Rows with it are decoded one by one: Postgres does not store it."""
+
 
 class JsonLinesFormat(RowFormat):
     name = "json_lines"
@@ -29,6 +32,15 @@ class JsonLinesFormat(RowFormat):
 
     def is_whole(self, raw: bytes) -> bool:
         return True
+
+    def values(self, raws: list[bytes]) -> list[Any] | None:
+        whole = b"\n".join(raws)
+        if len(whole) > self.max_row_bytes or not is_utf_8(whole) or NUL in whole:
+            return None
+        try:
+            return list(map(self._value, raws))
+        except Exception:  # a blank line, or a bad row: `decode` finds it
+            return None
 
     def decode(self, raws: list[bytes], rows: list[Row], number: int, line: int) -> int:
         # msgspec skips members that the type does not have without checking their text

@@ -17,14 +17,15 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
 from millwheel.errors import InputError
 from millwheel.files.packed import CHUNK_BYTES
-from millwheel.files.rows import START, TEXT_CHARACTERS, RowFormat
-from millwheel.sources import Lag, Row
+from millwheel.files.rows import START, TEXT_CHARACTERS, FoundRows, RowFormat
+from millwheel.sources import Lag, Row, Rows
 
 BLOCK_ROWS = 1_000
 """Maximum number of rows decoded together."""
@@ -135,7 +136,7 @@ class FileReader(ABC, Generic[P, F]):
 
     # -- the Reader protocol
 
-    async def read(self, limit: int) -> list[Row]:
+    async def read(self, limit: int) -> Sequence[Row]:
         """Return up to `limit` further rows, fewer if they are large; empty if none is available.
 
         It may be cancelled without losing rows.
@@ -146,7 +147,7 @@ class FileReader(ABC, Generic[P, F]):
         """
         if self._failure is not None:
             raise self._failure
-        rows: list[Row] = []
+        rows = FoundRows()
         enough = self._taken + READ_BYTES
         self._pieces = 0
         try:
@@ -159,7 +160,7 @@ class FileReader(ABC, Generic[P, F]):
             self._failure = error
             if not rows:
                 raise
-        return rows
+        return rows if rows.together is None else rows.together
 
     def position(self, acknowledged: int) -> dict[str, Any]:
         """Return the position to store from which `open` continues with row `acknowledged`.
@@ -212,13 +213,17 @@ class FileReader(ABC, Generic[P, F]):
 
     # -- returning rows
 
-    def _hand_out(self, limit: int, rows: list[Row]) -> None:
+    def _hand_out(self, limit: int, rows: FoundRows) -> None:
         """Decode the next raw rows."""
         raws = self._raws
         if self._next or limit < len(raws) or len(raws) > BLOCK_ROWS:
             raws = raws[self._next : self._next + min(limit, BLOCK_ROWS)]
         before = len(rows)
-        line = self._format.decode(raws, rows, self._rows, self._line)
+        if (values := self._format.values(raws)) is not None:
+            rows.add(Rows(self._rows, self._line, values, list(raws)))
+            line = self._line + len(raws)
+        else:
+            line = self._format.decode(raws, rows, self._rows, self._line)
         self._next += len(raws)
         sizes = list(map(len, raws))
         count = len(rows) - before

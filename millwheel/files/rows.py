@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from millwheel.errors import InputError
-from millwheel.sources import Row
+from millwheel.sources import Row, Rows
 
 TEXT_CHARACTERS = 2_000
 """Maximum number of characters kept of a bad row."""
@@ -16,6 +17,44 @@ TEXT_CHARACTERS = 2_000
 START, PLAIN, QUOTED, CLOSING = range(4)
 """State of splitting a row: at a cell's start, inside it, inside its quotes, after a quote in a quoted
 cell. A format without quotes only uses the first."""
+
+
+class FoundRows(list[Row]):
+    """The rows of one read: as columns (`together`) as long as all of them were decoded together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: Rows | None = None
+
+    def add(self, rows: Rows) -> None:
+        """Append rows that were decoded together."""
+        before = self.together
+        if before is not None and rows.follows(before):
+            before.values += rows.values
+            before.raws += rows.raws
+        elif before is None and not super().__len__():
+            self.together = rows
+        else:
+            self.extend(rows)
+
+    def append(self, row: Row) -> None:
+        self._separate()
+        super().append(row)
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        self._separate()
+        super().extend(rows)
+
+    def _separate(self) -> None:
+        together, self.together = self.together, None
+        if together is not None:
+            super().extend(together)
+
+    def __len__(self) -> int:
+        return super().__len__() if self.together is None else len(self.together)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
 
 class RowFormat(ABC):
@@ -62,6 +101,10 @@ class RowFormat(ABC):
         Returns:
             The number of the next line.
         """
+
+    def values(self, raws: list[bytes]) -> list[Any] | None:
+        """Decode raw rows of JSON together; None: this format or these rows need `decode`."""
+        return None
 
     def read_header(self, raw: bytes, line: int) -> None:
         """Read the names of the columns.

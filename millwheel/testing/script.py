@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from millwheel.model import to_micros
-from millwheel.sources import Lag, Partition, Row
+from millwheel.sources import Lag, Partition, Row, Rows
 from millwheel.streams import Stream
 
 V = TypeVar("V")
@@ -113,19 +114,19 @@ class ScriptReader:
         """Whether the script is complete and all rows were read."""
         return self._script.ended and self._next >= len(self._script.steps)
 
-    async def read(self, limit: int) -> list[Row]:
-        """Return up to `limit` of the next rows."""
-        steps = self._script.steps[self._next : self._next + limit]
-        rows = [
-            Row(number, number + 1, self._value_of(step), step.watermark)
-            for number, step in enumerate(steps, self._next)
-        ]
-        self._next += len(rows)
-        return rows
+    async def read(self, limit: int) -> Sequence[Row]:
+        """Return up to `limit` of the next rows: those before a watermark as columns."""
+        first, steps = self._next, self._script.steps
+        if first < len(steps) and (watermark := steps[first].watermark) is not None:
+            self._next += 1
+            return [Row(first, first + 1, watermark=watermark)]
+        together = takewhile(lambda step: step.watermark is None, steps[first : first + limit])
+        taken = list(together)
+        self._next += len(taken)
+        raws = [msgspec.json.encode(step.value) for step in taken]
+        return Rows(first, first + 1, list(map(self._value_of, taken)), raws)
 
     def _value_of(self, step: ScriptStep[Any]) -> Any:
-        if step.watermark is not None:
-            return None
         return self._decode(msgspec.json.encode(step.value))
 
     async def wait(self) -> None:
