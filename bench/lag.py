@@ -96,6 +96,9 @@ class TrackedLane:
         self._tracking = tracking
         self._opened = time.perf_counter()
 
+    def prepare(self, commit: Commit) -> None:
+        self._lane.prepare(commit)
+
     async def commit(self, commit: Commit) -> None:
         opened, self._opened = self._opened, time.perf_counter()
         closed = self._opened

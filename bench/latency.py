@@ -27,6 +27,9 @@ class TimedLane:
         self._durable = durable
         self.at = 0.0
 
+    def prepare(self, commit: Commit) -> None:
+        self._lane.prepare(commit)
+
     async def commit(self, commit: Commit) -> None:
         await self._lane.commit(commit)
         if commit.seen:

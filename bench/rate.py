@@ -23,8 +23,9 @@ from bench.apart import apart
 from bench.meter import Cost, metered
 from bench.server import drop, fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
+from millwheel.chunk import Chunk, Chunks, Columns, Ids
 from millwheel.codec import encode_key
-from millwheel.model import MIN_TIME, Delivery, record_id
+from millwheel.model import MIN_TIME
 from millwheel.runtime.engine import Engine
 from millwheel.store.port import (
     Claim,
@@ -73,7 +74,7 @@ async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost
 
 
 def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) -> list[Commit]:
-    """Prepare commits of the workload's rows."""
+    """Prepare commits of the workload's rows, as columns."""
     encode = msgspec.json.Encoder().encode
     interval, log = claim.interval, claim.new_log
     state = encode(Account(123, 45_678))
@@ -87,23 +88,27 @@ def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) 
                 b'{"%d":[0,[]]}' % log, None, b"{}",
             )
         )  # fmt: skip
-        seen, states = [], {}
-        for offset, payment in enumerate(rows[start : start + bundle], start):
+        made = Chunk(BALANCES.name, 0)
+        made.log, made.stamp = log, n + 1
+        for payment in rows[start : start + bundle]:
             key, slot = encode_key(payment.account)
-            seen.append((slot, interval.computation, record_id(1 << 40 | number, offset)))
-            states[key] = (interval.id, n, interval.computation, slot, key, "", state, 1)
-            value = encode(Balance(payment.account, 123, 45_678))
-            commit.productions.append(_production(key, slot, value, log, offset, n + 1))
-        commit.seen[bucket] = seen
-        commit.states = list(states.values())
+            made.key_texts.append(key)
+            made.slots.append(slot)
+            made.encoded.append(encode(Balance(payment.account, 123, 45_678)))
+        count = len(made)
+        made.numbers = range(start, start + count)
+        made.micros = made.holds = [0] * count
+        commit.productions = Chunks([made])
+        ids = Ids().add(1 << 40 | number, made.numbers)
+        commit.seen[bucket] = Columns(made.slots, [interval.computation] * count, ids)
+        states = dict(zip(made.key_texts, made.slots, strict=True))
+        changed = [
+            (interval.id, n, interval.computation, slot, key, "", state, 1)
+            for key, slot in states.items()
+        ]
+        commit.states = Columns(*map(list, zip(*changed, strict=True)))
         commits.append(commit)
     return commits
-
-
-def _production(
-    key: bytes, slot: int, value: bytes, log: int, seq: int, stamp: int
-) -> Delivery[Any]:
-    return Delivery("", None, 0, BALANCES.name, key, slot, 0, 0, len(value), value, log, seq, stamp)
 
 
 async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) -> Cost:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -70,7 +70,7 @@ async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, 
     acknowledged: dict[int, float] = {}
     arrived = engine.exchange._arrived
 
-    def noting(sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
+    def noting(sent: SentLog, owner: Interval, receiver: int, seqs: Sequence[int]) -> None:
         arrived(sent, owner, receiver, seqs)
         if sent.source:
             acknowledged.update(dict.fromkeys(seqs, time.perf_counter()))

@@ -16,7 +16,7 @@ import asyncio
 import itertools
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -283,7 +283,7 @@ def count_reports(engine: Engine, counted: Counter[str]) -> None:
     """Count the acknowledgements within a worker."""
     arrived, receive = engine.exchange._arrived, engine.modes.trees.receive_reports
 
-    def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: list[int]) -> None:
+    def count_arrived(sent: Any, owner: Interval, receiver: int, seqs: Sequence[int]) -> None:
         if isinstance(owner.mode, Weak):
             counted["calls"] += 1
             counted["entries"] += runs(seqs)

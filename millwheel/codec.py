@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -73,6 +73,7 @@ _encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_64_intdigest
 _BACKSLASH = ord("\\")
+_PLAIN_KEYS = frozenset((str, int))
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """A float in MessagePack with an exponent of all ones: NaN or an infinity."""
 
@@ -112,6 +113,19 @@ def encode_key(key: Key) -> tuple[bytes, int]:
             f"{shown(key, KEY_CHARACTERS)} cannot be a key: Postgres does not store NUL characters"
         )
     return encoded, _hash(encoded) >> 48
+
+
+def encode_keys(keys: Sequence[Key]) -> tuple[list[bytes], list[int]]:
+    """The canonical bytes and the slot of each key.
+
+    Raises:
+        UserCodeError: `encode_key` refuses one of them.
+    """
+    encoded = list(map(_encode_json, keys)) if _PLAIN_KEYS.issuperset(map(type, keys)) else []
+    if not encoded or max(map(len, encoded)) > MAX_KEY_BYTES or b"\\" in b"".join(encoded):
+        found = [encode_key(key) for key in keys]
+        return [key_text for key_text, _ in found], [slot for _, slot in found]
+    return encoded, [number >> 48 for number in map(_hash, encoded)]
 
 
 def is_key(key: object) -> bool:
@@ -334,6 +348,8 @@ class Codec(Generic[T]):
             self.encode = self._encode_few_floats
         self.holds_floats = fields is None or bool(fields)
         """Whether a value may contain NaN or an infinity, which JSON cannot hold."""
+        self.encode_unchecked = self.encode if self.holds_floats else _encode_json
+        """Encode a value that `check_texts` will check; any error means that `encode` refuses it."""
         self.mutable = facts.mutable
         """Whether user code can change a value in place; if so, it gets its own copy."""
         self.classes = facts.classes
@@ -427,6 +443,38 @@ class Codec(Generic[T]):
             raise UserCodeError(
                 f"{self.what}: {shown(value)} is not a value of type {self._type_name}: {error}"
             ) from error
+
+    def encode_all(self, values: Sequence[T]) -> list[bytes]:
+        """`encode` each value."""
+        if self.holds_floats:
+            return list(map(self.encode, values))
+        try:
+            encoded = list(map(_encode_json, values))
+        except _REFUSALS:
+            return list(map(self.encode, values))  # raises
+        self.check_texts(encoded, values)
+        return encoded
+
+    def check_texts(self, encoded: Sequence[bytes], values: Sequence[T]) -> None:
+        """Check what `encode_unchecked` leaves out.
+
+        Raises:
+            UserCodeError: a value is too large, or contains NUL.
+        """
+        if encoded and (max(map(len, encoded)) > self.limit or b"\\" in b"".join(encoded)):
+            for text, value in zip(encoded, values, strict=True):
+                self._check_text(text, value)
+
+    def copies(self, encoded: Sequence[bytes]) -> list[T]:
+        """Values of their own, from their JSON."""
+        return list(map(self.decode, encoded))
+
+    def check_all(self, encoded: Sequence[bytes], values: Sequence[T]) -> list[T]:
+        """`check` each value."""
+        try:
+            return list(map(self.decode, encoded))
+        except msgspec.MsgspecError:
+            return [self.check(text, value) for text, value in zip(encoded, values, strict=True)]
 
 
 def _ask_for_await(found: Any) -> str:

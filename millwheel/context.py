@@ -15,6 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol
 from typing_extensions import TypeVar
 
 from millwheel.bundles import BundleId
+from millwheel.chunk import Outbox
 from millwheel.errors import UserCodeError
 from millwheel.model import (
     MAX_TIME,
@@ -27,6 +28,7 @@ from millwheel.model import (
     from_micros,
     to_micros,
 )
+from millwheel.state import UNKNOWN
 from millwheel.streams import Stream
 
 S = TypeVar("S")
@@ -37,6 +39,10 @@ TimerIdentity = tuple[bytes, str, str]
 """Key, kind and tag."""
 
 
+Produced = tuple["Route", "StateCell", Any, bytes, int]
+"""A production: its route and its key, the value and its stored form, and its timestamp."""
+
+
 class Effects:
     """The effects of processing some records of one interval; merged into the open commit."""
 
@@ -44,19 +50,28 @@ class Effects:
         "caused",
         "counters",
         "dead_letters",
+        "has_others",
         "held",
         "keeper",
         "lineage",
         "lines",
+        "produced",
         "productions",
         "rows",
         "size",
         "statements",
         "timers",
+        "together",
     )
 
     def __init__(self) -> None:
-        self.productions: list[Delivery[Any]] = []
+        self.productions = Outbox()
+        self.produced: list[Produced] = []
+        """Productions that have no address yet, in their order."""
+        self.has_others = False
+        """Whether it has ever had other effects than productions and timers."""
+        self.together = False
+        """Whether addresses are given to many productions together; otherwise to each one at once."""
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
         """Weak productions, as pairs of the input record and the production."""
         self.lineage: Lineage | None = None
@@ -90,6 +105,7 @@ class Effects:
         if self.keeper is not None:
             self.keeper.keep_back(micros)
             self.held.append(micros)
+            self.has_others = True
 
     def let_up(self) -> None:
         """Release the holds: the productions are in a log, or were discarded."""
@@ -100,13 +116,13 @@ class Effects:
 
     def count(self, name: str, by: int) -> None:
         """Add to a counter."""
+        self.has_others = True
         self.counters[name] = self.counters.get(name, 0) + by
 
     def take(self, other: Effects) -> None:
         """Move all effects of `other` here, and leave `other` empty for its next use."""
         if other.productions:
-            self.productions += other.productions
-            other.productions.clear()
+            self.productions.take(other.productions)
         if other.timers:
             self.timers.update(other.timers)
             other.timers.clear()
@@ -150,7 +166,47 @@ class Effects:
     def clear(self) -> None:
         """Discard all effects."""
         self.let_up()
+        self.produced.clear()
         Effects().take(self)
+
+    def mark(self) -> EffectsMark | None:
+        """The present end of the effects besides productions, for `split`; None: there are no others."""
+        if not self.has_others:
+            return None
+        return [len(getattr(self, name)) for name in _LISTS], dict(self.counters), self.size
+
+    def split(self, productions: int, mark: EffectsMark | None, key_text: bytes) -> Effects:
+        """Leave only the effects since a mark, which are those of one key; gives the others.
+
+        Args:
+            productions: the number of productions at the mark.
+        """
+        lengths, counters, size = mark or (_NONE, {}, 0)
+        before = Effects()
+        before.keeper, before.size, before.counters = self.keeper, size, counters
+        before.produced = self.produced[:productions]
+        del self.produced[:productions]
+        for name, length in zip(_LISTS, lengths, strict=True):
+            found = getattr(self, name)
+            setattr(before, name, found[:length])
+            del found[:length]
+        for identity in [name for name in self.timers if name[0] != key_text]:
+            before.timers[identity] = self.timers.pop(identity)
+        self.counters = {
+            name: count - counters.get(name, 0)
+            for name, count in self.counters.items()
+            if count != counters.get(name, 0)
+        }
+        self.size -= size
+        return before
+
+
+_LISTS = ("rows", "statements", "lines", "dead_letters", "held")
+"""The lists of an `Effects` besides its productions."""
+_NONE = [0] * len(_LISTS)
+
+EffectsMark = tuple[list[int], dict[str, int], int]
+"""Lengths of the lists of an `Effects` at some moment, its counters, and its size."""
 
 
 class Keeper(Protocol):
@@ -178,7 +234,16 @@ class Lineage(Protocol):
 class Route(Protocol):
     """The destinations of one stream from one computation: consumers and table sinks."""
 
-    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+    @property
+    def readers(self) -> Sequence[Any]:
+        """The readers of the stream."""
+        ...
+
+    def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
+        """Add productions of this route to the outbox, with their addresses; gives their size."""
+        ...
+
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
         """Encode the value once, and add one delivery per consumer and one row per sink.
 
         Args:
@@ -193,6 +258,8 @@ class StateCell(Protocol):
     key: Key
     key_text: bytes
     slot: int
+    opened: Any
+    """The state object; `UNKNOWN` before `open_state`."""
 
     def open_state(self) -> Any: ...
 
@@ -313,8 +380,9 @@ class Context(Generic[S, T]):
 
         The change is committed with this record or not at all. An empty state takes no row.
         """
-        state: S = self._cell.open_state()
-        return state
+        cell = self._cell
+        state: S = cell.opened
+        return cell.open_state() if state is UNKNOWN else state
 
     @state.setter
     def state(self, state: S) -> None:
@@ -443,9 +511,7 @@ class Context(Generic[S, T]):
                         "an on-time record would be late. Use the record's timestamp or a later one"
                     )
                 self._effects.hold(micros)
-        promised = self._promised
-        hold = micros if micros > promised else promised
-        route.send(self._effects, self._cell, value, micros, hold)
+        route.send(self._effects, self._cell, value, micros)
 
     def _place(self) -> str:
         """The computation and key, for errors."""
@@ -467,6 +533,7 @@ class Context(Generic[S, T]):
         caller = sys._getframe(1)
         statement = Statement(sql)
         statement.caller = (caller.f_code, caller.f_lasti)
+        self._effects.has_others = True
         self._effects.statements.append((statement, tuple(params)))
         self._effects.size += len(sql) + 64
 

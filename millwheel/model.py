@@ -7,8 +7,10 @@ sees an aware UTC ``datetime``. `MIN_TIME` means "nothing is known yet", and `MA
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
+from operator import sub
 from struct import Struct
 from types import CodeType
 from typing import Generic, Literal, TypeAlias, TypeVar
@@ -25,6 +27,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ONE_MICROSECOND = timedelta(microseconds=1)
 MIN_TIME = (datetime(1, 1, 2, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
 MAX_TIME = (datetime(9999, 12, 30, tzinfo=UTC) - EPOCH) // ONE_MICROSECOND
+
+_DATETIMES = frozenset((datetime,))
 
 V = TypeVar("V")
 
@@ -81,6 +85,21 @@ def event_micros(moment: datetime) -> int:
             f"{from_micros(MIN_TIME).date()} to {from_micros(MAX_TIME).date()}"
         )
     return micros
+
+
+def all_event_micros(moments: Sequence[datetime]) -> list[int]:
+    """`event_micros` of each moment.
+
+    Raises:
+        TypeError, ValueError: it refuses one of them.
+    """
+    if not _DATETIMES.issuperset(map(type, moments)):
+        return list(map(event_micros, moments))
+    since = map(sub, moments, repeat(EPOCH))
+    found = [(s.days * 86_400 + s.seconds) * 1_000_000 + s.microseconds for s in since]
+    if found and not (min(found) >= MIN_TIME and max(found) < MAX_TIME):
+        list(map(event_micros, moments))  # raises
+    return found
 
 
 def clamp_time(micros: int) -> int:

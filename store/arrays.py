@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
 
+from millwheel.chunk import Ids
+
 _header = Struct("!iiiii").pack
 _length = Struct("!i").pack
 _NULL = _length(-1)
@@ -116,7 +118,17 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 def uuids(values: Sequence[bytes]) -> Packed:
     """``uuid[]``, from 16 bytes each."""
+    if isinstance(values, Ids):
+        return _Uuids(len(values), b"".join(_uuids_of(*run) for run in values.runs))
     return _Uuids(len(values), _length(16).join([b"", *values]))
+
+
+def _uuids_of(log: int, numbers: Sequence[int]) -> bytes:
+    plain = struct.pack(f"!{len(numbers)}Q", *numbers)
+    found = bytearray((_length(16) + log.to_bytes(8, "big") + bytes(8)) * len(numbers))
+    for place in range(8):
+        found[12 + place :: 20] = plain[place::8]
+    return bytes(found)
 
 
 def texts(values: Sequence[bytes]) -> Packed:

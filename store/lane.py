@@ -30,7 +30,7 @@ from millwheel.errors import (
     StoreWentBack,
 )
 from millwheel.sinks import Column, Table
-from millwheel.store import arrays, rows
+from millwheel.store import rows
 from millwheel.store.buckets import bucket_table, refuse_dropped
 from millwheel.store.incarnation import ServerSession
 from millwheel.store.port import ANOTHER_CHAIN, Commit
@@ -68,6 +68,8 @@ class PostgresLane:
         self._ended = ended
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
+        self._prepared: tuple[Commit, Parts] | None = None
+        """A commit with its encoded statements."""
         self.backend: tuple[int, str] | None = None
         """Process id and start of its server process."""
 
@@ -87,7 +89,6 @@ class PostgresLane:
         try:
             connection = await OwnSession.connect(self._url)
             async with closed_on_failure(connection):
-                arrays.register(connection.adapters)
                 self.backend = (await self._begin(connection)).backend
         except psycopg.Error as error:
             raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
@@ -98,6 +99,9 @@ class PostgresLane:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
+
+    def prepare(self, commit: Commit) -> None:
+        self._prepared = commit, self._parts(commit)
 
     async def commit(self, commit: Commit) -> None:
         connection = self._connection
@@ -152,7 +156,11 @@ class PostgresLane:
     async def _append(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """Run the engine's part of a commit as one statement: the fence with the commit records, which fails
         unless owner and order are right, and all other appends."""
-        parts = self._parts(commit)
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] is commit:
+            parts = prepared[1]
+        else:
+            parts = self._parts(commit)
         await connection.execute(
             self._statements.together(tuple(part for part, _ in parts)),
             {

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from millwheel.chunk import Chunks, Columns
 from millwheel.extractors import Keys
 from millwheel.model import Delivery
 from millwheel.sinks import Table
@@ -82,6 +83,9 @@ class OldState(NamedTuple):
 StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
 """The fields of a `StateChange` as a plain tuple, which is cheaper to make."""
 
+
+SeenRow = tuple[int, int, bytes]
+"""A seen record: slot, computation and id."""
 
 TIMER_KINDS = ("watermark", "wall", "hold")
 """Kinds of stored timers: by event time, by the clock, and holds of the watermark by user code, which never
@@ -156,11 +160,11 @@ class Commit:
     stamp: int
     bucket: int
     intervals: list[IntervalCommit] = field(default_factory=list)
-    seen: dict[int, list[tuple[int, int, bytes]]] = field(default_factory=dict)
-    """Seen records, (slot, computation, id), by bucket."""
-    states: list[StateRow] = field(default_factory=list)
+    seen: dict[int, list[SeenRow] | Columns[SeenRow]] = field(default_factory=dict)
+    """Seen records by bucket."""
+    states: list[StateRow] | Columns[StateRow] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
-    productions: list[Delivery[Any]] = field(default_factory=list)
+    productions: list[Delivery[Any]] | Chunks = field(default_factory=list)
     stragglers: list[Delivery[Any]] = field(default_factory=list)
     """Weak productions that were sent and are not acknowledged yet (paper 6.1.3)."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
@@ -450,6 +454,10 @@ class StreamDeploy:
 
 class StoreLane(Protocol):
     """One ordered chain of commits."""
+
+    def prepare(self, commit: Commit) -> None:
+        """Encode a commit that will be made after the one on the wire, if that saves time."""
+        ...
 
     async def commit(self, commit: Commit) -> None:
         """Make a commit durable, or raise.

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from millwheel.chunk import Chunks, Columns
 from millwheel.model import Delivery
 from millwheel.store.arrays import Packed, bigints, integers, jsonbs, smallints, texts, uuids
 from millwheel.store.port import Commit, DeadLetter, IntervalCommit, StateRow, TimerChange
@@ -24,9 +25,14 @@ ARRAY_BYTES = 1 << 16
 """A commit with this many bytes of values, or more, is sent as arrays too: JSON has to quote them."""
 
 
+def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
+    """Rows as columns."""
+    return found.columns if isinstance(found, Columns) else list(zip(*found, strict=True))
+
+
 def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
     """Parameters of ``insert_many_seen.sql``."""
-    slots, computations, ids = zip(*seen, strict=True)
+    slots, computations, ids = columns(seen)
     return {
         "slot": integers(slots),
         "computation": smallints(computations),
@@ -36,9 +42,7 @@ def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
 
 def state_arrays(states: Iterable[StateRow]) -> Params:
     """Parameters of ``insert_many_states.sql``."""
-    interval_ids, ns, computations, slots, keys, entries, values, versions = zip(
-        *states, strict=True
-    )
+    interval_ids, ns, computations, slots, keys, entries, values, versions = columns(states)
     return {
         "interval_id": bigints(interval_ids),
         "n": bigints(ns),
@@ -60,26 +64,30 @@ def production_arrays(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> Params:
     """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and version."""
-    ids, versions = zip(*[streams[d.stream] for d in found], strict=True)
+    chunks = found if isinstance(found, Chunks) else Chunks.of(found)
+    of = [(streams[chunk.stream], len(chunk)) for chunk in chunks.chunks]
     return {
-        "log": bigints([d.log for d in found]),
-        "seq": bigints([d.seq for d in found]),
-        "stream": smallints(ids),
-        "receiver": smallints([d.receiver for d in found]),
-        "slot": integers([d.slot for d in found]),
-        "key": texts([d.key_text for d in found]),
-        "value": texts([d.encoded for d in found]),
-        "version": smallints(versions),
-        "ts": bigints([d.micros for d in found]),
-        "hold": bigints([d.hold for d in found]),
-        "stamp": bigints([d.stamp for d in found]),
+        "log": bigints(chunks.constant("log")),
+        "seq": bigints(chunks.column("numbers")),
+        "stream": smallints([id_ for (id_, _), count in of for _ in range(count)]),
+        "receiver": smallints(chunks.constant("receiver")),
+        "slot": integers(chunks.column("slots")),
+        "key": texts(chunks.column("key_texts")),
+        "value": texts(chunks.column("encoded")),
+        "version": smallints([version for (_, version), count in of for _ in range(count)]),
+        "ts": bigints(chunks.column("micros")),
+        "hold": bigints(chunks.column("holds")),
+        "stamp": bigints(chunks.constant("stamp")),
     }
 
 
 def bytes_of(commit: Commit) -> int:
     """Size of the values of changed states and productions."""
     states = sum(len(value) for *_, value, _ in commit.states if value is not None)
-    return states + sum(len(production.encoded) for production in commit.productions)
+    productions = commit.productions
+    if isinstance(productions, Chunks):
+        return states + sum(chunk.size for chunk in productions.chunks)
+    return states + sum(len(production.encoded) for production in productions)
 
 
 def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:

@@ -21,6 +21,7 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
 from millwheel.errors import PooledStore
+from millwheel.store import arrays
 from millwheel.store.statements import text_of
 
 MARK = "-c millwheel.session=own"
@@ -83,7 +84,7 @@ async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[N
 
 
 class OwnSession(AsyncConnection[Any]):
-    """A connection that commits each statement, and has a session of its own."""
+    """A connection that commits each statement, has a session of its own, and takes packed arrays."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
@@ -104,6 +105,7 @@ class OwnSession(AsyncConnection[Any]):
         try:
             connection = await super().connect(conninfo, **kwargs)
             async with closed_on_failure(connection):
+                arrays.register(connection.adapters)
                 cursor = await connection.execute(text_of("own_session"))
                 _check(await cursor.fetchone())
         except PooledStore as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millwheel.model import SLOTS
+from millwheel.store import arrays
 from millwheel.store.connections import Subject
 from millwheel.store.port import OldState
 
@@ -24,8 +25,8 @@ class PostgresStates(Subject):
         rows = await self.connections.rows(
             "load_keys",
             {
-                "slot": [slot for slot, _ in keys],
-                "key": [key.decode() for _, key in keys],
+                "slot": arrays.integers([slot for slot, _ in keys]),
+                "key": arrays.texts([key for _, key in keys]),
                 "computation": computation,
                 "limit": limit,
             },

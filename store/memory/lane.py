@@ -47,6 +47,8 @@ class MemoryLane:
         self._connected = True
         self._busy = False
 
+    def prepare(self, commit: Commit) -> None: ...
+
     async def commit(self, commit: Commit) -> None:
         if not self._connected:
             raise StoreUnavailable("the lane has no connection")

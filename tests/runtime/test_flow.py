@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,7 +43,7 @@ class Timed(Script):
         source = self
 
         class Reader(ScriptReader):
-            async def read(self, limit: int) -> list[Row]:
+            async def read(self, limit: int) -> Sequence[Row]:
                 rows = await super().read(limit)
                 for row in rows:
                     source.read_at[row.value.number] = source.clock.monotonic()

@@ -324,7 +324,7 @@ class Sparse(Script):
 
 class SparseReader(ScriptReader):
     async def read(self, limit: int) -> list[Row]:
-        rows = await super().read(limit)
+        rows = list(await super().read(limit))
         script = self._script
         assert isinstance(script, Sparse)
         for row in rows:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream
+from millwheel.chunk import Chunk, Outbox
 from millwheel.graph import DeliveryMode, Productions
 from millwheel.model import Delivery
 from millwheel.runtime.interval.buckets import Buckets
@@ -163,19 +164,26 @@ def acknowledge_early(monkeypatch: pytest.MonkeyPatch) -> None:
         self._exchange.acknowledge(item for item in fresh if isinstance(item, Delivery))
         return fresh
 
+    sort_chunk = Sorter.sort_chunk
+
+    async def chunk_early(self: Sorter, interval: Any, chunk: Chunk, on_wait: Any) -> Any:
+        groups = await sort_chunk(self, interval, chunk, on_wait)
+        if groups is not None:
+            self._exchange.acknowledge((), [chunk])
+        return groups
+
     monkeypatch.setattr(Sorter, "_deduplicate", early)
+    monkeypatch.setattr(Sorter, "sort_chunk", chunk_early)
 
 
 def send_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is produced is sent once more, as something new."""
     number = commits.number
 
-    def twice(interval: Any, productions: Any, stamp: int) -> None:
-        copies = [
-            type(p)(**{name: getattr(p, name) for name in p.__struct_fields__}) for p in productions
-        ]
-        productions += copies
-        number(interval, productions, stamp)
+    def twice(interval: Any, outbox: Outbox, stamp: int) -> list[Chunk]:
+        for chunks in outbox.of.values():
+            chunks += [chunk.part(range(len(chunk))) for chunk in chunks]
+        return number(interval, outbox, stamp)
 
     monkeypatch.setattr(commits, "number", twice)
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -38,20 +38,13 @@ MUCH = 1 << 30
 """Bytes."""
 
 
-@dataclass
-class At:
-    """Something of a slot."""
-
-    slot: int
-
-
 # -- where in the slots ---------------------------------------------------------------------
 
 
 def test_a_histogram_shows_where_the_work_is() -> None:
     work = Workload((1000, 1000 + 32 * 10))
     for slot, records in ((1000, 6), (1009, 1), (1010, 3), (1319, 10)):
-        work.sample([At(slot)] * SAMPLED * records)
+        work.sample([slot] * SAMPLED * records)
     found = work.histogram()
     assert [slot for slot, _ in found] == list(range(1000, 1320, 10)), "each bar has its place"
     assert {slot: load for slot, load in found if load} == {1000: 7.0, 1010: 3.0, 1310: 10.0}
@@ -60,7 +53,7 @@ def test_a_histogram_shows_where_the_work_is() -> None:
 @pytest.mark.parametrize("slots", [(0, SLOTS), (7, 8), (5, 37), (5, 38), (0, 1000), (3, 3 + 33)])
 def test_a_histogram_has_few_bars_that_cover_all_slots(slots: tuple[int, int]) -> None:
     work = Workload(slots)
-    work.sample([At(slot) for slot in range(*slots) for _ in range(SAMPLED)])
+    work.sample([slot for slot in range(*slots) for _ in range(SAMPLED)])
     found = work.histogram()
     assert 1 <= len(found) <= BARS
     assert found[0][0] == slots[0]
@@ -72,7 +65,7 @@ def test_a_histogram_has_few_bars_that_cover_all_slots(slots: tuple[int, int]) -
 def test_the_length_of_chunks_changes_nothing() -> None:
     """A record of a short chunk counts no more than one of a long chunk."""
     whole, parts = Workload((0, 64)), Workload((0, 64))
-    records = [At(n * 7 % 64) for n in range(5000)]
+    records = [n * 7 % 64 for n in range(5000)]
     whole.sample(records)
     rest = records
     for length in (1, 2, 3, 30, 16, 17, 18, 1000, 0, 1, 5000):
@@ -85,16 +78,16 @@ def test_the_length_of_chunks_changes_nothing() -> None:
 @pytest.mark.parametrize("keys", [2, 4, 8, 16, 32, 10, 100])
 def test_sources_that_go_round_their_keys_show_all_of_them(keys: int) -> None:
     work = Workload((0, keys))
-    work.sample([At(n % keys) for n in range(20_000)])
+    work.sample([n % keys for n in range(20_000)])
     loads = [load for _, load in work.histogram()]
     assert max(loads) <= 1.3 * min(loads)
 
 
 def test_what_was_long_ago_fades() -> None:
     work = Workload((0, 2))
-    work.sample([At(0)] * SAMPLED * 8)
+    work.sample([0] * SAMPLED * 8)
     work.forget(HALF_LIFE_SECONDS)
-    work.sample([At(1)] * SAMPLED * 8)
+    work.sample([1] * SAMPLED * 8)
     assert work.histogram() == [(0, 4.0), (1, 8.0)]
     for _ in range(4):
         work.forget(HALF_LIFE_SECONDS / 2)
@@ -511,7 +504,7 @@ async def test_who_takes_an_interval_over_tells_its_load() -> None:
 async def test_measuring_costs_next_to_nothing() -> None:
     """In chunks of 256 less than four looks at each record, which take 0.01 µs each, and longer as
     well where others want the processor; a bound that only a blunder breaks."""
-    work, items_ = Workload((0, SLOTS)), [At(n * 40) for n in range(256)]
+    work, items_ = Workload((0, SLOTS)), [n * 40 for n in range(256)]
 
     async def nothing() -> None:
         return None
@@ -525,7 +518,7 @@ async def test_measuring_costs_next_to_nothing() -> None:
 
     async def four_looks() -> None:
         for item in items_ * 4:
-            item.slot  # noqa: B018 - looking is all
+            item.real  # noqa: B018 - looking is all
 
     async def least(what: Any) -> float:
         found = []

@@ -1079,7 +1079,7 @@ async def test_what_is_left_of_a_removed_computation_is_not_in_the_way_of_a_look
     gone = deployment.computations["others"]
     sent = owner.production("a key", 1)
     sent.receiver = gone
-    commit.productions.append(sent)
+    commit.productions = [sent]
     commit.dead_letters.append(owner.dead_letter(1)._replace(computation=gone))
     await owner.write(commit)
     await postgres.store.stop_worker(owner.worker)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from millwheel import Context, Record, Timer
+from millwheel import Computation, Context, Record, Timer
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.model import to_micros
 from millwheel.runtime.interval import map_entries as entries
@@ -21,8 +21,16 @@ from millwheel.runtime.interval.folds import fold
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
-from tests.support.pipelines import QUICK, Broken, Kept, doing, produce, script, tally_pipeline
-from tests.support.values import ITEMS, Item, at, items, tally_of
+from tests.support.pipelines import (
+    QUICK,
+    Broken,
+    Kept,
+    doing,
+    produce,
+    script,
+    tally_pipeline,
+)
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, tally_of
 from tests.support.worlds import Gate, World, fail_once, read_on
 
 
@@ -45,6 +53,47 @@ async def test_a_key_that_waits_holds_up_neither_other_keys_nor_their_commits() 
     gate.open()
     await world.finish(engine)
     assert world.tallied() == tally_of(values)
+
+
+@pytest.mark.parametrize("waits", ["first", "last", "never", "fails"])
+@pytest.mark.parametrize("at_number", range(6))
+async def test_what_code_decides_before_and_after_it_waits_counts_once(
+    waits: str, at_number: int
+) -> None:
+    """All records come in one chunk; one of them stops it, in the middle of what it decides."""
+
+    async def stop(number: int, when: str) -> None:
+        if number == at_number and when == waits:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        number = record.value.number
+        await stop(number, "first")
+        ctx.state.count += 1
+        produce(ctx, number, ctx.state.count)
+        ctx.count("records")
+        ctx.execute("SELECT %s", (number,))
+        if waits == "fails" and number == at_number and not failed:
+            failed.append(number)
+            raise ValueError("the first time")
+        await stop(number, "last")
+
+    class Hear(Computation[Counted, None]):
+        async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+            heard.append(record.value.number)
+
+    failed: list[int] = []
+    heard: list[int] = []
+    values = [Item("abc"[n % 3], n) for n in range(6)]
+    pipeline = doing(values, do, retries=1)
+    pipeline.add(Hear(), TALLY.by(lambda counted: counted.key))
+    world = World(pipeline)
+    await world.run()
+    assert world.tallied() == tally_of(values)
+    assert sorted(heard) == list(range(6))
+    assert sorted(params[0] for _, params in world.store.tables.statements) == list(range(6))
+    assert world.interval("do").counters.totals["records"] == 6
 
 
 async def test_order_per_key_is_kept_whatever_waits_how_long() -> None:

@@ -7,13 +7,15 @@ away a rule that docs/invariants.md names; `with planted(name)` has it in the co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from millwheel.chunk import Chunk, Outbox
 from millwheel.errors import Fenced, StoreUnavailable, StoreWentBack
 from millwheel.model import MIN_TIME, Delivery, record_id
 from millwheel.runtime.interval.dedup import Dedup
@@ -21,6 +23,7 @@ from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.interval_logs import IntervalLogs
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
+from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane.committer import Committer
@@ -31,6 +34,7 @@ from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership import restoring
 from millwheel.runtime.source.injector import Injector
+from millwheel.runtime.source.row_sender import RowSender
 from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.port import TIMERS_A_PAGE, Claim, Commit
@@ -87,7 +91,8 @@ def _ack_before_commit() -> list[Patch]:
     commit = Committer._commit
 
     async def too_late(self: Committer, made: OpenCommit) -> None:
-        self._exchange.acknowledge([i for _, i in made.items() if isinstance(i, Delivery)])
+        chunks = [chunk for work in made.works.values() for chunk in work.chunks]
+        self._exchange.acknowledge([i for _, i in made.items() if isinstance(i, Delivery)], chunks)
         await commit(self, made)
 
     return [(Committer, "_commit", too_late)]
@@ -95,13 +100,13 @@ def _ack_before_commit() -> list[Patch]:
 
 def _timer_fired_twice() -> list[Patch]:
     """The commit of a timer's effects does not take the timer away (I6)."""
-    add_changes = commits._add_changes
+    add_timers = commits._add_timers
 
     def add(commit: Commit, interval: Interval, work: Any) -> None:
-        add_changes(commit, interval, work)
+        add_timers(commit, interval, work)
         commit.timers = [change for change in commit.timers if change.due is not None]
 
-    return [(commits, "_add_changes", add)]
+    return [(commits, "_add_timers", add)]
 
 
 def _watermark_past_a_hold() -> list[Patch]:
@@ -216,18 +221,79 @@ def _late_record_freezes() -> list[Patch]:
     """A late record holds the watermark at its own timestamp (I5)."""
     number = commits.number
 
-    def by_timestamp(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
-        for production in productions:
-            production.hold = production.micros
+    def by_timestamp(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
+        for chunk in chain.from_iterable(outbox.of.values()):
+            chunk.holds = chunk.micros
         without: Any = SimpleNamespace(
             log=interval.log,
             watermarks=SimpleNamespace(
                 promised=MIN_TIME, percentiles=interval.watermarks.percentiles
             ),
         )
-        number(without, productions, stamp)
+        return number(without, outbox, stamp)
 
     return [(commits, "number", by_timestamp)]
+
+
+def _run_off_by_one() -> list[Patch]:
+    """The numbers of a commit's productions begin one too high (I2)."""
+    number = commits.number
+
+    def shifted(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
+        numbered = number(interval, outbox, stamp)
+        for chunk in numbered:
+            chunk.numbers = [each + 1 for each in chunk.numbers]
+        return numbered
+
+    return [(commits, "number", shifted)]
+
+
+def _column_shifted_by_a_row() -> list[Patch]:
+    """A part of a chunk has the values of the rows behind its own (I2)."""
+    part = Chunk.part
+
+    def shifted(self: Chunk, places: Sequence[int]) -> Chunk:
+        found = part(self, places)
+        found.values = found.values[1:] + found.values[:1]
+        return found
+
+    return [(Chunk, "part", shifted)]
+
+
+def _chunk_cut_twice() -> list[Patch]:
+    """Of a chunk that was cut, a part is taken by the places of the whole chunk (I1)."""
+    cut = Step.cut
+
+    def twice(self: Step, chunk: Chunk) -> Any:
+        return [
+            (destination, found if found is chunk else found.split(len(found) - 1)[0] or found)
+            for destination, found in cut(self, chunk)
+        ]
+
+    return [(Step, "cut", twice)]
+
+
+def _hold_of_the_wrong_row() -> list[Patch]:
+    """The rows of a chunk are held at the timestamp of its last row (I5)."""
+    holds = RowSender._holds
+
+    def of_the_last(self: RowSender, micros: list[int], moments: list[int]) -> list[int]:
+        found = holds(self, micros, moments)
+        return [max(found)] * len(found)
+
+    return [(RowSender, "_holds", of_the_last)]
+
+
+def _ack_of_a_run_too_long() -> list[Patch]:
+    """The ACK of a chunk covers the record behind it as well (I1)."""
+    acknowledge = SentLog.acknowledge
+
+    def and_one_more(self: SentLog, seqs: Any, reader: int = 0) -> None:
+        if isinstance(seqs, range):
+            seqs = range(seqs.start, seqs.stop + 1)
+        acknowledge(self, seqs, reader)
+
+    return [(SentLog, "acknowledge", and_one_more)]
 
 
 def _gap_ignored() -> list[Patch]:
@@ -293,6 +359,11 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "position past a record": _position_past_a_record,
     "fold drops a change": _fold_drops_a_change,
     "late record freezes": _late_record_freezes,
+    "run off by one": _run_off_by_one,
+    "column shifted by a row": _column_shifted_by_a_row,
+    "chunk cut twice": _chunk_cut_twice,
+    "hold of the wrong row": _hold_of_the_wrong_row,
+    "ACK of a run too long": _ack_of_a_run_too_long,
     "gap ignored": _gap_ignored,
     "no credit for who waits": _no_credit_for_who_waits,
     "lost commits go unnoticed": _lost_commits_go_unnoticed,

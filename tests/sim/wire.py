@@ -135,6 +135,8 @@ class LaneWire:
         self._session: Session | None = session
         self._broken = False
 
+    def prepare(self, commit: Commit) -> None: ...
+
     async def commit(self, commit: Commit) -> None:
         session = self._session
         if session is None or self._broken:

@@ -122,8 +122,7 @@ async def test_a_commit_counts_only_if_the_server_says_commit(
     owner = await Owner.take(postgres.store)
     before = await look(postgres, owner)
     commit = owner.commit()
-    for state in range(count):
-        commit.states.append(owner.state(f"key {state}", 1))
+    commit.states = [owner.state(f"key {state}", 1) for state in range(count)]
     commit.rows = [(LOG, row("a", 1))] * rows
     with monkeypatch.context() as patch:
         patch.setattr(PostgresLane, step, _quietly_aborted)
@@ -1130,7 +1129,7 @@ class Trial:
         states = {(KEYS[k], ENTRIES[e]): value for k, e, value in step.states}
         for (key, entry), value in states.items():
             if owner.interval_of(key) is row_:
-                commit.states.append(owner.state(key, value, entry))
+                commit.states = [*commit.states, owner.state(key, value, entry)]
                 model.states[key, entry] = value
         timers = {(KEYS[k], TAGS[t]): due for k, t, due in step.timers}
         for (key, tag), due in timers.items():
@@ -1143,7 +1142,7 @@ class Trial:
         for _ in range(step.productions):
             production = owner.production("x", 0)
             production.log, production.seq = self.logs[number], len(model.sent[number])
-            commit.productions.append(production)
+            commit.productions = [*commit.productions, production]
             model.sent[number].append(production.stamp)
         unacked = [model.sent[number][seq] for seq in model.pending(number)]
         commit.intervals[0].floor = min(unacked, default=commit.stamp)

@@ -568,7 +568,7 @@ class Tape(Script):
         tape = self
 
         class Noting(ScriptReader):
-            async def read(self, limit: int) -> list[Any]:
+            async def read(self, limit: int) -> Sequence[Any]:
                 rows = await super().read(limit)
                 new = self._next - len(tape.read_once)
                 tape.read_once += [tape.promised()] * new

@@ -490,10 +490,12 @@ class Owner:
         numbers = range(first, first + count)
         mine = {link.interval_id for link in commit.intervals}
         keys: list[Key] = [key for n in numbers if self.interval_of(key := f"key {n}").id in mine]
-        commit.states += [self.state(key, {"n": key}) for key in keys]
+        commit.states = [*commit.states, *(self.state(key, {"n": key}) for key in keys)]
         commit.timers += [self.timer(key, self.stamp + SECOND) for key in keys]
-        commit.productions += [self.production(key, f"sum of {key}") for key in keys]
-        commit.seen.setdefault(commit.bucket, []).extend(self.seen(n) for n in numbers)
+        made = [self.production(key, f"sum of {key}") for key in keys]
+        commit.productions = [*commit.productions, *made]
+        seen = [*commit.seen.get(commit.bucket, ()), *map(self.seen, numbers)]
+        commit.seen[commit.bucket] = seen
         commit.dead_letters += [self.dead_letter(n) for n in numbers]
         return commit
 

@@ -16,6 +16,7 @@ from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 from millwheel.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
+from millwheel.runtime.interval.filters import rebuild
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.settings import Settings
@@ -189,7 +190,7 @@ def test_nothing_that_was_seen_is_surely_new(
         stamp, seen = stamps.next(), set(before)
         for number, (log, seq) in enumerate(arrivals):
             if number == rebuilt_at:
-                await dedup.rebuild(bucket)
+                await rebuild(dedup, bucket)
             came = delivery(seq, stamp, log)
             candidates, maybe, old = dedup.sort([came])
             assert (candidates, old) == ([came], [])
@@ -311,7 +312,7 @@ async def test_a_bucket_of_rows_that_was_read_while_another_was_waited_for_is_no
 ):
     """An empty one would stand behind it, and in the way of the next."""
     _, _, buckets, dedup = await make()
-    store = dedup._store
+    store = dedup.store
     rows = QUICK.source_bucket_rows
     assert isinstance(store, MemoryStore)
 
@@ -451,7 +452,7 @@ async def three_named() -> tuple[Buckets, Dedup, MemoryStore]:
     clock, _, buckets, dedup = await make(
         Settings(id_bucket_seconds=10.0, id_retention_seconds=30.0)
     )
-    store = dedup._store
+    store = dedup.store
     assert isinstance(store, MemoryStore)
     for number in range(3):
         await buckets.ensure_named()
@@ -464,7 +465,7 @@ async def test_user_ids_are_known_in_all_buckets_and_asked_of_few_filters() -> N
     """In a day of buckets as in one: each filter costs every record that comes."""
     limits = Settings(id_bucket_seconds=3600.0, id_retention_seconds=86_400.0)
     clock, _, buckets, dedup = await make(limits)
-    store = dedup._store
+    store = dedup.store
     assert isinstance(store, MemoryStore)
     filters: set[int] = set()
     for hour in range(60):
@@ -520,7 +521,7 @@ async def test_until_a_bucket_is_read_all_user_ids_may_be_in_it() -> None:
     for bucket in sorted(inherited):
         stranger = next(strangers)
         assert heir.sort([stranger]) == ([stranger], {NAMED: [stranger]}, [])
-        await heir.rebuild(bucket)
+        await rebuild(heir, bucket)
     _, maybe, _ = heir.sort(list(strangers))
     assert maybe == {}
     copies = [named(number) for number in range(3)]

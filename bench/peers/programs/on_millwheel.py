@@ -70,6 +70,7 @@ class CountingLane:
         self._lane = lane
         self._store = store
         self.close = lane.close
+        self.prepare = lane.prepare
 
     async def commit(self, commit):
         await self._lane.commit(commit)
@@ -88,7 +89,9 @@ class CountingStore(PostgresStore):
 
     def note(self, commit):
         """Count the balances of a durable commit."""
-        self.lines += sum(row[1] == self.sink for rows in commit.seen.values() for row in rows)
+        for seen in commit.seen.values():
+            _, computations, _ = seen.columns
+            self.lines += computations.count(self.sink)
         if self.arrivals is not None:
             self.arrivals.done(self.lines - self.arrivals.before)
 

@@ -22,7 +22,6 @@ A computation added with ``exactly_once=False`` remembers only the ids in flight
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 from pybloom_live import BloomFilter
 from xxhash import xxh3_128_digest
 
+from millwheel.chunk import Chunk
 from millwheel.codec import shown
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
 from millwheel.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
@@ -57,15 +57,6 @@ ROOM = 1.5
 
 NAMED = 0
 """Stands for all buckets of user-supplied ids, in place of a bucket's id."""
-
-FIRST_ID = (bytes(16), -1)
-"""Sorts before all (id, slot) pairs."""
-
-FIRST_DERIVED = (b"\x80" + bytes(15), -1)
-"""Sorts before the (id, slot) pairs of weak productions, and after those of ids that arrive in order."""
-
-REBUILD_ROWS = 1000
-"""Ids added before a rebuild yields to the event loop: about 3 ms."""
 
 
 class IdFilter(BloomFilter):  # type: ignore[misc]
@@ -218,10 +209,10 @@ class Dedup:
         self.inherited = inherited if exactly_once else frozenset()
         """Buckets that existed when the interval was claimed: other owners may have written ids of its
         slots to them."""
-        self._store = store
-        self._buckets = buckets
-        self._computation = computation
-        self._slots = (0, SLOTS) if rekeyed else slots
+        self.store = store
+        self.buckets = buckets
+        self.computation = computation
+        self.slots = (0, SLOTS) if rekeyed else slots
         """Slots under which earlier owners may have stored ids of this interval's records."""
         self._capacity = capacity
         self._seen: dict[int, Seen] = {}
@@ -230,8 +221,9 @@ class Dedup:
         """Seen user-supplied ids, by the time span in which their buckets begin."""
         self.sorting: Sequence[Any] = ()
         """Items taken from the queue that are being looked up: neither queued nor in flight."""
-        self.in_flight: dict[bytes, Delivery[Any]] = {}
-        """The first copy of each record that was received and is not durable yet, by id."""
+        self.in_flight: dict[bytes | Chunk, Delivery[Any] | Chunk] = {}
+        """What was received and is not durable yet, in the order of arrival: the first copy of each single
+        record, by id, and chunks, by themselves."""
         self._derived: dict[bytes, Delivery[Any]] = {}
         """The weak productions in flight, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
@@ -256,6 +248,56 @@ class Dedup:
             )
         return found
 
+    def admit(self, chunk: Chunk) -> bool:
+        """Put a chunk in flight if all its records are certainly new: newer than the newest of their log.
+
+        Otherwise its records must be sorted one by one.
+        """
+        log, origin = chunk.log, chunk.origin
+        first, last = chunk.numbers[0], chunk.numbers[-1]
+        if origin:
+            place, floor = first, self.buckets.sources.floor(origin)
+        else:
+            place, floor = chunk.stamp, self.buckets.gc_watermark
+        if place < floor:
+            return False
+        bucket = self.buckets.sources.of(origin, first) if origin else self.buckets.of_stamp(place)
+        if origin and last >= bucket.high:
+            return False
+        known = self.seen_in(bucket.id)
+        if not known.ready or first <= known.newest.get(log, -1):
+            return False
+        known.newest[log] = last
+        chunk.bucket = bucket.id
+        self.in_flight[chunk] = chunk
+        return True
+
+    def chunk_landed(self, chunk: Chunk) -> None:
+        """Take a durable chunk out of flight."""
+        del self.in_flight[chunk]
+
+    def take_apart(self, chunk: Chunk) -> list[Delivery[Any]]:
+        """Replace a chunk in flight by its records, in the same place; if its interval has started over
+        since, only give them."""
+        records = chunk.apart()
+        in_flight = self.in_flight
+        if chunk not in in_flight:
+            return records
+        behind = []
+        while (last := in_flight.popitem())[0] is not chunk:
+            behind.append(last)
+        in_flight.update((record.id, record) for record in records)
+        in_flight.update(reversed(behind))
+        return records
+
+    def _is_in_chunk(self, delivery: Delivery[Any]) -> bool:
+        """Whether a record is in a chunk in flight."""
+        log, number = delivery.log, delivery.seq
+        return any(
+            type(item) is Chunk and item.log == log and number in item.numbers
+            for item in self.in_flight.values()
+        )
+
     def sort(
         self, deliveries: Iterable[Delivery[Any]]
     ) -> tuple[list[Delivery[Any]], dict[int, list[Delivery[Any]]], list[Delivery[Any]]]:
@@ -276,7 +318,7 @@ class Dedup:
         maybe: dict[int, list[Delivery[Any]]] = {}
         seen: list[Delivery[Any]] = []
         in_flight = self.in_flight
-        buckets = self._buckets
+        buckets = self.buckets
         last = -1
         bucket = low = high = floor = 0
         known = Seen(0, ready=False)
@@ -288,7 +330,7 @@ class Dedup:
                 name = name_of(id_)
                 first = self._derived.get(name)
             if first is not None:
-                self._join(first, delivery)
+                self._join(first, delivery)  # type: ignore[arg-type]
                 continue
             if delivery.named:
                 if names is None:
@@ -310,12 +352,17 @@ class Dedup:
                 found = buckets.sources.of(source, place) if source else buckets.of_stamp(place)
                 bucket, low, high = found.id, found.low, found.high
                 known = self.seen_in(bucket)
+            if name is id_:
+                doubtful = known.advance(delivery.log, delivery.seq)
+                if doubtful and self._is_in_chunk(delivery):
+                    self.dropped += 1  # the chunk's ACK is the copy's as well
+                    continue
+            else:
+                doubtful = False
             in_flight[id_] = delivery
             candidates.append(delivery)
             delivery.bucket = bucket
-            if name is id_:
-                doubtful = known.advance(delivery.log, delivery.seq)
-            else:
+            if name is not id_:
                 self._derived[name] = delivery
                 doubtful = known.add(name)
             if doubtful:
@@ -330,7 +377,7 @@ class Dedup:
             name = name_of(delivery.id)
             first = self.in_flight.get(delivery.id) or self._derived.get(name)
             if first is not None:
-                self._join(first, delivery)
+                self._join(first, delivery)  # type: ignore[arg-type]
                 continue
             self.in_flight[delivery.id] = delivery
             if is_derived(delivery.id):
@@ -370,7 +417,7 @@ class Dedup:
     def landed(self, ids: Iterable[bytes]) -> list[Delivery[Any]]:
         """Take durable records out of flight; gives every copy, to be acknowledged."""
         pop = self.in_flight.pop
-        copies = [pop(id_) for id_ in ids]
+        copies: list[Delivery[Any]] = [pop(id_) for id_ in ids]  # type: ignore[misc]
         if self._derived:
             for copy in copies:
                 self._derived.pop(name_of(copy.id), None)
@@ -381,37 +428,42 @@ class Dedup:
         return copies
 
     def held(self) -> Iterator[Delivery[Any]]:
-        """All records in flight, with every copy that needs an ACK."""
-        yield from self.in_flight.values()
+        """All single records in flight, with every copy that needs an ACK."""
+        for item in self.in_flight.values():
+            if type(item) is not Chunk:
+                yield item  # type: ignore[misc]
         for copies in self._joined.values():
             yield from copies
 
     def take_out(self, id_: bytes) -> list[Delivery[Any]]:
         """Take a record out of flight without storing its id; gives every copy, the first one first."""
-        first = self.in_flight.pop(id_)
+        first: Delivery[Any] = self.in_flight.pop(id_)  # type: ignore[assignment]
         if self._derived:
             self._derived.pop(name_of(id_), None)
         return [first, *self._joined.pop(id_, ())]
 
     def start_over(self) -> list[Delivery[Any]]:
         """Take all records out of flight; gives every copy, in the order of the first copies' arrival."""
-        copies = [
-            c for first in self.in_flight.values() for c in (first, *self._joined.get(first.id, ()))
-        ]
+        copies: list[Delivery[Any]] = []
+        for item in self.in_flight.values():
+            if type(item) is Chunk:
+                copies += item.apart()
+            else:
+                copies += (item, *self._joined.get(item.id, ()))  # type: ignore[union-attr, arg-type]
         self.in_flight.clear()
         self._derived.clear()
         self._joined.clear()
         return copies
 
     def _names(self) -> Names:
-        buckets = self._buckets.named()
-        spans = self._buckets.named_spans()
+        buckets = self.buckets.named()
+        spans = self.buckets.named_spans()
         for gone in self._spans.keys() - spans:
             del self._spans[gone]
-        *older, current = [self._span(span) for span in spans]
+        *older, current = [self.span_of(span) for span in spans]
         return Names(buckets[-1], current, older, all(self.seen_in(b).ready for b in buckets))
 
-    def _span(self, span: int) -> Seen:
+    def span_of(self, span: int) -> Seen:
         """The seen user-supplied ids of buckets that begin in a time span."""
         found = self._spans.get(span)
         if found is None:
@@ -448,11 +500,11 @@ class Dedup:
         """The given ids that a bucket has: all of them if it was dropped. All its records were then
         acknowledged, so a record of it that arrives now is a late copy."""
         try:
-            return await self._store.look_up_seen([bucket], self._computation, ids)
+            return await self.store.look_up_seen([bucket], self.computation, ids)
         except StoreUnavailable:
             raise
         except StoreError:
-            if not await self._buckets.is_gone(bucket):
+            if not await self.buckets.is_gone(bucket):
                 raise
             return set(ids)
 
@@ -460,60 +512,20 @@ class Dedup:
         """The given ids that the live buckets of user-supplied ids have; those of dropped buckets are
         forgotten."""
         while True:
-            asked = self._buckets.named()
+            asked = self.buckets.named()
             try:
-                return await self._store.look_up_seen(asked, self._computation, ids)
+                return await self.store.look_up_seen(asked, self.computation, ids)
             except StoreUnavailable:
                 raise
             except StoreError:
-                await self._buckets.load()
-                if self._buckets.named() == asked:
+                await self.buckets.load()
+                if self.buckets.named() == asked:
                     raise
 
     def forget_buckets(self, buckets: Iterable[int]) -> None:
         """Forget the seen ids of dropped buckets."""
         for bucket in buckets:
             self._seen.pop(bucket, None)
-
-    def inherited_by_kind(self) -> tuple[list[int], list[int]]:
-        """The inherited buckets with filters of their own, and those that share filters."""
-        inherited = sorted(self.inherited)
-        sharing = [id_ for id_ in inherited if self._buckets.named_span(id_) is not None]
-        return [id_ for id_ in inherited if id_ not in sharing], sharing
-
-    async def expect(self, bucket: int) -> None:
-        """Make room for the user-supplied ids of an inherited bucket that other owners have seen."""
-        span = self._buckets.named_span(bucket)
-        if span is not None:
-            found = await self._store.count_seen(bucket, self._computation, self._slots)
-            self._span(span).expect(found)
-
-    async def rebuild(self, bucket: int) -> None:
-        """Read the ids of an inherited bucket that other owners have seen.
-
-        Reads the newest number of each log, whatever its slot, and page by page the ids that arrive in
-        no order.
-        """
-        found = self.seen_in(bucket)
-        span = self._buckets.named_span(bucket)
-        if span is not None:
-            after, filters = FIRST_ID, self._span(span)
-        else:
-            after, filters = FIRST_DERIVED, found
-            newest = await self._store.newest_seen(bucket, self._computation)
-            for log, number in newest.items():
-                found.advance(log, number)
-        while not found.ready:
-            rows = await self._store.scan_seen(
-                bucket, self._computation, self._slots, after, REBUILD_ROWS
-            )
-            for id_, _ in rows:
-                filters.add(name_of(id_))
-            if len(rows) < REBUILD_ROWS:
-                found.ready = True
-                return
-            after = rows[-1]
-            await asyncio.sleep(0)
 
 
 def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:

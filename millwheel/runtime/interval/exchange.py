@@ -8,9 +8,10 @@ worker or of another one, or the tree of a record that is in no log (decision 32
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from millwheel.chunk import Chunk
 from millwheel.errors import InvariantBroken
 from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
@@ -120,6 +121,17 @@ class Exchange:
 
     # -- records ------------------------------------------------------------------------
 
+    def send_chunks(self, chunks: Iterable[Chunk]) -> None:
+        """Send productions to their readers, for the first time."""
+        sent = False
+        for chunk in chunks:
+            if chunk.receiver != NOBODY:
+                for destination, part in self.steps[chunk.receiver].cut(chunk):
+                    destination.intake.append(part)
+                sent = True
+        if sent:
+            self.wake.set()
+
     def send(self, productions: Iterable[Delivery[Any]]) -> None:
         """Send records to their readers, for the first time or again.
 
@@ -160,7 +172,9 @@ class Exchange:
 
     # -- acknowledgements ------------------------------------------------------------------
 
-    def acknowledge(self, deliveries: Iterable[Delivery[Any]]) -> None:
+    def acknowledge(
+        self, deliveries: Iterable[Delivery[Any]], chunks: Iterable[Chunk] = ()
+    ) -> None:
         """The effects of these records are durable: acknowledge them to their senders (I1)."""
         by_sender: dict[tuple[int, int], list[int]] = {}
         log = receiver = -1
@@ -174,14 +188,18 @@ class Exchange:
                 seqs = by_sender.setdefault((log, receiver), [])
             seqs.append(delivery.seq)
         owners: dict[Interval, None] = {}
-        for (log, receiver), seqs in by_sender.items():
+        arrived: list[tuple[tuple[int, int], Sequence[int]]] = [
+            ((chunk.log, chunk.receiver), chunk.numbers) for chunk in chunks
+        ]
+        arrived += by_sender.items()
+        for (log, receiver), numbers in arrived:
             found = self.logs.get(log)
             if found is not None:
                 sent, owner = found
-                self._arrived(sent, owner, receiver, seqs)
+                self._arrived(sent, owner, receiver, numbers)
                 owners[owner] = None
             elif self.remote is not None:
-                self.remote.acknowledge(log, receiver, seqs)
+                self.remote.acknowledge(log, receiver, numbers)
             # otherwise the log was drained and retired: these are late copies
         self._credit(owners)
 
@@ -195,7 +213,7 @@ class Exchange:
         self._arrived(sent, owner, receiver, seqs)
         self._credit([owner])
 
-    def _arrived(self, sent: SentLog, owner: Interval, receiver: int, seqs: list[int]) -> None:
+    def _arrived(self, sent: SentLog, owner: Interval, receiver: int, seqs: Sequence[int]) -> None:
         """Note ACKs of a log here; inputs that waited for them may be finished."""
         sent.acknowledge(seqs, self._reader_bit(owner, receiver) if sent.source else 0)
         if sent is owner.log and (done := owner.mode.arrived(seqs)):

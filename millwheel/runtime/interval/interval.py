@@ -13,7 +13,6 @@ Ownership of an interval is a small protocol::
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +24,7 @@ from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.model import MAX_TIME, Delivery, Key
 from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.interval.intake import Intake
 from millwheel.runtime.interval.interval_commits import IntervalCommits
 from millwheel.runtime.interval.interval_counters import IntervalCounters
 from millwheel.runtime.interval.interval_logs import IntervalLogs
@@ -84,7 +84,7 @@ class Interval:
         self.slots = (claim.interval.slot_from, claim.interval.slot_to)
         self.name = f"{step.name}[{self.slots[0]}:{self.slots[1]}]"
         self.ownership = Ownership.FREE
-        self.intake: deque[Delivery[Any]] = deque()
+        self.intake = Intake()
         """Queue of received records."""
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running or waiting in user code, with items that have arrived for them since."""
@@ -156,6 +156,14 @@ class Interval:
         """
         self.ownership = next_state(TRANSITIONS, self.ownership, event, self.name)
 
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether user code may run on a chunk as a whole. Otherwise its records need ids, tables or a mode
+        of their own."""
+        node = self.step.node
+        one_by_one = node.named or node.is_weak or node.at_most_once or self.tables is not None
+        return node.exactly_once and not one_by_one and type(self.mode) is Mode
+
     # -- its queue --------------------------------------------------------------------------
 
     @property
@@ -188,14 +196,14 @@ class Interval:
         again = [d for d in self.dedup.start_over() if id(d) not in apart]
         for delivery in again:
             self.step.renew(delivery)
-        self.intake.extendleft(reversed(again))
+        self.intake.put_first(again)
 
     def forget_queued(self, logs: set[int]) -> None:
         """Drop queued records of `logs`: their sender is about to send all of them again, except
         records that it sends only once."""
         if self.step.node.at_most_once:
             return
-        self.intake = deque(d for d in self.intake if d.log not in logs)
+        self.intake.drop_logs(logs)
 
     def retake(self, items: list[Item]) -> list[Item]:
         """Take items that were requeued `apart`: they are in flight again.
@@ -267,12 +275,11 @@ class Interval:
             return msgspec.json.encode({"length": self.part_file.length_with(work.effects.lines)})
         return self.mode.position(work)
 
-    def settled(self, work: IntervalWork, bucket: int) -> None:
-        """A commit is durable, in a bucket."""
+    def settled(self, work: IntervalWork) -> None:
+        """A commit is durable."""
         self.watermarks.settled(work)
         self.commits.durable_n = work.n
-        self.commits.last_bucket = bucket
-        self.counters.settled()
+        self.counters.settled(work.n)
         self.timers.settled(work.n)
         self.mode.durable(work)
 

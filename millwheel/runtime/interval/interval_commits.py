@@ -24,7 +24,7 @@ class IntervalCommits:
         self.durable_n = claim.n
         """The number of the last commit known to be durable."""
         self.last_bucket = claim.bucket
-        """The bucket of the last durable commit."""
+        """The bucket of the last commit built."""
         self.folded = claim.folded
         """The number of the last folded commit."""
         self.changed_since_fold = len(claim.states)

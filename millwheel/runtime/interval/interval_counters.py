@@ -17,10 +17,8 @@ class IntervalCounters:
     """
 
     def __init__(self, claim: Claim) -> None:
-        self._events: dict[str, int] = {}
-        """Events counted by the last commit built."""
-        self._events_of = 0
-        """The number of that commit."""
+        self._built: dict[int, tuple[dict[str, int], bytes]] = {}
+        """Commits that are built and not durable, by number: the events that each counts, and its totals."""
         self._uncounted: dict[str, int] = {}
         """Events of commits that have failed."""
         self._totals: dict[str, int]
@@ -28,9 +26,10 @@ class IntervalCounters:
 
     def restore(self, claim: Claim) -> None:
         """Start from the stored totals; keep events of commits that the totals do not include."""
-        if claim.n < self._events_of:
-            _add(self._uncounted, self._events)
-            self._events = {}
+        for n, (events, _) in self._built.items():
+            if claim.n < n:
+                _add(self._uncounted, events)
+        self._built = {}
         self._totals = dict(claim.counters)
         self.encoded = self.durable = msgspec.json.encode(self._totals)
 
@@ -44,15 +43,15 @@ class IntervalCounters:
         happened, self._uncounted = self._uncounted, {}
         for each in events:
             _add(happened, each)
-        self._events, self._events_of = happened, n
         if counters or happened:
             _add(self._totals, counters)
             _add(self._totals, happened)
             self.encoded = msgspec.json.encode(self._totals)
+        self._built[n] = happened, self.encoded
 
-    def settled(self) -> None:
-        """The last commit built is durable."""
-        self.durable = self.encoded
+    def settled(self, n: int) -> None:
+        """Commit `n` is durable."""
+        _, self.durable = self._built.pop(n)
 
 
 def _add(counters: dict[str, int], more: dict[str, int]) -> None:

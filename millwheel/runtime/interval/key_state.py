@@ -13,13 +13,14 @@ other state is in the current table (I15).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from millwheel.chunk import Chunk
 from millwheel.codec import Migration, apply_migrations, shown
 from millwheel.errors import MigrationFailed
 from millwheel.model import Key
-from millwheel.runtime.interval.map_entries import Change, Entries
+from millwheel.runtime.interval.map_entries import Change, Encoding, Entries
 from millwheel.state import UNKNOWN, StateLayout
 
 KEY_BYTES = 450
@@ -29,6 +30,9 @@ LOOKS = 64
 """Keys that each eviction may check, besides `LOOKS_PER_KEY` for each key added since the last one."""
 LOOKS_PER_KEY = 4
 """Keys that an eviction may check for each key added since the last one."""
+
+Encoded = tuple["bytes | None", "list[Encoding] | None"]
+"""A state without its collections, encoded, and the entries that were used; None: there are no entries."""
 
 EntryFetcher = Callable[["KeyState", str], Awaitable["tuple[bytes, int] | None"]]
 """Reads an entry of a key: its encoded value and version; None: it is not stored."""
@@ -40,8 +44,8 @@ EntryScanner = Callable[["KeyState", str, str, int], Awaitable["list[tuple[str, 
 class KeyState:
     """The state of one key, which `Context.state` reads and changes."""
 
-    __slots__ = ("_encoded", "_entries", "_is_newer", "_state", "_version", "cache", "complete", "key",
-                 "key_text", "loaded", "n", "slot", "used")  # fmt: skip
+    __slots__ = ("_encoded", "_entries", "_is_newer", "_version", "cache", "complete", "key",
+                 "key_text", "loaded", "n", "opened", "slot", "used")  # fmt: skip
 
     def __init__(self, cache: StateCache, key: Key, key_text: bytes, slot: int) -> None:
         self.cache = cache
@@ -61,7 +65,7 @@ class KeyState:
         """The state version of the code that wrote `_encoded`."""
         self._is_newer = False
         """Whether `_encoded` was captured here or restored from the tail: the folded form is older."""
-        self._state: Any = UNKNOWN
+        self.opened: Any = UNKNOWN
         """The state object, once user code has asked for it."""
         self._entries: Entries | None = None
 
@@ -75,7 +79,7 @@ class KeyState:
 
     def open_state(self) -> Any:
         """The state object, decoded on first use."""
-        if self._state is UNKNOWN:
+        if self.opened is UNKNOWN:
             layout, cache = self.cache.layout, self.cache
             stored = self._encoded
             if stored is not None and self._version != cache.version:
@@ -92,8 +96,8 @@ class KeyState:
                 encoded: bytes | None = layout.encode(state)
                 self._keep(None if encoded == layout.empty else encoded)
                 self._version = cache.version
-            self._state = state
-        return self._state
+            self.opened = state
+        return self.opened
 
     def replace_state(self, state: Any) -> None:
         """Replace the whole state object, with its collections."""
@@ -102,7 +106,7 @@ class KeyState:
         self.open_state()  # so that `_encoded` is as this code writes it
         if layout.collections:
             self._made_entries().replace(state)
-        self._state = state
+        self.opened = state
 
     def _made_entries(self) -> Entries:
         if self._entries is None:
@@ -151,20 +155,35 @@ class KeyState:
         Raises:
             MigrationFailed: the state could not be read, and user code continued without it.
         """
+        return self.record(self.encoded(), n)
+
+    def encoded(self) -> Encoded:
+        """The present form of the state and of touched entries, to `record` before user code runs again.
+
+        Raises:
+            MigrationFailed: as `capture`.
+        """
         cache, before = self.cache, self._encoded
         layout, encoded = cache.layout, before
-        if self._state is not UNKNOWN:
+        if self.opened is not UNKNOWN:
             encode = layout.encode
-            encoded = encode(self._state)
+            encoded = encode(self.opened)
             if encoded == layout.empty:
                 encoded = None
             elif encoded != before:
-                layout.codec.check(encoded, self._state)
+                layout.codec.check(encoded, self.opened)
         elif cache.failed is not None:
             raise cache.failed  # user code has caught it
+        return encoded, None if self._entries is None else self._touched(self._entries)
+
+    def record(self, found: Encoded, n: int) -> list[Change]:
+        """Record encoded changes, for commit `n`."""
+        cache, before = self.cache, self._encoded
+        encoded, touched = found
         changes: list[Change] = []
-        if self._entries is not None:
-            changes = self._capture_entries(self._entries, n)
+        if touched:
+            assert self._entries is not None
+            changes = self._entries.capture(touched, n)
         if encoded != before:
             cache.size += len(encoded or b"") - len(before or b"")  # `_keep`, inlined
             self._encoded = encoded
@@ -174,16 +193,15 @@ class KeyState:
             self.n = n
         return changes
 
-    def _capture_entries(self, entries: Entries, n: int) -> list[Change]:
+    def _touched(self, entries: Entries) -> list[Encoding]:
         layout = self.cache.layout
         if (
-            self._state is not UNKNOWN
+            self.opened is not UNKNOWN
             and layout.collections
-            and layout.bound(self._state) != entries.bound
+            and layout.bound(self.opened) != entries.bound
         ):
-            entries.replace(self._state)  # user code has assigned a single collection
-        touched = entries.encoded()
-        return entries.capture(touched, n) if touched else []
+            entries.replace(self.opened)  # user code has assigned a single collection
+        return entries.encoded()
 
     def carry(self, changes: list[Change], n: int) -> None:
         """Assign captured changes to commit `n`, however long user code has waited since the capture."""
@@ -196,9 +214,60 @@ class KeyState:
 
     def revert(self) -> None:
         """Drop all changes since the last capture."""
-        self._state = UNKNOWN
+        self.opened = UNKNOWN
         if self._entries is not None:
             self._entries.revert()
+
+
+class CapturedStates(NamedTuple):
+    """The captured changes of several keys."""
+
+    states: list[KeyState]
+    """The keys with changed states."""
+    values: list[bytes | None]
+    """Their states without collections, encoded; None: empty."""
+    others: list[tuple[KeyState, list[Change]]]
+    """Further changes, by key."""
+
+
+def encode_all(states: Sequence[KeyState]) -> Sequence[Encoded] | list[bytes]:
+    """`KeyState.encoded` of each state, all of them of one cache; texts alone if no state has entries.
+
+    Raises:
+        Exception: a state cannot be encoded, or read.
+    """
+    layout = states[0].cache.layout
+    objects = [state.opened for state in states]
+    if layout.stateless or layout.collections or any(each is UNKNOWN for each in objects):
+        return [state.encoded() for state in states]
+    texts = layout.codec.encode_all(objects)
+    layout.codec.check_all(texts, objects)
+    if layout.empty in texts:
+        return [(None if text == layout.empty else text, None) for text in texts]
+    return texts
+
+
+def record_all(
+    states: Sequence[KeyState], found: Sequence[Encoded] | list[bytes], n: int
+) -> CapturedStates:
+    """`KeyState.record` of each state."""
+    captured = CapturedStates([], [], [])
+    if not isinstance(found[0], bytes):
+        for state, each in zip(states, found, strict=True):
+            changes = state.record(each, n)  # type: ignore[arg-type]
+            if changes:
+                captured.others.append((state, changes))
+        return captured
+    size = 0
+    for state, text in zip(states, found, strict=True):
+        before = state._encoded
+        if text != before:
+            size += len(text) if before is None else len(text) - len(before)
+            state._encoded, state._is_newer, state.n = text, True, n  # type: ignore[assignment]
+            captured.states.append(state)
+            captured.values.append(text)  # type: ignore[arg-type]
+    states[0].cache.size += size
+    return captured
 
 
 class StateCache:
@@ -264,6 +333,17 @@ class StateCache:
             self._queue.append(found)
             self.size += KEY_BYTES
             found.loaded = found.complete = self.layout.stateless
+        return found
+
+    def get_all(self, chunk: Chunk, by_key: Mapping[bytes, list[int]]) -> list[KeyState]:
+        """The states of a chunk's keys, given the places of their records."""
+        known, found = self._keys, []
+        for key_text, places in by_key.items():
+            state = known.get(key_text)
+            if state is None:
+                state = self.get(chunk.keys[places[0]], key_text, chunk.slots[places[0]])
+            state.used = True
+            found.append(state)
         return found
 
     def has(self, state: KeyState) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby, repeat
+from operator import itemgetter
 from typing import Any, Protocol
 
 import msgspec
 
 from millwheel.addresses import Address, cell_address, spread_addresses
-from millwheel.codec import Codec, encode_key, place_of, reason, shown
-from millwheel.context import Effects, StateCell
+from millwheel.chunk import Chunk, Outbox
+from millwheel.codec import Codec, encode_key, encode_keys, place_of, reason, shown
+from millwheel.context import Effects, Produced, StateCell
 from millwheel.errors import UserCodeError
 from millwheel.graph import Node, Reading
 from millwheel.model import NAME_BYTES, SLOTS, Delivery, Key
@@ -24,7 +27,7 @@ from millwheel.streams import Broadcast, Stream
 class DeliveryQueue(Protocol):
     """The queue of an interval as a sender sees it."""
 
-    def append(self, delivery: Delivery[Any], /) -> None: ...
+    def append(self, item: Chunk | Delivery[Any], /) -> None: ...
 
 
 class Destination(Protocol):
@@ -90,6 +93,18 @@ class Step:
         self.destinations = destinations
         self.starts = [destination.slots[0] for destination in destinations]
 
+    def cut(self, chunk: Chunk) -> list[tuple[Destination, Chunk]]:
+        """The parts of a chunk for each destination."""
+        destinations, starts = self.destinations, self.starts
+        if len(destinations) == 1:
+            return [(destinations[0], chunk)]
+        of: dict[int, list[int]] = {}
+        for place, slot in enumerate(chunk.slots):
+            of.setdefault(bisect_right(starts, slot) - 1, []).append(place)
+        if len(of) == 1:
+            return [(destinations[number], chunk) for number in of]
+        return [(destinations[number], chunk.part(places)) for number, places in of.items()]
+
     def interval_of(self, slot: int) -> Destination:
         """The destination of a slot's records: an interval here, or a port to one of another worker."""
         return self.destinations[bisect_right(self.starts, slot) - 1]
@@ -132,9 +147,7 @@ class Step:
         readers = [reader for route in self.routes.values() for reader in route.readers]
         return frozenset(reader.step.id for reader in readers if reader.step.node.at_most_once)
 
-    def divided(
-        self, productions: list[Delivery[Any]]
-    ) -> tuple[list[Delivery[Any]], list[Delivery[Any]]]:
+    def divided(self, productions: list[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
         """Productions that are stored, and those that are sent at most once and stored nowhere."""
         fleeting = self.fleeting
         if not fleeting:
@@ -156,6 +169,10 @@ class Step:
             delivery.value = codec.decode(delivery.encoded)
 
 
+Addresses = tuple[list[Key], list[bytes], list[int]]
+"""Keys, their canonical bytes, and slots, as columns."""
+
+
 class StreamReader(Protocol):
     """A reader of a stream, which determines the address of each record."""
 
@@ -169,6 +186,12 @@ class StreamReader(Protocol):
         Args:
             offset: the offset of a source's row; None: the value is a production.
         """
+        ...
+
+    def addresses(
+        self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
+    ) -> Addresses:
+        """The addresses of several values, as columns."""
         ...
 
 
@@ -203,6 +226,20 @@ class KeyedReader:
             ) from error
         return key, key_text, slot
 
+    def addresses(
+        self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
+    ) -> Addresses:
+        """The addresses of several values.
+
+        Raises:
+            UserCodeError: as `address`.
+        """
+        try:
+            keys = list(map(self.extractor, values))
+            return keys, *encode_keys(keys)
+        except BaseException:
+            return _one_by_one(self, values, stream, offsets)
+
 
 @dataclass(eq=False)
 class SpreadReader:
@@ -225,6 +262,12 @@ class SpreadReader:
         self.sent += 1
         return nearest[self.sent % len(nearest)]
 
+    def addresses(
+        self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
+    ) -> Addresses:
+        """The addresses of several values."""
+        return _one_by_one(self, values, stream, offsets)
+
     def address_of(self, id_: bytes) -> Address:
         """The address of a weak production: the same each time that the production is made."""
         everywhere = spread_addresses()
@@ -243,6 +286,20 @@ class CellReader:
         """The address of the cell."""
         return self.cell
 
+    def addresses(
+        self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
+    ) -> Addresses:
+        """The address of the cell, for each value."""
+        return _one_by_one(self, values, stream, offsets)
+
+
+def _one_by_one(
+    reader: StreamReader, values: Sequence[Any], stream: str, offsets: Sequence[int] | None
+) -> Addresses:
+    places: Iterable[int | None] = repeat(None) if offsets is None else offsets
+    found = [reader.address(v, stream, o) for v, o in zip(values, places, strict=False)]
+    return [f[0] for f in found], [f[1] for f in found], [f[2] for f in found]
+
 
 class StreamRoute:
     """The readers of one node's stream, and the sinks that are written in the node's own commit."""
@@ -251,6 +308,7 @@ class StreamRoute:
         self.stream = stream.name
         self.codec = stream.codec
         self._classes = stream.codec.classes
+        self._encode_unchecked = stream.codec.encode_unchecked
         self._line_codec: Codec[Any] = Codec(Any, what=f"a row of stream {stream.name!r}")
         self.readers: list[StreamReader] = []
         self.tables: list[tuple[Table[Any], Callable[[Any], Any] | None]] = []
@@ -268,7 +326,17 @@ class StreamRoute:
                 self.discarded = True
         self.rows = [use.row for use in sinks if isinstance(use.sink, (Console, JsonLinesFiles))]
 
-    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+    @cached_property
+    def copies(self) -> int:
+        """Number of records that a value becomes."""
+        return len(self.readers) + self.discarded
+
+    @cached_property
+    def is_written(self) -> bool:
+        """Whether a value becomes a row of a table, or a line."""
+        return bool(self.tables or self.to_file or self.prefixes)
+
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
         """Add a value to the effects: one delivery per reader and one row per table.
 
         Each reader gets a separate object, decoded from the stored JSON: it sees the same value as
@@ -279,32 +347,50 @@ class StreamRoute:
         """
         if type(value) not in self._classes:
             self._check(value)
-        readers, encode = self.readers, self.codec.encode
-        if self.discarded:
-            encoded = encode(value)
-            size = len(encoded)
-            effects.size += size
-            effects.productions.append(
-                Delivery(
-                    cell.key, None, micros, self.stream, cell.key_text, cell.slot, NOBODY, hold,
-                    size, encoded,
-                )
-            )  # fmt: skip
-        if readers:
-            encoded = encode(value)
-            size = len(encoded)
-            effects.size += size * len(readers)
-            for reader in readers:
-                copy = self.codec.check(encoded, value)
-                key, key_text, slot = reader.address(copy, self.stream)
-                effects.productions.append(
-                    Delivery(
-                        key, copy, micros, self.stream, key_text, slot, reader.step.id,
-                        hold, size, encoded,
-                    )
-                )  # fmt: skip
-        if self.tables or self.to_file or self.prefixes:
+        if self.copies:
+            if effects.together:
+                encoded = self._encode_unchecked(value)
+                effects.produced.append((self, cell, value, encoded, micros))
+            else:
+                encoded = self.codec.encode(value)
+                effects.produced.append((self, cell, value, encoded, micros))
+                address_all(effects)
+        if self.is_written:
             self._write(effects, cell, value)
+
+    def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
+        """Add productions of this route to the outbox: for each reader, and for the store alone.
+
+        Returns:
+            Their size in bytes.
+
+        Raises:
+            UserCodeError: a value is not of the stream's type, or a reader's extractor refuses it.
+        """
+        columns = tuple(zip(*produced, strict=True))
+        _, cells, values, encoded, _ = columns
+        self.codec.check_texts(encoded, values)
+        if self.discarded:
+            chunk = self._chunk(NOBODY, columns)
+            chunk.keys, chunk.values = [cell.key for cell in cells], [None] * len(cells)
+            chunk.key_texts = [cell.key_text for cell in cells]
+            chunk.slots = [cell.slot for cell in cells]
+            outbox.add(chunk)
+        for reader in self.readers:
+            outbox.add(self._addressed(reader, columns))
+        return sum(map(len, encoded)) * self.copies
+
+    def _addressed(self, reader: StreamReader, columns: Sequence[Sequence[Any]]) -> Chunk:
+        chunk = self._chunk(reader.step.id, columns)
+        chunk.values = self.codec.check_all(chunk.encoded, columns[2])
+        chunk.keys, chunk.key_texts, chunk.slots = reader.addresses(chunk.values, self.stream)
+        return chunk
+
+    def _chunk(self, receiver: int, columns: Sequence[Sequence[Any]]) -> Chunk:
+        chunk = Chunk(self.stream, receiver)
+        chunk.encoded, chunk.micros = map(list, columns[3:])
+        chunk.holds = chunk.micros.copy()  # its commit raises them to the promise of that moment
+        return chunk
 
     def _check(self, value: Any) -> None:
         """Refuse a value that is not of the stream's type, if its class alone does not prove the type."""
@@ -335,6 +421,7 @@ class StreamRoute:
                     f"but the producing key is {key!r:.80}; another key could write the same row. "
                     "Omit producer_key: then a separate step writes the rows"
                 )
+        effects.has_others = True
         effects.rows.append((table, values))
         effects.size += 32 * len(values)
 
@@ -346,16 +433,37 @@ class StreamRoute:
             else:
                 line = self._line_codec.encode(row(value))
             if self.to_file:
+                effects.has_others = True
                 effects.lines.append(line)
                 effects.size += len(line)
             for prefix in self.prefixes:
                 print(prefix + line.decode(), flush=True)
 
 
+def address_all(effects: Effects) -> None:
+    """Give the values that user code has produced their addresses.
+
+    Values of one receiver keep their order, even if they are of several streams.
+
+    Raises:
+        UserCodeError: as `StreamRoute.address`.
+    """
+    produced, effects.produced = effects.produced, []
+    routes = dict.fromkeys(map(itemgetter(0), produced))
+    receivers = [reader.step.id for route in routes for reader in route.readers]
+    if len(set(receivers)) == len(receivers):
+        for route in routes:
+            mine = [each for each in produced if each[0] is route] if len(routes) > 1 else produced
+            effects.size += route.address(effects.productions, mine)
+    else:
+        for route, run in groupby(produced, key=itemgetter(0)):
+            effects.size += route.address(effects.productions, list(run))
+
+
 class WeakRoute(StreamRoute):
     """The route of a weak computation's stream: readers get its values before anything is stored."""
 
-    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int, hold: int) -> None:
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
         """Add a value to the effects, as for strong productions, with an id derived from the record's id.
 
         Productions of a timer are strong: the commit that removes the timer carries them.
@@ -364,25 +472,20 @@ class WeakRoute(StreamRoute):
         assert isinstance(lineage, WeakIds)
         cause = lineage.cause
         if cause is None:
-            super().send(effects, cell, value, micros, hold)
+            super().send(effects, cell, value, micros)
             return
         if type(value) not in self._classes:
             self._check(value)
         if self.readers:
             encoded = self.codec.encode(value)
-            size = len(encoded)
+            size, hold = len(encoded), max(micros, effects.promised)
             id_ = lineage.next_id(self.stream, encoded, micros)
             for reader in self.readers:
                 copy = self.codec.check(encoded, value)
                 # Sent once, by the commit that stores the record's id.
                 if reader.step.node.at_most_once:
-                    key, key_text, slot = reader.address(copy, self.stream)
-                    effects.productions.append(
-                        Delivery(
-                            key, copy, micros, self.stream, key_text, slot, reader.step.id,
-                            hold, size, encoded,
-                        )
-                    )  # fmt: skip
+                    columns: list[list[Any]] = [[self], [cell], [value], [encoded], [micros]]
+                    effects.productions.add(self._addressed(reader, columns))
                     continue
                 of = id_
                 if isinstance(reader, SpreadReader):

@@ -185,7 +185,7 @@ class SentLog:
             for seq in seqs:
                 self._stragglers.pop(seq, None)
         first, end, beyond = self.first, self.next_seq, self._beyond
-        done = sorted(set(seqs))
+        done = seqs if isinstance(seqs, range) else sorted(set(seqs))
         self.changed = True
         if done and not beyond and done[0] == first and done[-1] == first + len(done) - 1 < end:
             self.first += len(done)  # the usual case: exactly the next records

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from millwheel.chunk import Chunk
 from millwheel.context import Effects
 from millwheel.model import Delivery, Firing
+from millwheel.runtime.interval.key_state import KeyState
 
 Item = Delivery[Any] | Firing
 """An item to process: a record, or a timer that is due."""
@@ -15,8 +17,10 @@ class IntervalWork:
     """One interval's part of a commit."""
 
     __slots__ = (
+        "chunks",
         "delivers",
         "effects",
+        "entries",
         "given_up",
         "items",
         "low_watermark",
@@ -26,10 +30,15 @@ class IntervalWork:
     )
 
     def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        """Chunks that have run as a whole."""
         self.items: list[Item] = []
+        """Records and timers that have run one by one."""
         self.effects = Effects()
-        self.states: dict[tuple[bytes, str], tuple[int, bytes | None]] = {}
-        """Changes of state: (key, entry) -> (slot, encoded value; None: removed). The last change counts."""
+        self.states: dict[KeyState, bytes | None] = {}
+        """Changed states without their collections, encoded; None: removed. The last change counts."""
+        self.entries: dict[tuple[bytes, str], tuple[int, bytes | None]] = {}
+        """Changed entries: (key, entry) -> (slot, encoded value; None: removed)."""
         self.given_up: list[int] = []
         """Offsets of an injector's rows that could not be read."""
         self.low_watermark = 0
@@ -41,3 +50,8 @@ class IntervalWork:
         self.delivers = False
         """Whether it carries the effects of delivering a numbered bundle; its items are the bundle's
         members."""
+
+    @property
+    def count(self) -> int:
+        """Number of records and timers."""
+        return len(self.items) + sum(map(len, self.chunks))

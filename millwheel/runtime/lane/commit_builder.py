@@ -7,11 +7,15 @@ as stragglers. Productions that are sent at most once are numbered, and stored n
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
+from millwheel.chunk import Chunk, Chunks, Columns, Ids, Outbox
 from millwheel.codec import slot_of
 from millwheel.context import PROCESSED
-from millwheel.model import MAX_TIME, Delivery, record_id
+from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import NOBODY
@@ -25,21 +29,20 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
     """Number the productions and commits, and set the low watermarks that the commit promises."""
     stamp = stamps.next()
     commit = Commit(stamp, buckets.of_stamp(stamp).id)
+    productions: list[Chunk] = []
+    states: list[Sequence[list[Any]]] = []
+    seen: defaultdict[int, _Seen] = defaultdict(_Seen)
     for interval, work in open_commit.works.items():
         effects = work.effects
-        number(interval, effects.productions, stamp)
-        stored, sent_once = interval.step.divided(effects.productions)
-        commit.productions += stored
+        numbered = number(interval, effects.productions, stamp)
+        stored, sent_once = interval.step.divided(numbered)
+        productions += stored
         open_commit.sent_once += sent_once
         interval.mode.join(commit, work, stamp)
-        bucket = 0
-        for item in work.items if interval.step.node.exactly_once else ():
-            if type(item) is Delivery:
-                if item.bucket != bucket:
-                    bucket = item.bucket
-                    seen = commit.seen.setdefault(bucket, [])
-                seen.append((item.slot, item.receiver, item.id))
-        _add_changes(commit, interval, work)
+        if interval.step.node.exactly_once:
+            _add_seen(seen, work)
+        states.append(_changed_states(interval, work))
+        _add_timers(commit, interval, work)
         for table, values in effects.rows:
             if table.numbered:
                 values = (*values, interval.log.id, interval.logs.rows_written)
@@ -47,64 +50,116 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
             commit.rows.append((table, values))
         commit.statements += effects.statements
         commit.dead_letters += effects.dead_letters
-        commit.intervals.append(_link(interval, work, stamp))
+        commit.intervals.append(_link(interval, work, stamp, commit.bucket))
+    commit.productions = Chunks(productions)
+    commit.states = Columns(*map(_joined, zip(*states, strict=True)))
+    commit.seen = {
+        bucket: Columns(found.slots, found.computations, found.ids)
+        for bucket, found in seen.items()
+    }
     buckets.rows += open_commit.count
     return commit
 
 
-def number(interval: Interval, productions: list[Delivery[Any]], stamp: int) -> None:
-    """Give the productions of a commit their numbers in the interval's log, as one batch.
+def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
+    """Give the productions of a commit their numbers in the interval's log, as one batch: one run of
+    numbers for each receiver, in the order of production.
 
     Productions without a reader are acknowledged by the commit that stores them.
     """
-    if not productions:
-        return
+    if not outbox:
+        return []
     log, promised = interval.log, interval.watermarks.promised
-    id_, seq = log.id, log.next_seq
-    least, size = MAX_TIME, 0
-    unread: list[int] = []
-    for production in productions:
-        hold = production.hold
-        if hold < promised:
-            hold = production.hold = promised
-        production.log = id_
-        production.seq = seq
-        production.stamp = stamp
-        if production.receiver == NOBODY:
-            unread.append(seq)
-        else:
-            production.id = record_id(id_, seq)
-            size += production.size
-            if hold < least:
-                least = hold
-        seq += 1
-    holds = (
-        [p.hold for p in productions if p.receiver != NOBODY]
-        if interval.watermarks.percentiles
-        else ()
-    )
+    seq, least, size = log.next_seq, MAX_TIME, 0
+    holds: list[int] = []
+    unread: list[range] = []
+    numbered = [chunk for chunks in outbox.of.values() for chunk in chunks]
+    for chunk in numbered:
+        chunk.log, chunk.stamp = log.id, stamp
+        chunk.numbers = range(seq, seq + len(chunk))
+        seq += len(chunk)
+        lowest = min(chunk.holds)
+        if lowest < promised:
+            lowest = promised
+            chunk.holds = [max(hold, promised) for hold in chunk.holds]
+        if chunk.receiver == NOBODY:
+            unread.append(chunk.numbers)
+            continue
+        least = min(least, lowest)
+        size += chunk.size
+        if interval.watermarks.percentiles:
+            holds += chunk.holds
     log.sent(seq, least, size, stamp, holds)
-    if unread:
-        log.acknowledge(unread)
+    for numbers in unread:
+        log.acknowledge(numbers)
+    return numbered
 
 
-def _add_changes(commit: Commit, interval: Interval, work: IntervalWork) -> None:
-    n = interval.commits.n + 1
-    computation = interval.step.id
-    version = interval.step.version
-    commit.states += [
-        (interval.id, n, computation, slot, key, entry, value, version)
-        for (key, entry), (slot, value) in work.states.items()
-    ]
+class _Seen:
+    """The records of one bucket that a commit makes durable, as columns."""
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self.computations: list[int] = []
+        self.ids: list[bytes] | Ids = Ids()
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        self.slots += chunk.slots
+        self.computations += [chunk.receiver] * len(chunk)
+        if isinstance(self.ids, Ids):
+            self.ids.add(chunk.log, chunk.numbers)
+        else:
+            self.ids += chunk.ids()
+
+    def add(self, record: Delivery[Any]) -> None:
+        self.slots.append(record.slot)
+        self.computations.append(record.receiver)
+        if isinstance(self.ids, Ids):
+            self.ids = list(self.ids)
+        self.ids.append(record.id)
+
+
+def _add_seen(seen: dict[int, _Seen], work: IntervalWork) -> None:
+    """Add the ids of the records that the commit makes durable, by bucket."""
+    for chunk in work.chunks:
+        seen[chunk.bucket].add_chunk(chunk)
+    for item in work.items:
+        if type(item) is Delivery:
+            seen[item.bucket].add(item)
+
+
+def _joined(columns: Sequence[list[Any]]) -> list[Any]:
+    return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
+
+
+def _changed_states(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
+    """The columns of a `StateRow` for each changed state and entry of an interval."""
+    keys = [state.key_text for state in work.states]
+    slots = [state.slot for state in work.states]
+    entries, values = [""] * len(keys), list(work.states.values())
+    for (key_text, entry), (slot, value) in work.entries.items():
+        keys.append(key_text)
+        slots.append(slot)
+        entries.append(entry)
+        values.append(value)
+    count = len(keys)
+    interval.commits.changed_since_fold += count
+    same = (interval.id, interval.commits.n + 1, interval.step.id)
+    version = [interval.step.version] * count
+    return (*([each] * count for each in same), slots, keys, entries, values, version)
+
+
+def _add_timers(commit: Commit, interval: Interval, work: IntervalWork) -> None:
+    n, computation = interval.commits.n + 1, interval.step.id
     for (key, kind, tag), timer in work.effects.timers.items():
         due, hold = (None, None) if timer is None else timer[:2]
         commit.timers.append(
             TimerChange(interval.id, n, computation, slot_of(key), key, kind, tag, due, hold)
         )
-    interval.commits.changed_since_fold += len(work.states) + len(work.effects.timers)
+    interval.commits.changed_since_fold += len(work.effects.timers)
 
 
-def _link(interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
+def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> IntervalCommit:
     """The interval's next link in its chain of commits, with its low watermarks, ACKs and position."""
     for offset in work.given_up:
         interval.log.acknowledge([offset])  # its dead letter keeps the row
@@ -114,15 +169,16 @@ def _link(interval: Interval, work: IntervalWork, stamp: int) -> IntervalCommit:
     work.n = commits.n
     watermarks.promise(work)
     counters = work.effects.counters
-    processed = len(work.items) + interval.mode.take_passed()
+    processed = work.count + interval.mode.take_passed()
     if processed:
         counters[PROCESSED] = processed
     interval.counters.count(commits.n, counters, interval.events())
+    previous, commits.last_bucket = commits.last_bucket, bucket
     return IntervalCommit(
         interval_id=interval.id,
         sequencer=commits.sequencer,
         n=commits.n,
-        previous_bucket=commits.last_bucket,
+        previous_bucket=previous,
         input_watermark=watermarks.input,
         low_watermark=watermarks.promised,
         floor=interval.logs.floor(stamp),

@@ -16,15 +16,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Container
 from contextlib import suppress
-from operator import attrgetter
 from typing import Any
 
+from millwheel.chunk import Chunk, Chunks
 from millwheel.errors import Fenced, StatementError, StoreError
 from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.commit_builder import build_commit
@@ -132,12 +133,16 @@ class Committer:
             self._change("wanted")
             while commits.wanted.is_set() and commits.has_any(intervals):
                 commits.wanted.clear()
-                await self._let_records_join()
-                if (commit := await self._close()) is None:
-                    break
+                if (early := commits.take_early()) is not None:
+                    commit, built = early
+                else:
+                    await self._let_records_join()
+                    if (closed := await self._close()) is None:
+                        break
+                    commit, built = closed, None
                 self._change("built")
                 self.on_wire = commit.works
-                await self._commit_or_recover(commit)
+                await self._commit_or_recover(commit, built)
                 self.on_wire = ()
                 commits.announce()
             self._change("nothing left")
@@ -145,9 +150,9 @@ class Committer:
             commits.announce()
             self._env.check_finished()
 
-    async def _commit_or_recover(self, commit: OpenCommit) -> None:
+    async def _commit_or_recover(self, commit: OpenCommit, built: Commit | None) -> None:
         try:
-            await self._commit(commit)
+            await self._commit(commit, built)
         except (*PASSING, StatementError, Fenced) as error:
             self._change("failed")
             await self.recovery.recover(commit, error)
@@ -199,10 +204,34 @@ class Committer:
 
     # -- one commit -----------------------------------------------------------------------
 
-    async def _commit(self, commit: OpenCommit) -> None:
+    def build_early(self) -> None:
+        """Build the open commit while the commit before it is on the wire, so that it follows at once.
+
+        It is built on the assumption that the one before becomes durable. If that fails, it is dropped with
+        all later work. Modes and files count from what is durable: with them, nothing is built early.
+        """
+        commits, stamps = self._commits, self._env.stamps
+        if (
+            self.state is not Committing.COMMITTING
+            or commits.early is not None
+            or commits.has_isolated
+            or not self._buckets.covers(max(stamps.now(), stamps.last + 1))
+            or not all(type(i.mode) is Mode and i.part_file is None for i in self._intervals.all)
+        ):
+            return
+        commit = commits.close(self._intervals.all)
+        if commit is not None:
+            built = build_commit(stamps, self._buckets, commit)
+            commits.early = commit, built
+            commits.wanted.set()
+            assert self._connection is not None
+            self._connection.prepare(built)
+
+    async def _commit(self, commit: OpenCommit, built: Commit | None = None) -> None:
         """Build a commit, make it durable, and settle it."""
         self.recovery.commit_begins()
-        built = build_commit(self._env.stamps, self._buckets, commit)
+        if built is None:
+            built = build_commit(self._env.stamps, self._buckets, commit)
         for interval, work in commit.works.items():
             if work.effects.lines and interval.part_file is not None:
                 await interval.part_file.append(work.effects.lines)
@@ -219,17 +248,21 @@ class Committer:
         exchange = self._exchange
         works, productions = self._still_held(commit, built)
         acknowledged: list[Delivery[Any]] = []
+        chunks: list[Chunk] = []
         for interval, work in works.items():
-            interval.settled(work, built.bucket)
+            interval.settled(work)
             if work.given_up and interval.source_task is not None:
                 interval.source_task.acknowledged()  # these rows have no reader that acknowledges them
+            interval.workload.records += work.count
             if work.items:
-                interval.workload.records += len(work.items)
                 ids = [item.id for item in work.items if type(item) is Delivery]
                 acknowledged += interval.dedup.landed(ids)
+            for chunk in work.chunks:
+                interval.dedup.chunk_landed(chunk)
+            chunks += work.chunks
         self._env.processed += commit.count
-        exchange.acknowledge(acknowledged)
-        exchange.send(productions)
+        exchange.acknowledge(acknowledged, chunks)
+        exchange.send_chunks(productions)
         if built.dead_letters:
             self._letters.add(built.dead_letters)
         for interval, work in works.items():
@@ -238,15 +271,17 @@ class Committer:
 
     def _still_held(
         self, commit: OpenCommit, built: Commit
-    ) -> tuple[dict[Interval, IntervalWork], list[Delivery[Any]]]:
+    ) -> tuple[dict[Interval, IntervalWork], list[Chunk]]:
         """The parts of a durable commit that belong to intervals still held here, and their productions.
 
         For an interval that is gone, its next owner publishes the durable watermark and sends the
         durable productions.
         """
-        works, productions = commit.works, built.productions
+        assert isinstance(built.productions, Chunks)
+        works, productions = commit.works, built.productions.chunks
         if commit.sent_once:
-            productions = sorted([*productions, *commit.sent_once], key=attrgetter("log", "seq"))
+            together = [*productions, *commit.sent_once]
+            productions = sorted(together, key=lambda chunk: (chunk.log, chunk.numbers[0]))
         if any(interval.ownership is not Ownership.HELD for interval in works):
             works = {i: work for i, work in works.items() if i.ownership is Ownership.HELD}
             productions = [p for p in productions if p.log in self._exchange.logs]

@@ -10,18 +10,20 @@ run again *apart*, each in a separate task.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 
-from millwheel.context import Context, Effects, TimerIdentity
+from millwheel.chunk import Chunk
+from millwheel.context import Context, Effects, EffectsMark, TimerIdentity
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.broadcast_tables import BroadcastTable
 from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.key_state import CapturedStates, KeyState, encode_all, record_all
 from millwheel.runtime.interval.map_entries import Change
+from millwheel.runtime.interval.routing import address_all
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.user_code import Process, context_of, lineage_of, process_of
 from millwheel.runtime.process.late_use import LateUses
@@ -30,11 +32,64 @@ from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 Group = tuple[KeyState, list[Item]]
 """The state of a key, and the key's items to run, in order."""
 
+ChunkGroup = tuple[KeyState, list[int]]
+"""The state of a key, and the places of the key's records in a chunk, in order."""
+
+_RAN: Any = object()
+"""Stands for the end of a call."""
+
 Finish = Callable[[Interval, KeyState, list[Item], Effects, list[Change]], None]
 """Takes the effects and changes of state of a key's items; the effects are empty afterwards."""
 
 SOONER_TIMERS = 256
 """Most timers that user code has just set and that fire at once, between two due timers of a key."""
+
+
+class Waiting:
+    """A call of user code that waits for a future: awaiting it continues the call."""
+
+    __slots__ = ("_awaited", "_call")
+
+    def __init__(self, call: Generator[Any, Any, None], awaited: Any) -> None:
+        self._call = call
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        call, awaited = self._call, self._awaited
+        while True:
+            try:
+                yield awaited
+            except GeneratorExit:
+                call.close()
+                raise
+            except BaseException as error:
+                try:
+                    awaited = call.throw(error)
+                except StopIteration:
+                    return
+            else:
+                awaited = next(call, _RAN)
+                if awaited is _RAN:
+                    return
+
+
+Begun = tuple[int, Waiting]
+"""The number of a key's items that have begun, and the call of the last of them."""
+
+
+class Stop(NamedTuple):
+    """Why and where the run of a chunk has stopped."""
+
+    done: int
+    """Number of keys before the one that stopped it."""
+    productions: int
+    """Number of productions of these keys."""
+    mark: EffectsMark | None
+    """The end of their other effects."""
+    begun: int
+    """Number of records of that key that have begun."""
+    waiting: Waiting | None
+    """The call that waits; None: it has raised."""
 
 
 class Execution:
@@ -45,6 +100,7 @@ class Execution:
     Args:
         late_uses: ends contexts that user code still holds after their call.
         apart: run each item in a separate task, so that it cannot cancel another one.
+        carefully: run items one by one, since one of them has failed.
         wrap: puts code around the user code of weak computations (tests).
     """
 
@@ -52,6 +108,7 @@ class Execution:
         "_alone",
         "_apart",
         "_context",
+        "_held",
         "_interval",
         "_late_uses",
         "_lineage",
@@ -69,6 +126,7 @@ class Execution:
         late_uses: LateUses,
         *,
         apart: bool = False,
+        carefully: bool = False,
         wrap: Wrap | None = None,
     ) -> None:
         node = interval.step.node
@@ -85,8 +143,12 @@ class Execution:
         self._wrap = wrap
         assert node.layout is not None
         self._apart = apart
-        self._alone = apart or (wrap is not None and node.is_weak and not node.layout.stateless)
+        self._alone = (
+            apart or carefully or (wrap is not None and node.is_weak and not node.layout.stateless)
+        )
         """Whether items run one by one, so that the state before each is known."""
+        self._held: int
+        """Number of references to a context that no user code has kept."""
         self.group: Group
         """The group that `run_all` is running, or has run last."""
         self._process = self._process_of_records()
@@ -103,7 +165,64 @@ class Execution:
         self._late_uses.end(ended)
         return context
 
-    async def run_all(self, groups: deque[Group], finish: Finish, clock: Callable[[], int]) -> None:
+    def run_chunk(self, chunk: Chunk, groups: list[ChunkGroup], now: int) -> Stop | None:
+        """Run the records of a chunk, key after key, until one waits or raises.
+
+        Nothing else runs meanwhile, so all keys see the same times, and effects need no key of their own
+        until the run stops.
+
+        Raises:
+            BaseException: an error of the engine (`is_ours`).
+        """
+        interval, context, effects, process = (
+            self._interval,
+            self._context,
+            self.effects,
+            self._process,
+        )
+        watermarks, stream = interval.watermarks, chunk.stream
+        context._now, context._watermark, context._promised = (
+            now,
+            watermarks.input,
+            watermarks.promised,
+        )
+        values, micros = chunk.values, chunk.micros
+        effects.together = True
+        held = self._held = getrefcount(context)
+        produced = effects.produced
+        done = start = 0
+        mark = None
+        try:
+            for done, (state, places) in enumerate(groups):
+                context._cell, key = state, state.key
+                start, mark = len(produced), effects.mark() if effects.has_others else None
+                for place in places:
+                    context._micros = at = micros[place]
+                    call = process(Record(key, values[place], at, stream), context).__await__()
+                    awaited = next(call, _RAN)
+                    if awaited is not _RAN:
+                        begun = places.index(place) + 1
+                        return Stop(done, start, mark, begun, Waiting(call, awaited))
+                    if getrefcount(context) != held:
+                        context = self._renew_context()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if is_ours(error):
+                raise_ours(error)
+            self._renew_context()
+            return Stop(done, start, mark, 0, None)
+        finally:
+            effects.together = False
+        return None
+
+    async def run_all(
+        self,
+        groups: deque[Group],
+        finish: Finish,
+        clock: Callable[[], int],
+        begun: Begun | None = None,
+    ) -> None:
         """Run the items of key after key, with the items that arrive for a key while it runs.
 
         Each key sees the input watermark as it is when the key's turn comes. The interval's promise may
@@ -115,6 +234,7 @@ class Execution:
         Args:
             groups: the groups that are left; other tasks may take from it while user code waits.
             clock: returns the wall time, in microseconds.
+            begun: what the first key has begun already.
 
         Raises:
             UserCodeError: an item failed for good, and its computation has ``on_error="fail"``.
@@ -141,7 +261,15 @@ class Execution:
                     context._watermark, context._promised = watermark, watermarks.promised
                     process = self._process
                     try:
-                        for item in items:
+                        left = items
+                        if begun is not None:
+                            left, call, begun = items[begun[0] :], begun[1], None
+                            await call
+                            address_all(effects)  # for what it has produced before it waited
+                            held = self._held
+                            if getrefcount(context) != held:
+                                context = self._renew_context()
+                        for item in left:
                             if type(item) is Delivery:
                                 context._micros = item.micros
                                 await process(item, context)
@@ -294,6 +422,34 @@ class Execution:
                 break
         self.effects.take(total)
         return list(changes.items())
+
+
+def seal(interval: Interval, groups: list[ChunkGroup], effects: Effects) -> CapturedStates | None:
+    """Give the productions of some keys of a chunk their addresses, and capture the changes of state.
+
+    Returns:
+        None: a production or a state cannot be stored. The effects and changes are dropped: to find the
+        record at fault, the keys must run one by one.
+    """
+    if not groups:
+        return CapturedStates([], [], [])
+    states = [state for state, _ in groups]
+    try:
+        address_all(effects)
+        encoded = encode_all(states)
+    except BaseException as error:
+        if is_ours(error):
+            raise_ours(error)
+        drop(groups, effects)
+        return None
+    return record_all(states, encoded, interval.commits.n + 1)
+
+
+def drop(groups: list[ChunkGroup], effects: Effects) -> None:
+    """Drop effects, and changes of state that are not captured."""
+    for state, _ in groups:
+        state.revert()
+    effects.clear()
 
 
 def _soonest_before(

@@ -48,7 +48,7 @@ class Lane:
         self._intervals = LaneIntervals()
         self.commits = OpenCommits(env)
         self.letters = DeadLetterLog(env.log, env.clock, exchange.steps)
-        self.tasks = WorkerTasks(env, self.commits.add, self._task_ended)
+        self.tasks = WorkerTasks(env, self.commits.add, self.commits.add_run, self._task_ended)
         self.sorter = Sorter(env, exchange, buckets)
         self.runner = Runner(env, exchange, self._intervals, self.commits, self.sorter, self.tasks)
         self.committer = Committer(
@@ -61,6 +61,7 @@ class Lane:
             self.commits,
             self.runner,
         )
+        self.runner.on_full = self.committer.build_early
         self._timer = CommitTimer(env.settings, self.commits.wanted)
         self.wake = self.runner.wake
         self._is_suspended = False
@@ -143,7 +144,7 @@ class Lane:
             interval is self.runner.sorting
             or interval.backlog
             or interval.dirty
-            or interval in commits.open.works
+            or commits.holds(interval)
             or interval in self.committer.on_wire
             or interval.mode.is_busy
         ):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
 
+from millwheel.chunk import Chunk
 from millwheel.context import Effects
-from millwheel.model import Delivery, Firing
+from millwheel.model import Firing
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.key_state import CapturedStates, KeyState
 from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.store.port import Commit
 
 
 class OpenCommit:
@@ -22,13 +23,13 @@ class OpenCommit:
 
     def __init__(self) -> None:
         self.works: dict[Interval, IntervalWork] = {}
-        self.sent_once: list[Delivery[Any]] = []
+        self.sent_once: list[Chunk] = []
         """Productions that are stored nowhere, and sent once, when the commit is durable."""
 
     @property
     def count(self) -> int:
         """Number of items."""
-        return sum(len(work.items) for work in self.works.values())
+        return sum(work.count for work in self.works.values())
 
     @property
     def size(self) -> int:
@@ -41,6 +42,13 @@ class OpenCommit:
         if found is None:
             found = self.works[interval] = IntervalWork()
         return found
+
+    def take_apart(self) -> None:
+        """Take all chunks apart, so that records can run one by one."""
+        for interval, work in self.works.items():
+            for chunk in work.chunks:
+                work.items += interval.dedup.take_apart(chunk)
+            work.chunks.clear()
 
     def items(self) -> list[tuple[Interval, Item]]:
         """The items that can run apart, by interval, in the order in which they ran. Members of a
@@ -59,6 +67,8 @@ class OpenCommits:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self.open = OpenCommit()
+        self.early: tuple[OpenCommit, Commit] | None = None
+        """A full commit, built while the one before it is on the wire."""
         self._isolated: deque[OpenCommit] = deque()
         """Commits to make separately because a shared commit was refused."""
         self.wanted = asyncio.Event()
@@ -109,43 +119,70 @@ class OpenCommits:
         if effects.held:
             interval.watermarks.release += effects.held
             effects.held.clear()
-        work = self.open.works.get(interval)
-        if work is None:
-            work = self.work(interval)
+        work = self.open.works.get(interval) or self.work(interval)
         work.items += items
         if interval.timers.firings:
             for item in items:
                 if type(item) is Firing:
                     interval.timers.fired(item)
-        if effects.timers:
-            _set_timers(interval, effects)
-        size = effects.size
         if changes:
             n = interval.commits.n + 1
             if state.n != n:
                 state.carry(changes, n)
-            key_text, slot, states = state.key_text, state.slot, work.states
-            for entry, encoded in changes:
-                states[(key_text, entry)] = (slot, encoded)
-                size += 64 if encoded is None else 64 + len(encoded)
-        interval.workload.decided_bytes += size
-        effects.size = size
-        work.effects.take(effects)
+            _change(work, effects, state, changes)
+        _take(interval, work, effects)
+
+    def add_run(
+        self,
+        interval: Interval,
+        ran: Chunk | list[Item],
+        effects: Effects,
+        captured: CapturedStates,
+    ) -> None:
+        """Put the effects and changes of a chunk, or of some of its records, into the open commit;
+        `effects` are empty afterwards."""
+        work = self.open.works.get(interval) or self.work(interval)
+        if isinstance(ran, Chunk):
+            work.chunks.append(ran)
+        else:
+            work.items += ran
+        if effects.held:
+            interval.watermarks.release += effects.held
+            effects.held.clear()
+        work.states.update(zip(captured.states, captured.values, strict=True))
+        effects.size += 64 * len(captured.states) + sum(map(len, filter(None, captured.values)))
+        for state, changed in captured.others:
+            _change(work, effects, state, changed)
+        _take(interval, work, effects)
 
     # -- the committer takes it out -------------------------------------------------------
 
     def has_any(self, intervals: list[Interval]) -> bool:
         """Whether there is anything to store: finished work, or changes of intervals."""
-        return (
-            bool(self.open.works)
-            or bool(self._isolated)
-            or any(interval.dirty for interval in intervals)
-        )
+        return not self.is_empty or any(interval.dirty for interval in intervals)
 
     @property
     def is_empty(self) -> bool:
         """Whether no finished work waits."""
-        return not (self.open.works or self._isolated)
+        return not (self.open.works or self._isolated or self.early)
+
+    def holds(self, interval: Interval) -> bool:
+        """Whether finished work of an interval waits."""
+        return interval in self.open.works or (
+            self.early is not None and interval in self.early[0].works
+        )
+
+    def take_early(self) -> tuple[OpenCommit, Commit] | None:
+        """Take the commit that is built already, if there is one."""
+        early, self.early = self.early, None
+        if early is not None:
+            self.wanted.set()  # for what has run since it was built
+        return early
+
+    @property
+    def has_isolated(self) -> bool:
+        """Whether a commit waits that must not be shared."""
+        return bool(self._isolated)
 
     def close(self, intervals: list[Interval]) -> OpenCommit | None:
         """Take the next commit: an isolated one, or the open one with all changes of intervals; None:
@@ -165,6 +202,7 @@ class OpenCommits:
     def drop(self) -> None:
         """Drop all finished work that is not committed."""
         self.open = OpenCommit()
+        self.early = None
         self._isolated.clear()
 
     # -- waiting for work to end ---------------------------------------------------------------
@@ -177,6 +215,22 @@ class OpenCommits:
         """Wake tasks that wait for an interval to drain: some work has ended."""
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()
+
+
+def _change(work: IntervalWork, effects: Effects, state: KeyState, changes: list[Change]) -> None:
+    for entry, encoded in changes:
+        if entry:
+            work.entries[(state.key_text, entry)] = (state.slot, encoded)
+        else:
+            work.states[state] = encoded
+        effects.size += 64 if encoded is None else 64 + len(encoded)
+
+
+def _take(interval: Interval, work: IntervalWork, effects: Effects) -> None:
+    if effects.timers:
+        _set_timers(interval, effects)
+    interval.workload.decided_bytes += effects.size
+    work.effects.take(effects)
 
 
 def _set_timers(interval: Interval, effects: Effects) -> None:

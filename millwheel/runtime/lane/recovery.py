@@ -151,6 +151,7 @@ class Recovery:
         self._env.log.warning("commit_failed", error=str(error))
         if not isinstance(error, (StatementError, Fenced)):
             error = await self._wait_after(error, names_of(failed))
+        failed.take_apart()
         suspects = failed.items() if isinstance(error, StatementError) else []
         if isinstance(error, StatementError):
             for interval, work in failed.works.items():
@@ -356,7 +357,7 @@ class Recovery:
                 rest = self._still_here(rest)
                 for interval in dict.fromkeys(interval for interval, _ in rest):
                     records = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
-                    interval.intake.extendleft(reversed(records))
+                    interval.intake.put_first(records)
                 return
 
     async def _refused(
@@ -407,7 +408,9 @@ def names_of(bundle: OpenCommit) -> list[Name]:
     found: list[Name] = []
     for interval, work in bundle.works.items():
         found += [name_of_item(item) for item in work.items]
-        if not work.items:
+        for chunk in work.chunks:
+            found += chunk.ids()
+        if not work.count:
             found.append(interval.id)
     return found
 

@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
+from millwheel.chunk import Chunk
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.execution import Group
 from millwheel.runtime.lane.lane_intervals import LaneIntervals
 from millwheel.runtime.lane.open_commit import OpenCommits
 from millwheel.runtime.lane.sorting import Sorter
-from millwheel.runtime.lane.worker_tasks import WorkerTasks
+from millwheel.runtime.lane.worker_tasks import ChunkWork, WorkerTasks
 from millwheel.runtime.process.state_table import next_state
 from millwheel.runtime.process.tasks import end
 
@@ -85,6 +88,8 @@ class Runner:
         self._sorter = sorter
         self._tasks = tasks
         self.state = Running.STOPPED
+        self.on_full: Callable[[], None]
+        """Called when the open commit is full."""
         self.wake = exchange.wake
         """Set when there may be something to run: records, due timers, credits, room in the commit."""
         self._task: asyncio.Task[None] | None = None
@@ -158,26 +163,41 @@ class Runner:
                 continue
             await self._process(*taken)
 
-    async def _process(self, interval: Interval, items: list[Item]) -> None:
-        """Look up a chunk of an interval, and run its new items."""
+    async def _process(self, interval: Interval, taken: Chunk | list[Item]) -> None:
+        """Look up what was taken from an interval, and run what is new."""
         self._change("took")
-        interval.workload.sample(items)
-        self.sorting, interval.dedup.sorting = interval, items
-        try:
-            groups = await self._sorter.sort(interval, items, self._paused.set)
-        finally:
-            self.sorting, interval.dedup.sorting = None, ()
-        if groups:
+        work = await self._sort(interval, taken)
+        if work:
             self._change("sorted")
             interval.workload.chunk_begins()
-            await self._tasks.run(interval, groups)
-            interval.workload.chunk_ran(len(items))
+            await self._tasks.run(interval, work)
+            interval.workload.chunk_ran(len(taken))
             self._change("ran")
         else:
             self._change("all were seen")
             if interval.leaving:
                 self._commits.announce()
         self._paused.set()
+
+    async def _sort(
+        self, interval: Interval, taken: Chunk | list[Item]
+    ) -> ChunkWork | deque[Group]:
+        self.sorting = interval
+        try:
+            if isinstance(taken, Chunk):
+                interval.workload.sample(taken.slots)
+                if interval.takes_chunks:
+                    groups = await self._sorter.sort_chunk(interval, taken, self._paused.set)
+                    if groups is not None:
+                        return taken, groups
+                items: list[Item] = list(taken.apart())
+            else:
+                items = taken
+                interval.workload.sample([item.slot for item in items])
+            interval.dedup.sorting = items
+            return await self._sorter.sort(interval, items, self._paused.set)
+        finally:
+            self.sorting, interval.dedup.sorting = None, ()
 
     async def _rest(self, now: int) -> None:
         """Wait until there may be work."""
@@ -231,8 +251,10 @@ class Runner:
 
     # -- taking -------------------------------------------------------------------
 
-    def _take(self, now: int) -> tuple[Interval, list[Item]] | None:
+    def _take(self, now: int) -> tuple[Interval, Chunk | list[Item]] | None:
         """Take some work of an interval that has any; timers due at `now` come before records."""
+        if self._commits.is_full:
+            self.on_full()
         if self._commits.is_full or self._tasks.is_full:
             return None
         for interval in self._in_turn():
@@ -256,16 +278,17 @@ class Runner:
             self.wake.set()  # stored timers have come due: they are read before records run
         return None
 
-    def _take_records(self, interval: Interval, chunk: int) -> list[Item]:
+    def _take_records(self, interval: Interval, most: int) -> Chunk | list[Item]:
         """Take records from the head of an interval's queue."""
         intake = interval.intake
         queued = len(intake)
-        count = min(queued, chunk)
+        taken = intake.take(most)
+        count = len(taken)
         states = interval.states
         states.looked_ahead = max(0, states.looked_ahead - count)
         if queued - count < self._env.settings.max_unacked_records <= queued:
             self._exchange.made_room(interval.step)
-        return [intake.popleft() for _ in range(count)]
+        return taken  # type: ignore[return-value]
 
     def _in_turn(self) -> Sequence[Interval]:
         """The intervals in the order in which they are asked for work.

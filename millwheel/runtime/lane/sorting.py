@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
+from millwheel.chunk import Chunk
 from millwheel.codec import shown
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.environment import Environment
@@ -15,7 +15,7 @@ from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.work import Item
-from millwheel.runtime.lane.execution import Group
+from millwheel.runtime.lane.execution import ChunkGroup, Group
 
 LOADED_AHEAD = 1000
 """Most queued records for which states are prefetched when missing states are loaded."""
@@ -33,6 +33,42 @@ class Sorter:
         self._buckets = buckets
         self._logged_changed: set[str] = set()
         """Computations for which `weak_changed` was logged."""
+
+    async def sort_chunk(
+        self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]
+    ) -> list[ChunkGroup] | None:
+        """Group the records of a chunk by key, if all of them are new and no key of them is running.
+
+        Args:
+            on_wait: called before the store is asked.
+
+        Returns:
+            None: the chunk is not in flight, and its records must be sorted one by one.
+        """
+        by_key: dict[bytes, list[int]] = {}
+        for place, key_text in enumerate(chunk.key_texts):
+            same = by_key.get(key_text)
+            if same is None:
+                by_key[key_text] = [place]
+            else:
+                same.append(place)
+        if interval.backlog and not interval.backlog.keys().isdisjoint(by_key):
+            return None
+        if self._env.is_shared and not self._knows_bucket(chunk):
+            try:
+                await self._env.patiently(self._buckets.load)
+            except BaseException:
+                interval.intake.put_first([chunk])  # it is in no other place
+                raise
+        if not interval.dedup.admit(chunk):
+            return None
+        interval.backlog.update(dict.fromkeys(by_key))
+        states = interval.states.get_all(chunk, by_key)
+        missing = [state for state in states if not state.loaded]
+        if missing:
+            on_wait()
+            await self.load(interval, missing)
+        return list(zip(states, by_key.values(), strict=True))
 
     async def sort(
         self, interval: Interval, items: list[Item], on_wait: Callable[[], None]
@@ -68,7 +104,7 @@ class Sorter:
             try:
                 await self._see_buckets(deliveries)
             except BaseException:
-                interval.intake.extendleft(reversed(deliveries))  # they are in no other place
+                interval.intake.put_first(deliveries)  # they are in no other place
                 raise
         candidates, maybe, seen = dedup.sort(deliveries)
         if seen:
@@ -87,15 +123,19 @@ class Sorter:
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
         """Load the buckets if that of a record from another worker is not known for certain (decision
         24)."""
-        buckets = self._buckets
-        for delivery in deliveries:
-            if delivery.origin:
-                known = buckets.sources.knows(delivery.origin, delivery.stamp)
-            else:
-                known = buckets.covers(delivery.stamp)
-            if not known:
-                await self._env.patiently(buckets.load)
-                return
+        if not all(map(self._knows_bucket, deliveries)):
+            await self._env.patiently(self._buckets.load)
+
+    def _knows_bucket(self, item: Chunk | Delivery[Any]) -> bool:
+        if not item.origin:
+            return self._buckets.covers(item.stamp)
+        first, last = (
+            (item.numbers[0], item.numbers[-1])
+            if isinstance(item, Chunk)
+            else (item.stamp, item.stamp)
+        )
+        knows = self._buckets.sources.knows
+        return knows(item.origin, first) and knows(item.origin, last)
 
     def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
         """Drop copies of durable records: only acknowledge them."""
@@ -146,10 +186,10 @@ class Sorter:
             return []
         most = min(LOADED_AHEAD, self._env.settings.cache_bytes // AHEAD_SHARE // size)
         found: list[KeyState] = []
-        for item in islice(interval.intake, interval.states.looked_ahead, most):
-            if item.key_text not in known:
-                known.add(item.key_text)
-                state = interval.state_of(item.key, item.key_text, item.slot)
+        for key, key_text, slot in interval.intake.places(interval.states.looked_ahead, most):
+            if key_text not in known:
+                known.add(key_text)
+                state = interval.state_of(key, key_text, slot)
                 if not state.loaded:
                     found.append(state)
         interval.states.looked_ahead = max(

@@ -8,11 +8,32 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+from millwheel.chunk import Chunk
+from millwheel.context import Effects
+from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.lane.execution import Execution, Finish, Group
+from millwheel.runtime.interval.key_state import CapturedStates
+from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.execution import (
+    Begun,
+    ChunkGroup,
+    Execution,
+    Finish,
+    Group,
+    Stop,
+    drop,
+    seal,
+)
 from millwheel.runtime.process.load import measured
 from millwheel.runtime.process.tasks import end, failure_of
+
+ChunkWork = tuple[Chunk, list[ChunkGroup]]
+"""A chunk in flight, and its records by key."""
+
+FinishRun = Callable[[Interval, "Chunk | list[Item]", Effects, CapturedStates], None]
+"""Takes the effects and changes of state of a chunk, or of some of its records; the effects are empty
+afterwards."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 """Makes a coroutine that runs user code."""
@@ -23,12 +44,20 @@ class WorkerTasks:
 
     Args:
         finish: takes the effects and changes of state of a key's items.
+        finish_run: takes those of a chunk, or of some of its records.
         on_end: called when a task has ended.
     """
 
-    def __init__(self, env: Environment, finish: Finish, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        finish: Finish,
+        finish_run: FinishRun,
+        on_end: Callable[[], None],
+    ) -> None:
         self._env = env
         self._finish = finish
+        self._finish_run = finish_run
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
         self._runner: asyncio.Task[None] | None = None
@@ -58,10 +87,13 @@ class WorkerTasks:
         self._tasks.clear()
         self._ran.set()
 
-    async def run(self, interval: Interval, groups: deque[Group]) -> None:
+    async def run(self, interval: Interval, work: ChunkWork | deque[Group]) -> None:
         """Run all groups; a group that waits in user code keeps its task, and another task runs the rest."""
         self._ran.clear()
-        self._start(interval, groups)
+        if isinstance(work, tuple):
+            self.run_apart(interval, partial(self._work_on_chunk, interval, *work))
+        else:
+            self._start(interval, work)
         await self._ran.wait()
 
     def run_apart(self, interval: Interval, work: Work) -> None:
@@ -70,10 +102,70 @@ class WorkerTasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def execution(self, interval: Interval, *, apart: bool) -> Execution:
+    def execution(
+        self, interval: Interval, *, apart: bool = False, carefully: bool = False
+    ) -> Execution:
         """Make an execution of an interval's code, for use by one task."""
-        wrap = self._env.options.wrap_weak
-        return Execution(interval, self._env.late_uses, apart=apart, wrap=wrap)
+        wrap, late_uses = self._env.options.wrap_weak, self._env.late_uses
+        return Execution(interval, late_uses, apart=apart, carefully=carefully, wrap=wrap)
+
+    # -- a chunk --------------------------------------------------------------------------
+
+    async def _work_on_chunk(
+        self, interval: Interval, chunk: Chunk, groups: list[ChunkGroup]
+    ) -> None:
+        """Run a chunk as a whole; if it stops, or its effects cannot be stored, take it apart."""
+        execution = self.execution(interval)
+        stop = execution.run_chunk(chunk, groups, self._env.now())
+        effects = execution.effects
+        if stop is None and (captured := seal(interval, groups, effects)) is not None:
+            _let_go(interval, groups)
+            self._finish_run(interval, chunk, effects, captured)
+            self._ran.set()
+            return
+        records = interval.dedup.take_apart(chunk)
+        singly: list[Group] = [
+            (state, [records[place] for place in places]) for state, places in groups
+        ]
+        if stop is None:
+            _renew(interval, singly)
+            await self._work(interval, deque(singly), apart=False)
+        else:
+            await self._work_on_rest(interval, execution, stop, groups, singly)
+
+    async def _work_on_rest(
+        self,
+        interval: Interval,
+        execution: Execution,
+        stop: Stop,
+        groups: list[ChunkGroup],
+        singly: list[Group],
+    ) -> None:
+        """Finish the keys of a chunk that have run, let the one that has stopped continue here or run
+        again, and run the others in another task."""
+        ran, stopped, rest = singly[: stop.done], singly[stop.done], singly[stop.done + 1 :]
+        effects = execution.effects.split(stop.productions, stop.mark, stopped[0].key_text)
+        captured = seal(interval, groups[: stop.done], effects)
+        if captured is None:
+            _renew(interval, ran)
+            rest = ran + rest
+        elif ran:
+            _let_go(interval, groups[: stop.done])
+            items = [item for _, items in ran for item in items]
+            self._finish_run(interval, items, effects, captured)
+        if rest:
+            self._start(interval, deque(rest))
+        else:
+            self._ran.set()
+        begun = None
+        if stop.waiting is not None:
+            begun = stop.begun, stop.waiting
+        else:
+            drop([groups[stop.done]], execution.effects)
+            execution = self.execution(interval, carefully=True)
+        await self._run(interval, execution, deque([stopped]), begun)
+
+    # -- records and timers one by one ----------------------------------------------------
 
     def _start(self, interval: Interval, groups: deque[Group], *, apart: bool = False) -> None:
         self.run_apart(interval, partial(self._work, interval, groups, apart=apart))
@@ -85,9 +177,17 @@ class WorkerTasks:
         not suspend. If it does, the callback below finds groups left and starts a new task.
         """
         asyncio.get_running_loop().call_soon(self._take_over, interval, groups)
-        execution = self.execution(interval, apart=apart)
+        await self._run(interval, self.execution(interval, apart=apart), groups)
+
+    async def _run(
+        self,
+        interval: Interval,
+        execution: Execution,
+        groups: deque[Group],
+        begun: Begun | None = None,
+    ) -> None:
         try:
-            await execution.run_all(groups, self._finish, self._env.now)
+            await execution.run_all(groups, self._finish, self._env.now, begun)
         except asyncio.CancelledError:
             # Cancelled neither by `end` nor with all tasks of the loop: user code has cancelled its own
             # task, which is an error.
@@ -105,3 +205,21 @@ class WorkerTasks:
         self._tasks.discard(task)
         self._env.fail(failure_of(task))
         self._on_end()
+
+
+def _let_go(interval: Interval, groups: list[ChunkGroup]) -> None:
+    """Note that keys do not run any more; while a chunk ran, no item has arrived for them."""
+    backlog = interval.backlog
+    if len(backlog) == len(groups):
+        backlog.clear()
+    else:
+        for state, _ in groups:
+            del backlog[state.key_text]
+
+
+def _renew(interval: Interval, groups: list[Group]) -> None:
+    """Restore the values of records that will run again."""
+    for _, items in groups:
+        for item in items:
+            if isinstance(item, Delivery):
+                interval.step.renew(item)

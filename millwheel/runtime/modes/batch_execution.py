@@ -20,6 +20,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
+from millwheel.state import UNKNOWN
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Stateless:
     key: Key
     key_text: bytes
     slot: int
+    opened: Any = UNKNOWN
 
     def open_state(self) -> NoReturn:
         raise InvariantBroken("a bundle has no state")

@@ -77,7 +77,7 @@ class Tree(Weak):
         dedup = interval.dedup
         copies = [copy for item in passed for copy in dedup.take_out(item.id)[1:]]
         if copies:
-            interval.intake.extendleft(reversed(copies))
+            interval.intake.put_first(copies)
         interval.workload.records += len(passed)
         self._env.processed += len(passed)
         interval.touch(urgent=False)

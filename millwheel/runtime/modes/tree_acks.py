@@ -193,7 +193,7 @@ class TreeAcks(Service):
         """The negative tokens of all unacknowledged deliveries that this worker holds."""
         for receiver in self._receivers:
             for interval in self._exchange.of(receiver):
-                yield from (d.log for d in interval.intake if d.log < 0)
+                yield from (d.log for d in interval.intake.singles() if d.log < 0)
                 yield from (d.log for d in interval.dedup.held() if d.log < 0)
                 for item in interval.dedup.sorting:
                     if type(item) is Delivery and item.log < 0:
@@ -208,7 +208,7 @@ class TreeAcks(Service):
             copies = interval.dedup.take_out(root.cause.id)
             for copy in copies:
                 interval.step.renew(copy)
-            interval.intake.extendleft(reversed(copies))
+            interval.intake.put_first(copies)
             interval.touch(urgent=False)
             interval.wake()
 

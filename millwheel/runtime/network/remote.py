@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from millwheel.chunk import Chunk
 from millwheel.model import Delivery
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.network.wire_stream import Outgoing
@@ -81,13 +82,17 @@ class Remote:
             taken.append(self.loose.popleft())
         return taken
 
-    def append(self, delivery: Delivery[Any]) -> None:
+    def append(self, item: Chunk | Delivery[Any]) -> None:
+        """Add a chunk or a record."""
+        for delivery in item.apart() if isinstance(item, Chunk) else (item,):
+            self._append(delivery)
+
+    def _append(self, delivery: Delivery[Any]) -> None:
         """Add a record.
 
-        Its size on the wire must be known, so a source's row is encoded here if it was sent to an
-        interval of this worker before.
+        A source's row is encoded here: its source may have given JSON in another form.
         """
-        if not delivery.encoded:
+        if not delivery.encoded or delivery.log == delivery.origin:
             delivery.encoded = self._sender.encode(delivery)
             delivery.size = len(delivery.encoded)
         if delivery.log < 0:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from millwheel.chunk import Chunk
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
@@ -46,11 +47,11 @@ class RemovedStep:
         self.slots = (0, step.slots)
         self.intake = self
 
-    def append(self, delivery: Delivery[Any]) -> None:
-        """Add a record; it is acknowledged after its sender has noted that it was sent."""
+    def append(self, item: Chunk | Delivery[Any]) -> None:
+        """Add a chunk or a record; it is acknowledged after its sender has noted that it was sent."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._acknowledge)
-        self._arrived.append(delivery)
+        self._arrived += item.apart() if isinstance(item, Chunk) else (item,)
 
     def _acknowledge(self) -> None:
         arrived, self._arrived = self._arrived, []

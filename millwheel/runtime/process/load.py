@@ -70,13 +70,6 @@ FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
 an interval or shorten a chunk."""
 
 
-class Slotted(Protocol):
-    """A record or a due timer."""
-
-    @property
-    def slot(self) -> int: ...
-
-
 class Workload:
     """The work for one interval since its figures were last taken, with a histogram of its slots."""
 
@@ -113,11 +106,11 @@ class Workload:
         self._record_bytes = 0.0
         """Mean bytes of effects of a record in the latest chunk."""
 
-    def sample(self, items: Sequence[Slotted]) -> None:
+    def sample(self, slots: Sequence[int]) -> None:
         """Count one record in `SAMPLED` of a chunk; the counting continues across chunks."""
-        place, count = self._skip, len(items)
+        place, count = self._skip, len(slots)
         while place < count:
-            self._bars[(items[place].slot - self._first) // self._width] += 1.0
+            self._bars[(slots[place] - self._first) // self._width] += 1.0
             place += SAMPLED
         self._skip = place - count
 

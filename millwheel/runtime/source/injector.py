@@ -32,7 +32,7 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.row_sender import RowSender
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.runtime.source.source_time import SourceTime
-from millwheel.sources import Lag, Partition, Reader, Row
+from millwheel.sources import Lag, Partition, Reader, Row, Rows
 
 
 class Injector(SourceTask):
@@ -286,6 +286,9 @@ class Injector(SourceTask):
         Raises:
             UserCodeError: there is such a row.
         """
+        if isinstance(rows, Rows) and rows.are_columns and rows.offset > self._last_number:
+            self._last_number = rows.offset + len(rows) - 1
+            return
         numbers = [self._last_number, *(row.offset for row in rows)]
         self._last_number = numbers[-1]
         if any(map(ge, numbers, islice(numbers, 1, None))):
@@ -359,6 +362,9 @@ class Injector(SourceTask):
 
 def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
     """The numbers of rows as runs without gaps: (first, last)."""
+    if isinstance(rows, Rows) and rows.are_columns:
+        yield rows.offset, rows.offset + len(rows) - 1
+        return
     first, last = rows[0].offset, rows[-1].offset
     if last - first + 1 == len(rows):
         yield first, last

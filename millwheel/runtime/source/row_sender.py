@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
 from typing import Any
 
+from millwheel.chunk import ASSUMED_ROW_BYTES, Chunk
 from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
 from millwheel.context import BAD_ROWS
 from millwheel.errors import InputError, MillwheelError
-from millwheel.model import MAX_TIME, MIN_TIME, Delivery, event_micros, record_id, to_micros
+from millwheel.model import (
+    MAX_TIME,
+    MIN_TIME,
+    Delivery,
+    all_event_micros,
+    event_micros,
+    record_id,
+    to_micros,
+)
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import NOBODY, Destination, StreamReader
+from millwheel.runtime.interval.routing import Destination, StreamReader
 from millwheel.runtime.source.source_time import SourceTime
-from millwheel.sources import Partition, Row
+from millwheel.sources import Partition, Row, Rows
 from millwheel.store.port import DeadLetter
-
-ASSUMED_ROW_BYTES = 256
-"""Size of a row in the credits if its value is not encoded here: its reader is on this worker, and cannot
-change the value."""
 
 
 class RowSender:
@@ -36,96 +42,140 @@ class RowSender:
         self._injection = node.injection
         self._stream = node.writes[0]
         self._route = interval.step.routes[self._stream.name]
-        readers = self._route.readers
-        simple = len(readers) == 1 and env.options.inject_copies == 1
-        self._only_reader = readers[0] if simple and not readers[0].step.node.named else None
+        self._named = any(reader.step.node.named for reader in self._route.readers)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send rows to all readers of the stream, as one batch; bad rows become dead letters.
+        """Send rows to all readers of the stream; bad rows become dead letters.
 
         A row holds the watermark at no less than the source's promise when the row was read: an older row
         is late by declaration, and must not hold the watermark back while it is queued.
         """
-        log, number = self._interval.log, self._interval.log.id
-        route, stream = self._route, self._stream.name
-        reader = self._only_reader
-        time, promised = self._time, self._interval.watermarks.promised
-        seen, lateness = time.seen, time.lateness
-        injection = self._injection
-        timestamp, seen_of, watermark_of = injection.timestamp, injection.seen, injection.watermark
-        encode, check, mutable = route.codec.encode, route.codec.check, route.codec.mutable
-        receiver = reader.step.id if reader is not None else NOBODY
+        if isinstance(rows, Rows) and rows.are_columns:
+            numbers = range(rows.offset, rows.offset + len(rows))
+            if self._send_together(numbers, rows.values, rows.raws):
+                return
+        for plain, run in groupby(rows, key=_is_plain):
+            found = list(run)
+            numbers_, values = [row.offset for row in found], [row.value for row in found]
+            if not (plain and self._send_together(numbers_, values)):
+                self._send_one_by_one(found)
+
+    def _send_together(
+        self, numbers: Sequence[int], values: list[Any], encoded: list[bytes] | None = None
+    ) -> bool:
+        """Send rows as one batch: a chunk to each destination of each reader.
+
+        Returns:
+            False if nothing was sent: the rows must be sent one by one, which finds a bad row.
+        """
+        log, injection, codec = self._interval.log, self._injection, self._route.codec
+        first, end = numbers[0], numbers[-1] + 1
+        if end - first == len(numbers):
+            numbers = range(first, end)
+        readers = self._route.readers
+        if self._named or injection.watermark is not None or first < log.known_end or not readers:
+            return False
+        try:
+            moments = micros = all_event_micros(list(map(injection.timestamp, values)))
+            if injection.seen is not None:
+                moments = all_event_micros(list(map(injection.seen, values)))
+            if encoded is None:
+                encoded = codec.encode_all(values) if codec.mutable else [b""] * len(values)
+            holds = self._holds(micros, moments)
+            parts: list[tuple[Destination, Chunk]] = []
+            for reader in readers:
+                chunk = Chunk(self._stream.name, reader.step.id, source=log.id)
+                chunk.numbers, chunk.micros, chunk.holds = numbers, micros, holds
+                chunk.values = codec.copies(encoded) if parts and codec.mutable else values
+                chunk.encoded = encoded
+                addresses = reader.addresses(values, chunk.stream, numbers)
+                chunk.keys, chunk.key_texts, chunk.slots = addresses
+                parts += reader.step.cut(chunk)
+            for destination, part in parts:
+                if not destination.is_here:
+                    codec.check_all(codec.encode_all(part.values), part.values)
+        except BaseException:
+            return False
+        for destination, part in parts * self._env.options.inject_copies:
+            destination.intake.append(part)
+        if len(readers) > 1:
+            everybody = sum(reader.bit for reader in readers)
+            for number in numbers:
+                log.wait_for_several(number, everybody)
+        self._time.seen = max(self._time.seen, max(moments))
+        if self._interval.watermarks.percentiles:
+            for each in micros:
+                self._time.disorder.see(each)
+        if end - log.next_seq > len(numbers):
+            log.lack(_gaps(numbers, log.next_seq))
+        size = sum(len(text) or ASSUMED_ROW_BYTES for text in encoded)
+        log.sent(end, min(holds), size, holds=holds)
+        return True
+
+    def _holds(self, micros: list[int], moments: list[int]) -> list[int]:
+        """The hold of each row: its timestamp, if the source's watermark is not past it already."""
+        promised, seen = self._interval.watermarks.promised, self._time.seen
+        lateness = self._time.lateness
+        if min(micros) >= max(promised, seen - lateness, max(moments) - lateness):
+            return micros
+        newest = accumulate(moments, max, initial=seen)  # of the rows before each row
+        return [
+            max(each, promised, new - lateness) for each, new in zip(micros, newest, strict=False)
+        ]
+
+    def _send_one_by_one(self, rows: Sequence[Row]) -> None:
+        log, time = self._interval.log, self._time
+        promised = self._interval.watermarks.promised
+        injection, lateness = self._injection, time.lateness
+        keeps_percentiles = bool(self._interval.watermarks.percentiles)
         least = MAX_TIME
         size = 0
         number_of_last = rows[-1].offset
         known = rows[0].offset < log.known_end
         done: list[int] = []
-        disorder = time.disorder if self._interval.watermarks.percentiles else None
         holds: list[int] = []
         """The hold of each row, if percentile low watermarks are kept."""
         for row in rows:
-            offset, value = row.offset, row.value
             if row.error is not None:
                 least = min(least, promised)
                 self._give_up(row, row.error)
                 continue
             if row.watermark is not None:
-                seen = max(seen, row.watermark + lateness)
-                time.seen = seen
-                time.mark(offset + 1, self._env.now())
-                done.append(offset)
+                time.seen = max(time.seen, row.watermark + lateness)
+                time.mark(row.offset + 1, self._env.now())
+                done.append(row.offset)
                 continue
             try:
-                micros = event_micros(timestamp(value))
-                if watermark_of is not None:
-                    given = watermark_of(value)
-                    moment = MIN_TIME if given is None else to_micros(given)
-                else:
-                    moment = micros if seen_of is None else event_micros(seen_of(value))
-                if known and log.is_acknowledged(offset):
-                    seen = max(seen, moment)
+                micros = event_micros(injection.timestamp(row.value))
+                moment = self._shown_by(row.value, micros)
+                if known and log.is_acknowledged(row.offset):
+                    time.seen = max(time.seen, moment)
                     continue
-                hold = micros if micros > promised else promised
-                if hold < seen - lateness:
-                    hold = seen - lateness
-                if disorder is not None:
-                    disorder.see(micros)
+                hold = max(micros, promised, time.seen - lateness)
+                if keeps_percentiles:
+                    time.disorder.see(micros)
                     holds.append(hold)
-                if reader is None:
-                    size += self._send_to_all(row, micros, hold)
-                else:
-                    # `_address`, inlined: one reader without user-supplied ids is the normal case
-                    key, key_text, slot = reader.address(value, stream, offset)
-                    destination = reader.step.interval_of(slot)
-                    encoded = b""
-                    if mutable or not destination.is_here:
-                        encoded = encode(value)
-                        if not destination.is_here:
-                            check(encoded, value)
-                    bytes_ = len(encoded) or ASSUMED_ROW_BYTES
-                    destination.intake.append(
-                        Delivery(
-                            key, value, micros, stream, key_text, slot, receiver, hold,
-                            bytes_, encoded, number, offset, offset,
-                            record_id(number, offset), 0, False, number,
-                        )
-                    )  # fmt: skip
-                    size += bytes_
+                size += self._send_to_all(row, micros, hold)
             except BaseException as error:
                 least = min(least, promised)
                 self._give_up(row, self._blame(row, error))
                 continue
-            if hold < least:
-                least = hold
-            if moment > seen:
-                seen = moment
-        time.seen = seen
+            least = min(least, hold)
+            time.seen = max(time.seen, moment)
         if number_of_last - log.next_seq >= len(rows):
-            log.lack(_gaps(rows, log.next_seq))
+            log.lack(_gaps([row.offset for row in rows], log.next_seq))
         log.sent(number_of_last + 1, max(least, promised), size, holds=holds)
         if done or known:
             log.acknowledge(done)
             self._interval.touch(urgent=False)
+
+    def _shown_by(self, value: Any, micros: int) -> int:
+        """The time up to which a row shows that the source has come."""
+        injection = self._injection
+        if injection.watermark is not None:
+            given = injection.watermark(value)
+            return MIN_TIME if given is None else to_micros(given)
+        return micros if injection.seen is None else event_micros(injection.seen(value))
 
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
@@ -224,9 +274,13 @@ class RowSender:
         )
 
 
-def _gaps(rows: Sequence[Row], start: int) -> Iterator[tuple[int, int]]:
-    """The numbers from `start` on that rows skip, as runs: (first, one past the last)."""
-    for row in rows:
-        if row.offset > start:
-            yield start, row.offset
-        start = row.offset + 1
+def _is_plain(row: Row) -> bool:
+    return row.error is None and row.watermark is None
+
+
+def _gaps(numbers: Iterable[int], start: int) -> Iterator[tuple[int, int]]:
+    """The numbers from `start` on that are left out, as runs: (first, one past the last)."""
+    for number in numbers:
+        if number > start:
+            yield start, number
+        start = number + 1

@@ -1,0 +1,269 @@
+"""Chunks: records that travel together, as columns.
+
+A chunk holds records of one log and one stream for one computation, in the order of their numbers. Each
+column is a list with one element per record, so that no record needs an object of its own on its way from
+a source or a commit to user code, and a rule that holds for the whole chunk is one comparison:
+
+* all numbers of a chunk are in ascending order, so a chunk whose first number is greater than the newest
+  one seen of its log is new as a whole (I2, I14);
+* the records of one commit have one stamp, so one bucket keeps their ids;
+* a chunk in flight becomes durable, and is acknowledged, as a whole (I1).
+
+What does not hold for the whole chunk is decided record by record: the chunk is taken `apart` into
+`Delivery` objects (decision 48). A record is never in flight both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import Any, Generic, TypeVar, overload
+
+from millwheel.model import Delivery, Key, record_id
+
+T = TypeVar("T")
+
+ASSUMED_ROW_BYTES = 256
+"""Size of a single row in the credits if its value is not encoded: its reader is on this worker, and
+cannot change the value."""
+
+
+class Chunk:
+    """Records of one log and one stream on their way to one computation; see `Delivery` for the fields.
+
+    A new production has no log and no numbers before its commit is built.
+    """
+
+    __slots__ = (
+        "bucket", "encoded", "holds", "key_texts", "keys", "log", "micros", "numbers", "origin",
+        "receiver", "slots", "stamp", "stream", "values",
+    )  # fmt: skip
+
+    def __init__(self, stream: str, receiver: int, *, source: int = 0) -> None:
+        self.stream = stream
+        self.receiver = receiver
+        """Id of the computation that reads it."""
+        self.log = self.origin = source
+        self.stamp = 0
+        """The stamp of the commit that produced the records; of a source's rows, each one's own number."""
+        self.bucket = 0
+        """The receiver's bucket that keeps the ids."""
+        self.numbers: Sequence[int] = ()
+        """The records' numbers in the log."""
+        self.keys: Sequence[Key] = []
+        self.key_texts: list[bytes] = []
+        self.slots: list[int] = []
+        self.values: list[Any] = []
+        self.encoded: list[bytes] = []
+        """The values as JSON: the stored form of a production; of a source's row, which is stored nowhere,
+        any form, or nothing if the value cannot be changed."""
+        self.micros: list[int] = []
+        self.holds: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    @property
+    def size(self) -> int:
+        """Bytes of credits that its records use."""
+        return sum(map(len, self.encoded))
+
+    def ids(self) -> list[bytes]:
+        """The records' ids."""
+        return [record_id(self.log, number) for number in self.numbers]
+
+    def part(self, places: Sequence[int]) -> Chunk:
+        """The records at some places, in ascending order."""
+        part = Chunk(self.stream, self.receiver)
+        part.log, part.origin, part.stamp, part.bucket = (
+            self.log,
+            self.origin,
+            self.stamp,
+            self.bucket,
+        )
+        take = _taker(places)
+        part.numbers = take(self.numbers) if len(self.numbers) else ()
+        part.keys, part.key_texts, part.slots = (
+            take(self.keys),
+            take(self.key_texts),
+            take(self.slots),
+        )
+        part.values, part.micros, part.holds = (
+            take(self.values),
+            take(self.micros),
+            take(self.holds),
+        )
+        part.encoded = take(self.encoded)
+        return part
+
+    def split(self, place: int) -> tuple[Chunk, Chunk]:
+        """The records before a place, and those from there on."""
+        return self.part(range(place)), self.part(range(place, len(self)))
+
+    def extend(self, more: Chunk) -> None:
+        """Append new productions of the same stream for the same computation."""
+        self.keys += more.keys  # type: ignore[operator]
+        self.key_texts += more.key_texts
+        self.slots += more.slots
+        self.values += more.values
+        self.encoded += more.encoded
+        self.micros += more.micros
+        self.holds += more.holds
+
+    def apart(self) -> list[Delivery[Any]]:
+        """The records one by one."""
+        stamps: Iterable[int] = self.numbers if self.origin else repeat(self.stamp)
+        columns = zip(
+            self.keys, self.values, self.micros, self.key_texts, self.slots, self.holds, self.encoded,
+            self.numbers or repeat(0), stamps,
+            strict=False,
+        )  # fmt: skip
+        return [
+            Delivery(
+                key, value, micros, self.stream, key_text, slot, self.receiver, hold,
+                len(text) or ASSUMED_ROW_BYTES, text, self.log, number, stamp,
+                record_id(self.log, number), self.bucket, False, self.origin,
+            )
+            for key, value, micros, key_text, slot, hold, text, number, stamp in columns
+        ]  # fmt: skip
+
+
+class Outbox:
+    """Productions that have no numbers yet, for each receiver as chunks in the order of production."""
+
+    __slots__ = ("_count", "of")
+
+    def __init__(self) -> None:
+        self.of: dict[int, list[Chunk]] = {}
+        """The chunks by receiver."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, chunk: Chunk) -> None:
+        """Add productions after those that are there; the chunk's columns may grow by later ones."""
+        chunks = self.of.setdefault(chunk.receiver, [])
+        if chunks and chunks[-1].stream == chunk.stream:
+            chunks[-1].extend(chunk)
+        else:
+            chunks.append(chunk)
+        self._count += len(chunk)
+
+    def take(self, other: Outbox) -> None:
+        """Move all productions of `other` here."""
+        for chunks in other.of.values():
+            for chunk in chunks:
+                self.add(chunk)
+        other.of, other._count = {}, 0
+
+
+def _chunk_of(production: Delivery[Any]) -> Chunk:
+    chunk = Chunk(production.stream, production.receiver)
+    chunk.log, chunk.numbers, chunk.stamp = production.log, [production.seq], production.stamp
+    chunk.keys, chunk.key_texts, chunk.slots = (
+        [production.key],
+        [production.key_text],
+        [production.slot],
+    )
+    chunk.values, chunk.encoded = [production.value], [production.encoded]
+    chunk.micros, chunk.holds = [production.micros], [production.hold]
+    return chunk
+
+
+class Ids(Sequence[bytes]):
+    """The ids of records (`record_id`), kept as numbers of logs."""
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, Sequence[int]]] = []
+        """Logs with numbers."""
+        self._count = 0
+
+    def add(self, log: int, numbers: Sequence[int]) -> Ids:
+        """Append the ids of some records of a log."""
+        self.runs.append((log, numbers))
+        self._count += len(numbers)
+        return self
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[bytes]:
+        for log, numbers in self.runs:
+            for number in numbers:
+                yield record_id(log, number)
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        return list(self)[place]
+
+
+def _taker(places: Sequence[int]) -> Any:
+    """A function that takes the elements at some places of a list."""
+    if isinstance(places, range):
+        return itemgetter(slice(places.start, places.stop))
+    if len(places) == 1:
+        return itemgetter(slice(places[0], places[0] + 1))
+    pick = itemgetter(*places)
+    return lambda column: list(pick(column))
+
+
+class Columns(Sequence[T], Generic[T]):
+    """Rows that are kept as columns; iteration gives the rows as tuples."""
+
+    def __init__(self, *columns: Sequence[Any]) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[T]:
+        return zip(*self.columns, strict=True)  # type: ignore[return-value]
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        return list(self)[place]
+
+
+class Chunks(Sequence["Delivery[Any]"]):
+    """Records that are kept as chunks; iteration takes them apart."""
+
+    def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
+        self.chunks = list(chunks)
+
+    @classmethod
+    def of(cls, deliveries: Iterable[Delivery[Any]]) -> Chunks:
+        """Single productions as chunks of one record."""
+        return cls(map(_chunk_of, deliveries))
+
+    def column(self, name: str) -> list[Any]:
+        """A column of all records."""
+        columns = [getattr(chunk, name) for chunk in self.chunks]
+        return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
+
+    def constant(self, name: str) -> list[Any]:
+        """A value of each record's chunk, as a column."""
+        values: list[Any] = []
+        for chunk in self.chunks:
+            values += [getattr(chunk, name)] * len(chunk)
+        return values
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    def __iter__(self) -> Iterator[Delivery[Any]]:
+        return chain.from_iterable(chunk.apart() for chunk in self.chunks)
+
+    @overload
+    def __getitem__(self, place: int) -> Delivery[Any]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Delivery[Any]]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        return list(self)[place]
