@@ -16,7 +16,7 @@ What does not hold for the whole chunk is decided record by record: the chunk is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
@@ -159,16 +159,35 @@ class Outbox:
         other.of, other._count = {}, 0
 
 
-def _chunk_of(production: Delivery[Any]) -> Chunk:
-    chunk = Chunk(production.stream, production.receiver)
-    chunk.log, chunk.numbers, chunk.stamp = production.log, [production.seq], production.stamp
-    chunk.keys, chunk.key_texts, chunk.slots = (
-        [production.key],
-        [production.key_text],
-        [production.slot],
-    )
-    chunk.values, chunk.encoded = [production.value], [production.encoded]
-    chunk.micros, chunk.holds = [production.micros], [production.hold]
+def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
+    """Records in the order of their logs, as chunks where a chunk can hold them."""
+    found: list[Chunk | Delivery[Any]] = []
+    for kind, run in groupby(records, key=_kind):
+        alike = list(run)
+        found += alike if kind is None else [_chunk_of(alike)]
+    return found
+
+
+def _kind(record: Delivery[Any]) -> tuple[Any, ...] | None:
+    """What the records of a chunk have in common; None: the record cannot be in one."""
+    log, number, origin = record.log, record.seq, record.origin
+    if record.named or log <= 0 or record.id != record_id(log, number):
+        return None
+    if origin:
+        is_row = origin == log and record.stamp == number
+        return (record.stream, record.receiver, log, origin) if is_row else None
+    return record.stream, record.receiver, log, origin, record.stamp
+
+
+def _chunk_of(records: Sequence[Delivery[Any]]) -> Chunk:
+    first = records[0]
+    chunk = Chunk(first.stream, first.receiver, source=first.origin)
+    chunk.log, chunk.stamp = first.log, 0 if first.origin else first.stamp
+    chunk.numbers = [each.seq for each in records]
+    chunk.keys, chunk.values = [each.key for each in records], [each.value for each in records]
+    chunk.key_texts = [each.key_text for each in records]
+    chunk.slots, chunk.encoded = [each.slot for each in records], [each.encoded for each in records]
+    chunk.micros, chunk.holds = [each.micros for each in records], [each.hold for each in records]
     return chunk
 
 
@@ -241,7 +260,7 @@ class Chunks(Sequence["Delivery[Any]"]):
     @classmethod
     def of(cls, deliveries: Iterable[Delivery[Any]]) -> Chunks:
         """Single productions as chunks of one record."""
-        return cls(map(_chunk_of, deliveries))
+        return cls(_chunk_of([each]) for each in deliveries)
 
     def column(self, name: str) -> list[Any]:
         """A column of all records."""

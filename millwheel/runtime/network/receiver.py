@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from millwheel.addresses import cell_address
+from millwheel.chunk import together
 from millwheel.codec import apply_migrations, decode_key, is_key, leads, reason
 from millwheel.errors import MigrationFailed, PeerError
 from millwheel.model import Delivery, record_id
@@ -124,7 +125,7 @@ class Receiver:
                 link.send(Gap(frame.log, frame.epoch, frame.interval, stream.last))
             case Verdict.TAKEN:
                 self._ack_links[frame.log] = link
-                interval.intake.extend(deliveries)
+                interval.intake.extend(together(deliveries))
                 interval.wake()
 
     def _trusts(self, link: Link, question: Ask) -> bool:

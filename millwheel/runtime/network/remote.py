@@ -83,18 +83,21 @@ class Remote:
         return taken
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """Add a chunk or a record."""
-        for delivery in item.apart() if isinstance(item, Chunk) else (item,):
-            self._append(delivery)
+        """Add a chunk, whose values are in their stored form, or a record.
 
-    def _append(self, delivery: Delivery[Any]) -> None:
-        """Add a record.
-
-        A source's row is encoded here: its source may have given JSON in another form.
+        A source's row that was sent to an interval of this worker before is encoded here: its source may
+        have given JSON in another form.
         """
-        if not delivery.encoded or delivery.log == delivery.origin:
-            delivery.encoded = self._sender.encode(delivery)
-            delivery.size = len(delivery.encoded)
+        if isinstance(item, Chunk):
+            for delivery in item.apart():
+                self._keep(delivery)
+            return
+        if not item.encoded or item.log == item.origin:
+            item.encoded = self._sender.encode(item)
+            item.size = len(item.encoded)
+        self._keep(item)
+
+    def _keep(self, delivery: Delivery[Any]) -> None:
         if delivery.log < 0:
             self._sender.keep_loose(self, delivery)
             return

@@ -92,8 +92,9 @@ class RowSender:
                 chunk.keys, chunk.key_texts, chunk.slots = addresses
                 parts += reader.step.cut(chunk)
             for destination, part in parts:
-                if not destination.is_here:
-                    codec.check_all(codec.encode_all(part.values), part.values)
+                if not destination.is_here:  # another worker takes the stored form alone
+                    part.encoded = codec.encode_all(part.values)
+                    codec.check_all(part.encoded, part.values)
         except BaseException:
             return False
         for destination, part in parts * self._env.options.inject_copies:
