@@ -76,25 +76,12 @@ class Chunk:
     def part(self, places: Sequence[int]) -> Chunk:
         """The records at some places, in ascending order."""
         part = Chunk(self.stream, self.receiver)
-        part.log, part.origin, part.stamp, part.bucket = (
-            self.log,
-            self.origin,
-            self.stamp,
-            self.bucket,
-        )
+        part.log, part.origin, part.stamp = self.log, self.origin, self.stamp
+        part.bucket = self.bucket
         take = _taker(places)
         part.numbers = take(self.numbers) if len(self.numbers) else ()
-        part.keys, part.key_texts, part.slots = (
-            take(self.keys),
-            take(self.key_texts),
-            take(self.slots),
-        )
-        part.values, part.micros, part.holds = (
-            take(self.values),
-            take(self.micros),
-            take(self.holds),
-        )
-        part.encoded = take(self.encoded)
+        for name in _COLUMNS:
+            setattr(part, name, take(getattr(self, name)))
         return part
 
     def split(self, place: int) -> tuple[Chunk, Chunk]:
@@ -103,13 +90,8 @@ class Chunk:
 
     def extend(self, more: Chunk) -> None:
         """Append new productions of the same stream for the same computation."""
-        self.keys += more.keys  # type: ignore[operator]
-        self.key_texts += more.key_texts
-        self.slots += more.slots
-        self.values += more.values
-        self.encoded += more.encoded
-        self.micros += more.micros
-        self.holds += more.holds
+        for name in _COLUMNS:
+            getattr(self, name).extend(getattr(more, name))
 
     def apart(self) -> list[Delivery[Any]]:
         """The records one by one."""
@@ -127,6 +109,10 @@ class Chunk:
             )
             for key, value, micros, key_text, slot, hold, text, number, stamp in columns
         ]  # fmt: skip
+
+
+_COLUMNS = ("keys", "key_texts", "slots", "values", "encoded", "micros", "holds")
+"""The columns of a chunk besides its numbers."""
 
 
 class Outbox:
@@ -191,7 +177,18 @@ def _chunk_of(records: Sequence[Delivery[Any]]) -> Chunk:
     return chunk
 
 
-class Ids(Sequence[bytes]):
+class PackedRows(Sequence[T], Generic[T]):
+    """Rows that are kept in another form: whoever looks at single ones gets them from an iteration."""
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        return list(self)[place]
+
+
+class Ids(PackedRows[bytes]):
     """The ids of records (`record_id`), kept as numbers of logs."""
 
     def __init__(self) -> None:
@@ -213,13 +210,6 @@ class Ids(Sequence[bytes]):
             for number in numbers:
                 yield record_id(log, number)
 
-    @overload
-    def __getitem__(self, place: int) -> bytes: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        return list(self)[place]
-
 
 def _taker(places: Sequence[int]) -> Any:
     """A function that takes the elements at some places of a list."""
@@ -231,7 +221,7 @@ def _taker(places: Sequence[int]) -> Any:
     return lambda column: list(pick(column))
 
 
-class Columns(Sequence[T], Generic[T]):
+class Columns(PackedRows[T]):
     """Rows that are kept as columns; iteration gives the rows as tuples."""
 
     def __init__(self, *columns: Sequence[Any]) -> None:
@@ -243,15 +233,8 @@ class Columns(Sequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return zip(*self.columns, strict=True)  # type: ignore[return-value]
 
-    @overload
-    def __getitem__(self, place: int) -> T: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[T]: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        return list(self)[place]
 
-
-class Chunks(Sequence["Delivery[Any]"]):
+class Chunks(PackedRows["Delivery[Any]"]):
     """Records that are kept as chunks; iteration takes them apart."""
 
     def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
@@ -279,10 +262,3 @@ class Chunks(Sequence["Delivery[Any]"]):
 
     def __iter__(self) -> Iterator[Delivery[Any]]:
         return chain.from_iterable(chunk.apart() for chunk in self.chunks)
-
-    @overload
-    def __getitem__(self, place: int) -> Delivery[Any]: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Delivery[Any]]: ...
-    def __getitem__(self, place: int | slice) -> Any:
-        return list(self)[place]

@@ -35,7 +35,7 @@ class JsonLinesFormat(RowFormat):
 
     def values(self, raws: list[bytes]) -> list[Any] | None:
         whole = b"\n".join(raws)
-        if len(whole) > self.max_row_bytes or not is_utf_8(whole) or NUL in whole:
+        if max(map(len, raws)) > self.max_row_bytes or not is_utf_8(whole) or NUL in whole:
             return None
         try:
             return list(map(self._value, raws))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -44,6 +44,10 @@ class FoundRows(list[Row]):
     def extend(self, rows: Iterable[Row]) -> None:
         self._separate()
         super().extend(rows)
+
+    def __iadd__(self, rows: Iterable[Row]) -> Self:  # type: ignore[misc, override]
+        self.extend(rows)
+        return self
 
     def _separate(self) -> None:
         together, self.together = self.together, None

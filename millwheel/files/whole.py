@@ -112,7 +112,7 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         if found[0].error is not None:
             message = str(found[0].error)
             raise self._incomplete(message.removeprefix(f"{format_.file}, line {self._line}: "))
-        rows.extend(found)
+        rows += found
         self._take_last(last, rows)
         return True
 

@@ -25,9 +25,10 @@ from millwheel.errors import DeployRefused, GraphError, MigrationFailed, UserCod
 from millwheel.model import Key
 from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.ownership import trial
+from millwheel.sources import Row
 from millwheel.state import StateLayout
 from millwheel.testing import Harness, inject
-from millwheel.testing.script import Script
+from millwheel.testing.script import Script, ScriptReader
 from tests.support.pipelines import QUICK, Kept, doing, produce, script
 from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
 from tests.support.worlds import World, read_on, run_and_fold
@@ -385,6 +386,25 @@ async def test_a_value_that_user_code_spoilt_makes_a_letter_as_it_came() -> None
     await world.run()
     ((value, _),) = world.letters()
     assert value.startswith('{"key":"a","number":1')
+
+
+async def test_a_spoilt_value_whose_source_gave_no_json_still_makes_a_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = ScriptReader.read
+
+    async def read_one_by_one(self: ScriptReader, limit: int) -> list[Row]:
+        return list(await read(self, limit))
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        msgspec.structs.force_setattr(record.value, "key", object())
+        raise ValueError
+
+    monkeypatch.setattr(ScriptReader, "read", read_one_by_one)
+    world = World(doing([Item("a", 1)], do, on_error="dead_letter"))
+    await world.run()
+    ((value, _),) = world.letters()
+    assert value.startswith("Item(key=<object object at")
 
 
 class Mute(Exception):

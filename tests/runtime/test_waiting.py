@@ -96,6 +96,24 @@ async def test_what_code_decides_before_and_after_it_waits_counts_once(
     assert world.interval("do").counters.totals["records"] == 6
 
 
+async def test_a_call_sees_one_time_however_long_it_waits() -> None:
+    gate = Gate()
+    told: list[datetime] = []
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        told.append(ctx.now)
+        world.clock.advance(1)
+        await gate.wait()
+        told.append(ctx.now)
+
+    world = World(doing([Item("a", 0)], do))
+    engine = await world.start()
+    await world.until(lambda: gate.reached)
+    gate.open()
+    await world.finish(engine)
+    assert told[0] == told[1]
+
+
 async def test_order_per_key_is_kept_whatever_waits_how_long() -> None:
     """Each record waits for a turn that comes in a shuffled order."""
     values = [Item("abcd"[n % 4], n) for n in range(80)]

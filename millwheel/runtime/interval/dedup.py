@@ -224,6 +224,8 @@ class Dedup:
         self.in_flight: dict[bytes | Chunk, Delivery[Any] | Chunk] = {}
         """What was received and is not durable yet, in the order of arrival: the first copy of each single
         record, by id, and chunks, by themselves."""
+        self._chunks: set[Chunk] = set()
+        """The chunks in flight."""
         self._derived: dict[bytes, Delivery[Any]] = {}
         """The weak productions in flight, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
@@ -270,19 +272,22 @@ class Dedup:
         known.newest[log] = last
         chunk.bucket = bucket.id
         self.in_flight[chunk] = chunk
+        self._chunks.add(chunk)
         return True
 
     def chunk_landed(self, chunk: Chunk) -> None:
         """Take a durable chunk out of flight."""
         del self.in_flight[chunk]
+        self._chunks.remove(chunk)
 
     def take_apart(self, chunk: Chunk) -> list[Delivery[Any]]:
         """Replace a chunk in flight by its records, in the same place; if its interval has started over
         since, only give them."""
         records = chunk.apart()
         in_flight = self.in_flight
-        if chunk not in in_flight:
+        if chunk not in self._chunks:
             return records
+        self._chunks.remove(chunk)
         behind = []
         while (last := in_flight.popitem())[0] is not chunk:
             behind.append(last)
@@ -293,10 +298,7 @@ class Dedup:
     def _is_in_chunk(self, delivery: Delivery[Any]) -> bool:
         """Whether a record is in a chunk in flight."""
         log, number = delivery.log, delivery.seq
-        return any(
-            type(item) is Chunk and item.log == log and number in item.numbers
-            for item in self.in_flight.values()
-        )
+        return any(chunk.log == log and number in chunk.numbers for chunk in self._chunks)
 
     def sort(
         self, deliveries: Iterable[Delivery[Any]]
@@ -451,6 +453,7 @@ class Dedup:
             else:
                 copies += (item, *self._joined.get(item.id, ()))  # type: ignore[union-attr, arg-type]
         self.in_flight.clear()
+        self._chunks.clear()
         self._derived.clear()
         self._joined.clear()
         return copies

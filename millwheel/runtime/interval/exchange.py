@@ -121,29 +121,23 @@ class Exchange:
 
     # -- records ------------------------------------------------------------------------
 
-    def send_chunks(self, chunks: Iterable[Chunk]) -> None:
-        """Send productions to their readers, for the first time."""
-        sent = False
-        for chunk in chunks:
-            if chunk.receiver != NOBODY:
-                for destination, part in self.steps[chunk.receiver].cut(chunk):
-                    destination.intake.append(part)
-                sent = True
-        if sent:
-            self.wake.set()
-
-    def send(self, productions: Iterable[Delivery[Any]]) -> None:
-        """Send records to their readers, for the first time or again.
+    def send(self, productions: Iterable[Chunk | Delivery[Any]]) -> None:
+        """Send chunks and records to their readers, for the first time or again.
 
         Other code that puts records into queues has to set `wake` as well: if these records use all
         credits, no other event sets it.
         """
-        steps = self.steps
         sent = False
-        for production in productions:
-            if production.receiver != NOBODY:
-                steps[production.receiver].interval_of(production.slot).intake.append(production)
-                sent = True
+        for item in productions:
+            if item.receiver == NOBODY:
+                continue
+            step = self.steps[item.receiver]
+            if isinstance(item, Chunk):
+                for destination, part in step.cut(item):
+                    destination.intake.append(part)
+            else:
+                step.interval_of(item.slot).intake.append(item)
+            sent = True
         if sent:
             self.wake.set()
 

@@ -348,12 +348,9 @@ class StreamRoute:
         if type(value) not in self._classes:
             self._check(value)
         if self.copies:
-            if effects.together:
-                encoded = self._encode_unchecked(value)
-                effects.produced.append((self, cell, value, encoded, micros))
-            else:
-                encoded = self.codec.encode(value)
-                effects.produced.append((self, cell, value, encoded, micros))
+            encode = self._encode_unchecked if effects.together else self.codec.encode
+            effects.produced.append((self, cell, value, encode(value), micros))
+            if not effects.together:
                 address_all(effects)
         if self.is_written:
             self._write(effects, cell, value)

@@ -262,7 +262,7 @@ class Committer:
             chunks += work.chunks
         self._env.processed += commit.count
         exchange.acknowledge(acknowledged, chunks)
-        exchange.send_chunks(productions)
+        exchange.send(productions)
         if built.dead_letters:
             self._letters.add(built.dead_letters)
         for interval, work in works.items():

@@ -174,19 +174,11 @@ class Execution:
         Raises:
             BaseException: an error of the engine (`is_ours`).
         """
-        interval, context, effects, process = (
-            self._interval,
-            self._context,
-            self.effects,
-            self._process,
-        )
-        watermarks, stream = interval.watermarks, chunk.stream
-        context._now, context._watermark, context._promised = (
-            now,
-            watermarks.input,
-            watermarks.promised,
-        )
-        values, micros = chunk.values, chunk.micros
+        context, effects, process = self._context, self.effects, self._process
+        watermarks = self._interval.watermarks
+        context._watermark, context._promised = watermarks.input, watermarks.promised
+        context._now = now
+        stream, values, micros = chunk.stream, chunk.values, chunk.micros
         effects.together = True
         held = self._held = getrefcount(context)
         produced = effects.produced
@@ -245,7 +237,7 @@ class Execution:
         backlog, alone = interval.backlog, self._alone
         watermarks, commits = interval.watermarks, interval.commits
         plain = interval.tables is None
-        now = clock()
+        now = clock() if begun is None else context._now
         held = getrefcount(context)
         while groups:
             group: Group | None = groups.popleft()

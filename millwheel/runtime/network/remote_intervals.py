@@ -199,7 +199,8 @@ class RemoteIntervals:
         The records of a log stay in order, and precede its newer ones (I14).
         """
         waiting = [delivery for remote in cut for delivery in remote.take_unacked()]
-        self._exchange.send(sorted(waiting, key=in_order))
+        waiting.sort(key=in_order)
+        self._exchange.send(waiting)
 
     def receive_reports(self, worker: str, reports: Iterable[IntervalReport]) -> None:
         """Apply the low watermarks that another worker has stored for its intervals."""

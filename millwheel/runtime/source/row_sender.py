@@ -51,13 +51,14 @@ class RowSender:
         is late by declaration, and must not hold the watermark back while it is queued.
         """
         if isinstance(rows, Rows) and rows.are_columns:
-            numbers = range(rows.offset, rows.offset + len(rows))
-            if self._send_together(numbers, rows.values, rows.raws):
-                return
+            together = range(rows.offset, rows.offset + len(rows))
+            if not self._send_together(together, rows.values, rows.raws):
+                self._send_one_by_one(rows)
+            return
         for plain, run in groupby(rows, key=_is_plain):
             found = list(run)
-            numbers_, values = [row.offset for row in found], [row.value for row in found]
-            if not (plain and self._send_together(numbers_, values)):
+            numbers, values = [row.offset for row in found], [row.value for row in found]
+            if not (plain and self._send_together(numbers, values)):
                 self._send_one_by_one(found)
 
     def _send_together(
