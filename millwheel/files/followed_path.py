@@ -194,8 +194,7 @@ class FollowedPath:
         younger = self.younger(file)
         if not younger or (file.is_at(now) and file.is_at(self.entry())):
             return younger
-        written = file.log.state().st_mtime_ns
-        return [entry for entry in younger if entry.modified < written]
+        return written_before(file, younger)
 
     async def younger_than_copy(
         self, file: FollowedFile, younger: list[DirectoryEntry]
@@ -255,6 +254,12 @@ class FollowedPath:
 def likely_copies(path: str, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
     """Return the files that may be copies of the file at a path, judged by name; oldest first."""
     return sorted((e for e in entries if may_hold(path, e)), key=lambda e: e.age)
+
+
+def written_before(file: FollowedFile, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+    """Return the entries that were last changed before `file` was."""
+    changed = file.log.state().st_mtime_ns
+    return [entry for entry in entries if entry.modified < changed]
 
 
 async def continues(file: FollowedFile, log: Log) -> bool:

@@ -34,7 +34,13 @@ from typing import Any
 import msgspec
 
 from millwheel.errors import InputError
-from millwheel.files.followed_path import FollowedPath, Following, continues, outline
+from millwheel.files.followed_path import (
+    FollowedPath,
+    Following,
+    continues,
+    outline,
+    written_before,
+)
 from millwheel.files.followed_position import (
     FILE_ROWS,
     FollowedFile,
@@ -293,8 +299,9 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         if file.seen > file.log.taken:
             self._path.report_missing(file.log.taken, file.seen, self._line, self._rows)
             file.seen = file.log.taken
-        if not file.is_at(now) and isinstance(file.log, Growing):  # then it was rotated
-            self._take_last_line(rows)
+        was_rotated = not file.is_at(now) and isinstance(file.log, Growing)
+        if was_rotated and not written_before(file, self._path.younger(file)):
+            self._take_last_line(rows)  # what was written to it since comes next
             file.log.rewind()
             return self._begin_file(file.log, file.number + 1, before=file.before)
         return self._leave(file, rows)

@@ -19,7 +19,7 @@ from unittest import mock
 import msgspec
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millwheel.errors import InputError, UsageError
@@ -658,6 +658,10 @@ events = st.one_of(
 
 @settings(max_examples=75, deadline=None)
 @given(st.lists(events, min_size=1, max_size=25), st.sampled_from([1, 7, 4096]))
+@example(
+    [("append", 1, 0), ("truncate",), ("append", 1, 0), ("copy and truncate",), ("rename", False)],
+    1,
+)
 async def test_each_line_comes_once_in_order_under_one_number(
     history: list[Any], chunk: int
 ) -> None:
