@@ -14,7 +14,6 @@ from millwheel.computations.timeline import (
     Waking,
     between,
     first_instant,
-    micros_of,
     moment_of,
     passed_by,
     set_aside,
@@ -79,7 +78,7 @@ class Debounce(Computation[V, Burst], Generic[V]):
         return waking_state("Burst", values=self._to.value_type)
 
     async def process_record(self, record: Record[V], ctx: Context[Burst]) -> None:
-        if record.micros < micros_of(ctx.low_watermark):
+        if record.micros < ctx.low_watermark_micros:
             set_aside(record, ctx, self._late)
             return
         values = ctx.state.values
@@ -93,7 +92,7 @@ class Debounce(Computation[V, Burst], Generic[V]):
         values = ctx.state.values
         # A record stays until its own quiet time is over, even if another one has followed it: a
         # record that arrives later may be earlier than both, and is then followed by this one.
-        due = [f async for f in between(values, FIRST, passed_by(ctx, self._quiet), limit=BATCH)]
+        due = await between(values, FIRST, passed_by(ctx, self._quiet), limit=BATCH)
         following = [micros for _, micros, _ in due[1:]]
         if due:
             following.append(await first_instant(values, since=due[-1][1] + 1))  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from millwheel.computations.timeline import (
     Waking,
     between,
     first_instant,
-    micros_of,
     passed_by,
     set_aside,
     stamp,
@@ -76,12 +75,12 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
 
     async def process_record(self, record: Record[V], ctx: Context[Passed]) -> None:
         at = record.micros
-        if at < micros_of(ctx.low_watermark):
+        if at < ctx.low_watermark_micros:
             set_aside(record, ctx, self._late)
             return
         instants = ctx.state.instants
         around = self._horizon - 1
-        async for _ in between(instants, at - around, at + around, limit=1):
+        if await between(instants, at - around, at + around, limit=1):
             ctx.count("duplicates")
             return
         instants.put(stamp(at), True)
@@ -91,7 +90,7 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
     async def process_timer(self, timer: Timer, ctx: Context[Passed]) -> None:
         instants = ctx.state.instants
         around = self._horizon - 1
-        async for entry, _, _ in between(instants, FIRST, passed_by(ctx, around), limit=BATCH):
+        for entry, _, _ in await between(instants, FIRST, passed_by(ctx, around), limit=BATCH):
             instants.remove(entry)
         first = await first_instant(instants)
         wake_for_next(ctx, None if first is None else first + around)

@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel import Context, MapState, Record, Timer
 from millwheel.computations.panes import Panes, WindowState
-from millwheel.windows import Assigner, Span, instant, micros_of
+from millwheel.windows import Assigner, Span, instant
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -37,7 +37,7 @@ class FixedWindows(Generic[V, A, R]):
         )
 
     async def process_record(self, record: Record[V], ctx: Context[Any]) -> None:
-        watermark = micros_of(ctx.low_watermark)
+        watermark = ctx.low_watermark_micros
         taken = amended = False
         for span in self._windows.spans(record.micros):
             if span.last >= watermark:
@@ -54,13 +54,14 @@ class FixedWindows(Generic[V, A, R]):
     async def _take(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
         panes = self._panes
         name = span.start
-        window: WindowState[A] | None = await ctx.state.open.get(name)
+        windows: MapState[int, WindowState[A]] = ctx.state.open
+        window = await windows.get(name)
         if window is None:
             window = WindowState(panes.fold.init())
+            windows.put(name, window)
             ctx.set_timer(instant(span.last), tag=str(name))
         panes.add(window, record)
         panes.send_early_if_due(name, span, window, record, ctx)
-        ctx.state.open.put(name, window)
 
     async def _amend(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
         panes = self._panes

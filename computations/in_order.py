@@ -14,7 +14,6 @@ from millwheel.computations.timeline import (
     between,
     first_instant,
     hold,
-    micros_of,
     moment_of,
     passed_by,
     set_aside,
@@ -70,7 +69,7 @@ class InOrder(Computation[V, Queue], Generic[V]):
         return waking_state("Queue", values=self._to.value_type)
 
     async def process_record(self, record: Record[V], ctx: Context[Queue]) -> None:
-        if record.micros < micros_of(ctx.low_watermark):
+        if record.micros < ctx.low_watermark_micros:
             set_aside(record, ctx, self._late)
             return
         hold(ctx, ctx.state.values, record.micros, record.value)
@@ -78,7 +77,7 @@ class InOrder(Computation[V, Queue], Generic[V]):
 
     async def process_timer(self, timer: Timer, ctx: Context[Queue]) -> None:
         values = ctx.state.values
-        async for entry, micros, value in between(values, FIRST, passed_by(ctx), limit=BATCH):
+        for entry, micros, value in await between(values, FIRST, passed_by(ctx), limit=BATCH):
             ctx.produce(self._to, value, moment_of(micros))
             values.remove(entry)
         wake_for_next(ctx, await first_instant(values))

@@ -22,7 +22,6 @@ from millwheel.computations.timeline import (
     between,
     first_instant,
     hold,
-    micros_of,
     moment_of,
     passed_by,
     set_aside,
@@ -167,7 +166,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         of_left = record.stream == self._left.stream.name
         own: Side[Any, O] = self._left if of_left else self._right
         other: Side[Any, O] = self._right if of_left else self._left
-        if self._is_late(record.micros, micros_of(ctx.low_watermark)):
+        if self._is_late(record.micros, ctx.low_watermark_micros):
             set_aside(record, ctx, own.late)
             return
         state = ctx.state
@@ -175,7 +174,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         value = record.value
         matched = False
         first, last = self._partners(record.micros, of_left=of_left)
-        async for _, micros, partner in between(partners, first, last):
+        for _, micros, partner in await between(partners, first, last):
             pair = (
                 self._combine(cast(L, value), partner.value)
                 if of_left
@@ -210,7 +209,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         """Remove records that can have no further partners, with an output for those without
         any."""
         settled = self._settled(ctx, of_left=of_left)
-        async for entry, micros, item in between(held, FIRST, settled, limit=BATCH):
+        for entry, micros, item in await between(held, FIRST, settled, limit=BATCH):
             if side.unmatched is not None and not item.matched:
                 due = moment_of(self._due(micros, of_left=of_left))
                 ctx.produce(self._to, side.unmatched(item.value), due)

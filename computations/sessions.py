@@ -16,7 +16,7 @@ import msgspec
 
 from millwheel import Context, MapState, Record, Timer
 from millwheel.computations.panes import Panes, WindowState
-from millwheel.windows import LAST_INSTANT, Session, Span, instant, micros_of
+from millwheel.windows import LAST_INSTANT, Session, Span, instant
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -69,7 +69,7 @@ class Sessions(Generic[V, A, R]):
     async def process_record(self, record: Record[V], ctx: Context[Any]) -> None:
         panes = self._panes
         at = record.micros
-        watermark = micros_of(ctx.low_watermark)
+        watermark = ctx.low_watermark_micros
         joined = await self._neighbours(at, watermark, ctx)
         first = min([at, *(session.first for _, session in joined)])
         last = max([at, *(session.last for _, session in joined)])
@@ -158,7 +158,7 @@ class Sessions(Generic[V, A, R]):
 
     async def process_timer(self, timer: Timer, ctx: Context[Any]) -> None:
         panes = self._panes
-        watermark = micros_of(ctx.low_watermark)
+        watermark = ctx.low_watermark_micros
         what, _, text = timer.tag.rpartition(" ")
         name = int(text)
         session: SessionState[A] | None = await ctx.state.open.get(name)

@@ -14,7 +14,7 @@ import msgspec
 
 from millwheel import Context, MapState, Record, Timer
 from millwheel.computations.panes import Panes, WindowState
-from millwheel.windows import Sliding, Span, instant, micros_of
+from millwheel.windows import Sliding, Span, instant
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -58,7 +58,7 @@ class Sliced(Generic[V, A, R]):
 
     async def process_record(self, record: Record[V], ctx: Context[Any]) -> None:
         panes = self._panes
-        watermark = micros_of(ctx.low_watermark)
+        watermark = ctx.low_watermark_micros
         place = self._slices.of(record.micros)
         newest = self._windows.at(place.start)
         """The last window with the record; if it does not accept the record, no window does."""
@@ -66,18 +66,19 @@ class Sliced(Generic[V, A, R]):
         if not is_open and not panes.may_amend(newest.end, watermark):
             panes.leave_out(record, ctx)
             return
-        piece: Slice[A] | None = await ctx.state.slices.get(place.start)
+        slices: MapState[int, Slice[A]] = ctx.state.slices
+        piece = await slices.get(place.start)
         is_new = piece is None
         if piece is None:
             piece = Slice(panes.fold.init())
+            slices.put(place.start, piece)
         piece.accumulator = panes.fold.add(piece.accumulator, record.value)
-        ctx.state.slices.put(place.start, piece)
         if is_new and is_open:
             last = place if place.last >= watermark else self._slices.of(watermark)
             window = self._windows.ending(last)
             before = self._slices.of(place.start - 1).start
             # The windows of the slice before reach this slice, one closing after the other.
-            if before < window.start or not await ctx.state.slices.contains(before):
+            if before < window.start or not await slices.contains(before):
                 ctx.set_timer(instant(window.last), tag=str(window.start))
         if place.last < watermark and panes.amends:
             await self._amend(place, newest, watermark, ctx)
@@ -119,7 +120,7 @@ class Sliced(Generic[V, A, R]):
         would be counted in windows for which it is too late.
         """
         panes = self._panes
-        watermark = micros_of(ctx.low_watermark)
+        watermark = ctx.low_watermark_micros
         while True:
             found = [(at, piece) async for at, piece in self._in(window, ctx)]
             if not found:

@@ -16,7 +16,6 @@ from millwheel.computations.timeline import (
     between,
     first_instant,
     hold,
-    micros_of,
     moment_of,
     passed_by,
     set_aside,
@@ -118,20 +117,20 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
     async def process_record(self, record: Record[L | T], ctx: Context[TableState]) -> None:
         if record.stream == self._table.name:
             await self._take_version(record, ctx)
-        elif record.micros < micros_of(ctx.low_watermark):
+        elif record.micros < ctx.low_watermark_micros:
             set_aside(record, ctx, self._late)
         elif self._wait:
             hold(ctx, ctx.state.waiting, record.micros, record.value)
             wake(ctx, record.micros)
         else:
             version = None
-            async for _, _, row in between(ctx.state.versions, FIRST, record.micros):
+            for _, _, row in await between(ctx.state.versions, FIRST, record.micros):
                 version = (row,)
             self._send(cast(L, record.value), version, record.micros, ctx)
 
     async def _take_version(self, record: Record[L | T], ctx: Context[TableState]) -> None:
         versions = ctx.state.versions
-        watermark = micros_of(ctx.low_watermark)
+        watermark = ctx.low_watermark_micros
         if record.micros < watermark:
             newer = await first_instant(versions, since=record.micros + 1)
             if newer is not None and newer < watermark:
@@ -144,10 +143,10 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
     async def process_timer(self, timer: Timer, ctx: Context[TableState]) -> None:
         state = ctx.state
         passed = passed_by(ctx)
-        versions = [found async for found in between(state.versions, FIRST, passed)]
+        versions = await between(state.versions, FIRST, passed)
         holds = -1  # index of the version that is valid at the time of the present record
         records = 0
-        async for entry, micros, value in between(state.waiting, FIRST, passed, limit=BATCH):
+        for entry, micros, value in await between(state.waiting, FIRST, passed, limit=BATCH):
             while holds + 1 < len(versions) and versions[holds + 1][1] <= micros:
                 holds += 1
             self._send(value, (versions[holds][2],) if holds >= 0 else None, micros, ctx)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, MapState, Record, Stream, Timer
-from millwheel.computations.timeline import micros_of, moment_of, set_aside, written
+from millwheel.computations.timeline import moment_of, set_aside, written
 from millwheel.errors import GraphError
 from millwheel.windows import Tumbling, length
 
@@ -77,7 +77,7 @@ class Throttle(Computation[V, Counts], Generic[V]):
 
     async def process_record(self, record: Record[V], ctx: Context[Counts]) -> None:
         span = self._windows.of(record.micros)
-        if span.last < micros_of(ctx.low_watermark):
+        if span.last < ctx.low_watermark_micros:
             set_aside(record, ctx, self._late)
             return
         counts = ctx.state.passed

@@ -10,8 +10,8 @@ watermark, and is set for the next one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,6 +28,9 @@ LAST = (datetime(9999, 12, 29, tzinfo=UTC) - EPOCH) // MICROSECOND
 
 BATCH = 1000
 """Number of values per firing; the timer fires again for the rest, so that a commit stays small."""
+
+INSTANTS = 8192
+"""Number of instants whose texts are kept: bounds of windows, and values held, are met again and again."""
 
 _BEHIND_ALL = "~"
 """Sorts behind every instant."""
@@ -70,6 +73,7 @@ def moment_of(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=min(max(micros, FIRST), LAST))
 
 
+@lru_cache(maxsize=INSTANTS)
 def stamp(micros: int) -> str:
     """An instant as text that sorts by time: ``2024-01-01T00:00:05.000000``."""
     return moment_of(micros).isoformat(timespec="microseconds")[:26]
@@ -77,7 +81,12 @@ def stamp(micros: int) -> str:
 
 def instant_in(entry: str) -> int:
     """The instant at the beginning of an entry's key, in microseconds."""
-    return micros_of(datetime.fromisoformat(entry[:26]).replace(tzinfo=UTC))
+    return _instant_of(entry[:26])
+
+
+@lru_cache(maxsize=INSTANTS)
+def _instant_of(text: str) -> int:
+    return micros_of(datetime.fromisoformat(text).replace(tzinfo=UTC))
 
 
 # -- values in order of time -------------------------------------------------------------------
@@ -91,17 +100,19 @@ def hold(ctx: Context[S], held: MapState[str, V], micros: int, value: V) -> None
 
 async def between(
     held: MapState[str, V], first: int, last: int, *, limit: int | None = None
-) -> AsyncIterator[tuple[str, int, V]]:
+) -> list[tuple[str, int, V]]:
     """Values of the instants from `first` to `last`, both included: (entry, micros, value)."""
     until = _BEHIND_ALL if last >= LAST else stamp(last + 1)
-    async for entry, value in held.range(stamp(first), until, limit=limit):
-        yield entry, instant_in(entry), value
+    return [
+        (entry, instant_in(entry), value)
+        async for entry, value in held.range(stamp(first), until, limit=limit)
+    ]
 
 
 async def first_instant(held: MapState[str, Any], since: int = FIRST) -> int | None:
     """The instant of the earliest value at or after `since`."""
-    found = [micros async for _, micros, _ in between(held, since, LAST, limit=1)]
-    return found[0] if found else None
+    found = await between(held, since, LAST, limit=1)
+    return found[0][1] if found else None
 
 
 # -- the timer ---------------------------------------------------------------------------------
@@ -109,7 +120,7 @@ async def first_instant(held: MapState[str, Any], since: int = FIRST) -> int | N
 
 def passed_by(ctx: Context[Any], delay: int = 0) -> int:
     """The last instant that the low watermark has passed by more than `delay`."""
-    watermark = micros_of(ctx.low_watermark)
+    watermark = ctx.low_watermark_micros
     return LAST if watermark > LAST else watermark - delay - 1
 
 

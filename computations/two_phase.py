@@ -26,7 +26,7 @@ import msgspec
 
 from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
 from millwheel.computations.folds import Fold
-from millwheel.computations.timeline import MICROSECOND, micros_of
+from millwheel.computations.timeline import MICROSECOND
 from millwheel.errors import GraphError
 from millwheel.windows import Span, Tumbling, instant, length
 
@@ -213,7 +213,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
 
     async def process_record(self, record: Record[V], ctx: Context[Parts]) -> None:
         span = self._windows.of(record.micros)
-        if span.last < micros_of(ctx.low_watermark):
+        if span.last < ctx.low_watermark_micros:
             ctx.count("late_passed_on")
             alone = self._fold.add(self._fold.init(), record.value)
             ctx.produce(self._to, Partial(_real_key(ctx.key), alone, 1))

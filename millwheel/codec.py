@@ -93,6 +93,16 @@ def encode_key(key: Key) -> tuple[bytes, int]:
     Raises:
         UserCodeError: the key is not a str, an int or a tuple of these, or is too long.
     """
+    encoded = key_text(key)
+    return encoded, _hash(encoded) >> 48
+
+
+def key_text(key: Key) -> bytes:
+    """A key's canonical bytes.
+
+    Raises:
+        UserCodeError: as `encode_key`.
+    """
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
@@ -112,7 +122,7 @@ def encode_key(key: Key) -> tuple[bytes, int]:
         raise UserCodeError(
             f"{shown(key, KEY_CHARACTERS)} cannot be a key: Postgres does not store NUL characters"
         )
-    return encoded, _hash(encoded) >> 48
+    return encoded
 
 
 def encode_keys(keys: Sequence[Key]) -> tuple[list[bytes], list[int]]:

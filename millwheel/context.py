@@ -406,6 +406,11 @@ class Context(Generic[S, T]):
         return from_micros(self._watermark)
 
     @property
+    def low_watermark_micros(self) -> int:
+        """The input low watermark in microseconds since the epoch, the unit of `Record.micros`."""
+        return self._watermark
+
+    @property
     def output_watermark(self) -> datetime:
         """The low watermark published to the readers of this computation's streams.
 

@@ -65,18 +65,20 @@ class Rows(Sequence[Row]):
 
     __slots__ = ("_rows", "line", "offset", "raws", "values")
 
-    def __init__(self, offset: int, line: int, values: list[Any], raws: list[bytes]) -> None:
+    def __init__(
+        self, offset: int, line: int, values: list[Any], raws: list[bytes] | None = None
+    ) -> None:
         """
         Args:
             offset: the number of the first row.
             line: the place of the first row, for messages.
             values: values of the stream's type, equal to their decoded JSON.
-            raws: any JSON that decodes to each value, without NUL characters.
+            raws: any JSON that decodes to each value, without NUL characters; None: there is none.
         """
         self.offset = offset
         self.line = line
         self.values = values
-        self.raws = raws
+        self.raws = raws or []
         self._rows: list[Row] | None = None
 
     @property

@@ -28,7 +28,7 @@ from typing import (
 
 import msgspec
 
-from millwheel.codec import TYPES_KNOWN, Codec, encode_key, shown
+from millwheel.codec import TYPES_KNOWN, Codec, key_text, shown
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import Key
 
@@ -179,7 +179,7 @@ class MapState(Collection, Generic[K, V]):
     __slots__ = ()
 
     def _entry(self, key: K) -> str:
-        return self._prefix + encode_key(cast(Key, key))[0].decode()
+        return self._prefix + key_text(cast(Key, key)).decode()
 
     async def get(self, key: K) -> V | None:
         """The value of `key`, or None."""
@@ -193,7 +193,8 @@ class MapState(Collection, Generic[K, V]):
     def put(self, key: K, value: V) -> None:
         """Set the value of `key`."""
         entry = self._entry(key)
-        self._check_key(entry[len(self._prefix) :])
+        if type(key) is not self._key_type:
+            self._check_key(entry[len(self._prefix) :])
         self._cells.store(entry, self._codec, value)
 
     def _check_key(self, text: str) -> None:
@@ -219,7 +220,7 @@ class MapState(Collection, Generic[K, V]):
         async for entry, value in self._cells.scan(self._prefix, self._codec):
             yield msgspec.json.decode(entry[start:], type=self._key_type), value
 
-    async def range(
+    def range(
         self: MapState[str, V], first: str, until: str, *, limit: int | None = None
     ) -> AsyncIterator[tuple[str, V]]:
         """The entries from `first` (inclusive) to `until` (exclusive), in order; loads few others.
@@ -242,18 +243,33 @@ class MapState(Collection, Generic[K, V]):
                 f"{self._codec.what}: range() needs keys that are strings, not from {first!r:.80} "
                 f"to {until!r:.80}: JSON has no order for other keys"
             )
-        start = len(self._prefix)
         # Without the closing quote, a bound sorts before every string that begins with it.
         span = self._cells.span(
             self._prefix, self._entry(first)[:-1], self._entry(until)[:-1], self._codec
         )
-        left = limit
-        async for entry, value in span:
-            if left == 0:
-                return
-            yield msgspec.json.decode(entry[start:]), value
-            if left is not None:
-                left -= 1
+        return _MapRange(span, len(self._prefix), limit)
+
+
+class _MapRange(AsyncIterator[tuple[str, V]]):
+    """Entries of a map in order. It is no generator: asyncio keeps a list of generators, which costs more
+    than most ranges."""
+
+    __slots__ = ("_left", "_span", "_start")
+
+    def __init__(self, span: AsyncIterator[tuple[str, V]], start: int, limit: int | None) -> None:
+        self._span = span
+        self._start = start
+        """Length of the map's prefix in the names of its entries."""
+        self._left = limit
+
+    async def __anext__(self) -> tuple[str, V]:
+        left = self._left
+        if left is not None:
+            if left <= 0:
+                raise StopAsyncIteration
+            self._left = left - 1
+        entry, value = await anext(self._span)
+        return msgspec.json.decode(entry[self._start :]), value
 
 
 _BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListState")
@@ -359,6 +375,8 @@ class StateLayout(Generic[S]):
             self.bound: Callable[[Any], Any] = attrgetter(*self.collections)
             """The collections of a state object, to detect whether one was replaced."""
             self.encode = self._encode_plain
+            if not plain_type.__struct_fields__:
+                self.encode = lambda _: b"{}"
         self.fingerprint = {
             "plain": self.codec.fingerprint,
             "collections": {

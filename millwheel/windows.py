@@ -74,8 +74,7 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     retracted: bool = False
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """A window's bounds in microseconds since the epoch, ``[start, end)``."""
 
     start: int
@@ -196,12 +195,13 @@ class Tumbling:
 
     def of(self, micros: int) -> Span:
         """The window that holds the instant `micros`."""
-        clock = self._clock
+        recent, clock = self._recent, self._clock
+        if recent.start <= micros < recent.end:  # most records are in the window of the one before
+            return recent
         if clock is None:
             start = micros - (micros - self.offset) % self.size
-            return Span(start, start + self.size)
-        if self._recent.start <= micros < self._recent.end:
-            return self._recent  # without this, a zone costs some µs per record
+            self._recent = recent = Span(start, start + self.size)
+            return recent
         reading = clock.reading(micros)
         bound = reading - (reading - self.offset) % self.size
         end = clock.first(bound + self.size)

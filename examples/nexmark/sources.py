@@ -45,7 +45,7 @@ from examples.nexmark.model import (
 from examples.nexmark.options import LONGEST_DELAY, STRIDE, Options
 from millwheel import JsonLines, Pipeline, Stream, Table
 from millwheel.errors import InputError
-from millwheel.sources import Lag, Partition, Reader, Row
+from millwheel.sources import Lag, Partition, Reader, Row, Rows
 
 PEOPLE = Stream("people", Person)
 AUCTIONS = Stream("auctions", Auction)
@@ -356,6 +356,11 @@ class EventReader:
     async def read(self, limit: int) -> Sequence[Row]:
         """Up to `limit` further rows; none at the end of the file."""
         rows = await self._lines.read(limit)
+        if isinstance(rows, Rows):
+            try:
+                return Rows(rows.offset, rows.line, list(map(self._event, rows.values)))
+            except OverflowError:
+                pass  # some of these rows is bad
         for row in rows:
             if row.error is None:
                 try:

@@ -124,7 +124,8 @@ class ScriptReader:
         taken = list(together)
         self._next += len(taken)
         raws = [msgspec.json.encode(step.value) for step in taken]
-        return Rows(first, first + 1, list(map(self._value_of, taken)), raws)
+        values = list(map(self._value_of, taken))
+        return Rows(first, first + 1, values, None if first % 2 else raws)  # sources may do either
 
     def _value_of(self, step: ScriptStep[Any]) -> Any:
         return self._decode(msgspec.json.encode(step.value))

@@ -35,7 +35,7 @@ from millwheel.errors import (
     StoreUnavailable,
     UserCodeError,
 )
-from millwheel.model import Delivery, record_id
+from millwheel.model import Delivery, record_id, to_micros
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.ownership import owned_intervals as holdings
 from millwheel.runtime.process import tasks
@@ -652,6 +652,7 @@ async def test_the_watermark_a_record_saw_first_is_kept_through_bisection() -> N
     seen: dict[int, list[Any]] = {}
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        assert ctx.low_watermark_micros == to_micros(ctx.low_watermark)
         seen.setdefault(record.value.number, []).append(ctx.low_watermark)
         await write(record, ctx)
 

@@ -8,7 +8,7 @@ collections and for ranges of names, `Entries` knows whether all entries are in 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
 
 from millwheel.codec import Codec
@@ -115,9 +115,10 @@ class Entries:
         cell = self.cells.get(entry)
         if cell is None:
             return ABSENT if self._knows(entry) else UNKNOWN
-        return self._value(entry, cell, codec)
+        return self.value(entry, cell, codec)
 
-    def _value(self, entry: str, cell: Cell, codec: Codec[Any]) -> Any:
+    def value(self, entry: str, cell: Cell, codec: Codec[Any]) -> Any:
+        """The value of an entry in memory, decoded on first use; `ABSENT` if it was removed."""
         if cell.value is UNKNOWN:
             cell.codec = codec
             if cell.encoded is None:
@@ -133,7 +134,7 @@ class Entries:
         found = await self._cache.fetch_entry(self._key, entry)
         if entry not in self.cells:  # otherwise concurrent user code has added it
             self.add(entry, None if found is None else found[0])
-        return self._value(entry, self.cells[entry], codec)
+        return self.value(entry, self.cells[entry], codec)
 
     def add(self, entry: str, encoded: bytes | None, n: int = 0) -> Cell:
         """Add an entry to those in memory.
@@ -181,27 +182,21 @@ class Entries:
         for entry in sorted(entry for entry in self.cells if entry.startswith(prefix)):
             cell = self.cells.get(entry)
             if cell is not None:
-                value = self._value(entry, cell, codec)
+                value = self.value(entry, cell, codec)
                 if value is not ABSENT:
                     yield entry, value
 
-    async def span(
+    def span(
         self, prefix: str, first: str, until: str, codec: Codec[Any]
     ) -> AsyncIterator[tuple[str, Any]]:
-        reached = first
-        while reached < until:
-            end = self._in_memory_until(prefix, reached, until)
-            if end <= reached:
-                await self._load_ahead(prefix, reached)
-                continue
-            names = self._names(prefix)
-            for entry in names[bisect_left(names, reached) : bisect_left(names, end)]:
-                cell = self.cells.get(entry)
-                if cell is not None:
-                    value = self._value(entry, cell, codec)
-                    if value is not ABSENT:
-                        yield entry, value
-            reached = end
+        return EntrySpan(self, prefix, first, until, codec)
+
+    async def names_from(self, prefix: str, first: str, until: str) -> tuple[list[str], str]:
+        """The names of a collection's entries from `first` on, with the end of the range that they fill."""
+        while (end := self._in_memory_until(prefix, first, until)) <= first:
+            await self._load_ahead(prefix, first)
+        names = self._names(prefix)
+        return names[bisect_left(names, first) : bisect_left(names, end)], end
 
     def _in_memory_until(self, prefix: str, first: str, until: str) -> str:
         """The end of the range from `first` in which all entries of a collection are in memory."""
@@ -351,6 +346,40 @@ class Entries:
     def _grow(self, by: int) -> None:
         self.size += by
         self._cache.size += by
+
+
+class EntrySpan(AsyncIterator[tuple[str, Any]]):
+    """The entries of a collection in a range of names, loaded on demand."""
+
+    __slots__ = ("_codec", "_entries", "_names", "_prefix", "_reached", "_until")
+
+    def __init__(
+        self, entries: Entries, prefix: str, first: str, until: str, codec: Codec[Any]
+    ) -> None:
+        self._entries = entries
+        self._prefix = prefix
+        self._reached = first
+        """The entries before this name have been found."""
+        self._until = until
+        self._codec = codec
+        self._names: Iterator[str] = iter(())
+        """Names of entries before `_reached` that have not been returned."""
+
+    async def __anext__(self) -> tuple[str, Any]:
+        entries, codec = self._entries, self._codec
+        while True:
+            for entry in self._names:
+                cell = entries.cells.get(entry)
+                if cell is not None:
+                    value = entries.value(entry, cell, codec)
+                    if value is not ABSENT:
+                        return entry, value
+            if self._reached >= self._until:
+                raise StopAsyncIteration
+            names, self._reached = await entries.names_from(
+                self._prefix, self._reached, self._until
+            )
+            self._names = iter(names)
 
 
 def _end_of(prefix: str) -> str:

@@ -52,7 +52,7 @@ class RowSender:
         """
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
-            if not self._send_together(together, rows.values, rows.raws):
+            if not self._send_together(together, rows.values, rows.raws or None):
                 self._send_one_by_one(rows)
             return
         for plain, run in groupby(rows, key=_is_plain):
