@@ -19,6 +19,7 @@ from bench import (
     memory,
     nexmark,
     rate,
+    shares,
     slow,
     snapshot,
     takeover,
@@ -57,6 +58,11 @@ async def _latency(url: str, directory: Path, options: Options) -> Any:
 async def _commits(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await commits.measure(url, rounds=1 if quick else 5, records=3_000 if quick else 30_000)
+
+
+async def _shares(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await shares.measure(url, rounds=1 if quick else 5, records=20_000 if quick else 100_000)
 
 
 async def _cells(url: str, directory: Path, options: Options) -> Any:
@@ -145,6 +151,7 @@ PARTS: dict[str, Part] = {
     "instructions": _instructions,
     "latency": _latency,
     "commits": _commits,
+    "shares": _shares,
     "cells": _cells,
     "slow": _slow,
     "snapshot": _snapshot,

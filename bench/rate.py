@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from millwheel.chunk import Chunk, Chunks, Columns, Ids
 from millwheel.codec import encode_key
 from millwheel.model import MIN_TIME
 from millwheel.runtime.engine import Engine
+from millwheel.store.lane import PostgresLane
 from millwheel.store.port import (
     Claim,
     Commit,
@@ -42,7 +44,25 @@ CEILING, ENGINE = "bench_ceiling", "bench_rate"
 
 async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost:
     """Measure raw commits of `bundle` records over N connections."""
-    store = await fresh_store(url, CEILING)
+    share = records // connections
+    async with raw_store(url, CEILING, bundle, records, connections) as (lanes, work):
+
+        async def run(number: int) -> None:
+            for commit in work[number]:
+                await lanes[number].commit(commit)
+
+        with metered(url, share * connections) as cost:
+            await asyncio.gather(*(run(number) for number in range(connections)))
+    drop(url, CEILING)
+    return cost
+
+
+@asynccontextmanager
+async def raw_store(
+    url: str, schema: str, bundle: int, records: int, connections: int
+) -> AsyncIterator[tuple[list[PostgresLane], list[list[Commit]]]]:
+    """Create a store; yield N connections, and the commits to make on each, of N intervals."""
+    store = await fresh_store(url, schema)
     slots = [(number, number + 1) for number in range(connections)]
     deployment = await store.deploy(
         {},
@@ -58,19 +78,14 @@ async def ceiling(url: str, bundle: int, records: int, connections: int) -> Cost
     )
     lanes = [await store.open_lane() for _ in range(connections)]
     share = records // connections
-    work = [
-        list(_commits(claim, number, share, bundle, bucket)) for number, claim in enumerate(claims)
-    ]
-
-    async def run(number: int) -> None:
-        for commit in work[number]:
-            await lanes[number].commit(commit)
-
-    with metered(url, share * connections) as cost:
-        await asyncio.gather(*(run(number) for number in range(connections)))
+    yield (
+        lanes,
+        [
+            list(_commits(claim, number, share, bundle, bucket))
+            for number, claim in enumerate(claims)
+        ],
+    )
     await store.close()
-    drop(url, CEILING)
-    return cost
 
 
 def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) -> list[Commit]:

@@ -43,7 +43,8 @@ class Row:
 
 def rows(page: str) -> list[Row]:
     """The rows of the first table of the page."""
-    lines = re.findall(r"^\| (.*) \|$", page, re.MULTILINE)
+    first = re.sub(r"(?s)^## .*", "", page, count=1, flags=re.MULTILINE)
+    lines = re.findall(r"^\| (.*) \|$", first, re.MULTILINE)
     cells = [re.sub(r"`", "", line).split(" | ") for line in lines[1:]]
     return [Row(*found) for found in cells]
 

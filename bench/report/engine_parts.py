@@ -108,6 +108,28 @@ def commits(found: Found) -> Section:
     )
 
 
+def shares(found: Found) -> Section:
+    """What Postgres pays for each part of a record."""
+    lines = found["shares"]
+    return Section(
+        "What Postgres pays for each part of a record",
+        [
+            Ratio(f"Postgres' CPU, {name} / all", of["postgres"])
+            for name, of in lines.items()
+            if name != "all"
+        ],
+        [
+            Table(
+                ("commits with", "rate / all", "Postgres us a record", "WAL bytes a record"),
+                [
+                    (name, *(of[key] for key in ("rate", "postgres_us", "wal_bytes")))
+                    for name, of in lines.items()
+                ],
+            )
+        ],
+    )
+
+
 def cells(found: Found) -> Section:
     """The four combinations of guarantees."""
     raw = found["raw commit"]

@@ -1,0 +1,130 @@
+"""What Postgres pays for each part of a record, measured by leaving it out.
+
+The commits are those of `bench.rate`'s ceiling: a seen id, a state change and a production per record. Each
+variant leaves one of them out, packs it or stores it in another form. The commits of a variant are complete in
+themselves, but only the usual ones could be recovered from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from bench.apart import apart
+from bench.meter import Cost, metered
+from bench.rate import raw_store
+from bench.server import drop
+from millwheel.chunk import Chunks, Columns, Ids
+from millwheel.store.port import Commit
+
+SCHEMA = "bench_shares"
+BUNDLE = 500
+CONNECTIONS = 2
+
+Change = Callable[[Commit], None]
+
+
+def _without_ids(commit: Commit) -> None:
+    commit.seen = {}
+
+
+def _ids_as_runs(commit: Commit) -> None:
+    """One row for all ids of a commit: the cost of a table with runs of numbers, at its least."""
+    for bucket, seen in commit.seen.items():
+        assert isinstance(seen, Columns)
+        slots, computations, ids = seen.columns
+        assert isinstance(ids, Ids)
+        log, numbers = ids.runs[0]
+        commit.seen[bucket] = Columns(slots[:1], computations[:1], Ids().add(log, numbers[:1]))
+
+
+def _without_states(commit: Commit) -> None:
+    commit.states = Columns([])
+
+
+def _without_productions(commit: Commit) -> None:
+    commit.productions = Chunks()
+
+
+VARIANTS: dict[str, Change] = {
+    "all": lambda commit: None,
+    "one id per commit": _ids_as_runs,
+    "no ids": _without_ids,
+    "no state changes": _without_states,
+    "no productions": _without_productions,
+}
+
+
+async def variant(url: str, name: str, records: int) -> tuple[Cost, float]:
+    """Measure the commits of a variant; returns their cost and WAL bytes per record."""
+    async with raw_store(url, SCHEMA, BUNDLE, records, CONNECTIONS) as (lanes, work):
+        for commits in work:
+            for commit in commits:
+                VARIANTS[name](commit)
+        if name == "unlogged":
+            _make_unlogged(url)
+
+        async def run(number: int) -> None:
+            for commit in work[number]:
+                await lanes[number].commit(commit)
+
+        before = _wal(url)
+        with metered(url, sum(len(commits) for commits in work) * BUNDLE) as cost:
+            await asyncio.gather(*map(run, range(len(work))))
+        wal = (_wal(url) - before) / records
+    drop(url, SCHEMA)
+    return cost, wal
+
+
+VARIANTS["unlogged"] = VARIANTS["all"]
+
+
+def _make_unlogged(url: str) -> None:
+    """Turn off the WAL of the buckets: an upper bound for all that could be saved there."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        tables = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace "
+            "AND relname ~ '^(seen_record|state_change|production)_[0-9]+$'",
+            (SCHEMA,),
+        ).fetchall()
+        for (table,) in tables:
+            name = sql.Identifier(SCHEMA, table)
+            connection.execute(sql.SQL("ALTER TABLE {} SET UNLOGGED").format(name))
+
+
+def _wal(url: str) -> float:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+        assert row is not None
+        return float(row[0])
+
+
+async def measure(url: str, *, rounds: int, records: int) -> dict[str, Any]:
+    """Measure all variants in turns; take medians over the rounds."""
+    found: dict[str, list[tuple[Cost, float]]] = {}
+    for _ in range(rounds):
+        for name in VARIANTS:
+            found.setdefault(name, []).append(await apart(partial(variant, url), name, records))
+    result = {}
+    for name, of_rounds in found.items():
+        beside = [(each, usual) for each, usual in zip(of_rounds, found["all"], strict=True)]
+        result[name] = {
+            "rate": statistics.median(each.rate / usual.rate for (each, _), (usual, _) in beside),
+            "postgres": statistics.median(
+                each.postgres_us / usual.postgres_us for (each, _), (usual, _) in beside
+            ),
+            "postgres_us": statistics.median(cost.postgres_us for cost, _ in of_rounds),
+            "wal_bytes": statistics.median(wal for _, wal in of_rounds),
+        }
+        figures = result[name]
+        print(
+            f"{name:18}: {figures['rate']:.2f} of the rate, {figures['postgres']:.2f} of Postgres' CPU "
+            f"({figures['postgres_us']:.1f} us), {figures['wal_bytes']:.0f} bytes of WAL a record"
+        )
+    return {"shares": result}
