@@ -65,6 +65,11 @@ def check_injection(stream: Stream[Any], injection: Injection, most_pending: int
     Raises:
         GraphError: an option has the wrong type or range, or would have no effect.
     """
+    if injection.timestamp is None and not getattr(injection.source, "timestamps", False):
+        raise GraphError(
+            f"inject into {stream.name!r}: the rows of this source have no timestamps of their own; give "
+            "timestamp=, a function that returns the event time of a value"
+        )
     lateness, idle_after = injection.lateness, injection.idle_after
     latency_target = injection.latency_target
     for option, duration in (

@@ -50,7 +50,8 @@ class Injection:
     """A source, and the options with which it is read into a stream."""
 
     source: Source
-    timestamp: Callable[[Any], datetime]
+    timestamp: Callable[[Any], datetime] | None
+    """None: the rows have timestamps of their own."""
     seen: Callable[[Any], datetime] | None
     lateness: timedelta
     on_error: OnError

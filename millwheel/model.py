@@ -80,11 +80,26 @@ def event_micros(moment: datetime) -> int:
     """
     micros = to_micros(moment)
     if not MIN_TIME <= micros < MAX_TIME:
-        raise ValueError(
-            f"the timestamp {moment.isoformat()} is outside the range of event time, from "
-            f"{from_micros(MIN_TIME).date()} to {from_micros(MAX_TIME).date()}"
-        )
+        raise _outside(moment.isoformat())
     return micros
+
+
+def checked_micros(micros: int) -> int:
+    """A record's timestamp that is in microseconds since the epoch.
+
+    Raises:
+        ValueError: it is too close to an end of the calendar, or outside.
+    """
+    if not MIN_TIME <= micros < MAX_TIME:
+        raise _outside(f"of {micros:,} µs since 1970")
+    return micros
+
+
+def _outside(shown: str) -> ValueError:
+    return ValueError(
+        f"the timestamp {shown} is outside the range of event time, from "
+        f"{from_micros(MIN_TIME).date()} to {from_micros(MAX_TIME).date()}"
+    )
 
 
 def all_event_micros(moments: Sequence[datetime]) -> list[int]:

@@ -80,7 +80,7 @@ class Pipeline:
         stream: Stream[V],
         source: Source,
         *,
-        timestamp: Callable[[V], datetime],
+        timestamp: Callable[[V], datetime] | None = None,
         lateness: timedelta = timedelta(0),
         seen: Callable[[V], datetime] | None = None,
         watermark: Callable[[V], datetime | None] | None = None,
@@ -98,7 +98,8 @@ class Pipeline:
         the source. The low watermark of the stream is the least of them.
 
         Args:
-            timestamp: returns a value's event time, an aware datetime.
+            timestamp: returns a value's event time, an aware datetime. None: each row's own timestamp, if
+                the source has one for each row, as Kafka has.
             lateness: how far behind the newest record another may be and still be on time. A later
                 record may find its window closed (``docs/guarantees.md`` says when it must).
             seen: returns the time at which a record was seen, if that is not its event time.
@@ -106,7 +107,7 @@ class Pipeline:
                 no record on time has an older timestamp; None: the record has no such time.
             idle_after: a partition without a new row for this long follows the least watermark of
                 the other injectors and does not hold the stream back. Rows that it delivers later,
-                with older timestamps, are late.
+                with older timestamps, are late. None: the default of the source, if it has one.
             id: returns the record's own id. A second record of the stream with the same id is
                 dropped, from any source; ids are remembered for ``Settings.id_retention_seconds``.
             max_pending: maximum rows of a partition that are read and not acknowledged by all
@@ -130,7 +131,7 @@ class Pipeline:
             lateness,
             on_error,
             watermark,
-            idle_after,
+            getattr(source, "idle_after", None) if idle_after is None else idle_after,
             max_pending,
             latency_target,
         )

@@ -54,6 +54,9 @@ class Row(msgspec.Struct):
     error: InputError | None = None
     text: str = ""
     """The raw text of a bad row, cut to a sensible length, for its dead letter."""
+    micros: int | None = None
+    """The row's own timestamp, in microseconds since the epoch; it counts if `inject` has no
+    ``timestamp=``."""
 
 
 class Rows(Sequence[Row]):
@@ -63,10 +66,15 @@ class Rows(Sequence[Row]):
     works on another one's rows may change them: they are objects from the first look at one of them.
     """
 
-    __slots__ = ("_rows", "line", "offset", "raws", "values")
+    __slots__ = ("_rows", "line", "micros", "offset", "raws", "values")
 
     def __init__(
-        self, offset: int, line: int, values: list[Any], raws: list[bytes] | None = None
+        self,
+        offset: int,
+        line: int,
+        values: list[Any],
+        raws: list[bytes] | None = None,
+        micros: list[int] | None = None,
     ) -> None:
         """
         Args:
@@ -74,11 +82,13 @@ class Rows(Sequence[Row]):
             line: the place of the first row, for messages.
             values: values of the stream's type, equal to their decoded JSON.
             raws: any JSON that decodes to each value, without NUL characters; None: there is none.
+            micros: the rows' own timestamps (`Row.micros`); None: they have none.
         """
         self.offset = offset
         self.line = line
         self.values = values
         self.raws = raws or []
+        self.micros = micros
         self._rows: list[Row] | None = None
 
     @property
@@ -91,6 +101,15 @@ class Rows(Sequence[Row]):
         rows = len(before)
         return (self.offset, self.line) == (before.offset + rows, before.line + rows)
 
+    def cut(self, place: int) -> tuple[Rows, Rows]:
+        """The rows before a place, and those from there on."""
+        return self._part(0, place), self._part(place, len(self))
+
+    def _part(self, start: int, end: int) -> Rows:
+        micros = None if self.micros is None else self.micros[start:end]
+        values, raws = self.values[start:end], self.raws[start:end]
+        return Rows(self.offset + start, self.line + start, values, raws, micros)
+
     def __len__(self) -> int:
         return len(self.values)
 
@@ -102,6 +121,8 @@ class Rows(Sequence[Row]):
         if self._rows is None:
             offsets, lines = count(self.offset), count(self.line)
             self._rows = list(map(Row, offsets, lines, self.values))
+            for row, micros in zip(self._rows, self.micros or (), strict=False):
+                row.micros = micros
         return self._rows[place]
 
 
@@ -170,7 +191,11 @@ class Reader(Protocol):
 
 
 class Partition(Protocol):
-    """A part of a source that is read in order by one owner."""
+    """A part of a source that is read in order by one owner.
+
+    Messages name a row as ``IDENTITY, line N``. A partition with an attribute `row_name` has that word in
+    place of *line*.
+    """
 
     @property
     def identity(self) -> str:
@@ -188,8 +213,18 @@ class Partition(Protocol):
         ...
 
 
+def row_place(partition: Partition, row: Row) -> str:
+    """The place of a row, for messages."""
+    return f"{partition.identity}, {getattr(partition, 'row_name', 'line')} {row.line}"
+
+
 class Source(Protocol):
-    """The input of an injector."""
+    """The input of an injector.
+
+    A source whose rows all have timestamps of their own (`Row.micros`) says so with an attribute
+    ``timestamps = True``; then `inject` needs no ``timestamp=``. One with an attribute `idle_after` gives the
+    default of that option.
+    """
 
     @property
     def bounded(self) -> bool:

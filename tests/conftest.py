@@ -57,7 +57,11 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return (os.cpu_count() or 1) + 1
 
 
-TOGETHER = {"tests/spark/": "spark", "tests/examples/test_flights_": "flights"}
+TOGETHER = {
+    "tests/spark/": "spark",
+    "tests/kafka/": "kafka",
+    "tests/examples/test_flights_": "flights",
+}
 """Where several processes run the tests, the tests of each of these groups run in one process. The tests
 with Spark share a session, which takes 13 s to start; the tests of the flights share a year of them, which
 takes 7 s to read and sort."""

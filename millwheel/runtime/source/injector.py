@@ -32,7 +32,7 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.row_sender import RowSender
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.runtime.source.source_time import SourceTime
-from millwheel.sources import Lag, Partition, Reader, Row, Rows
+from millwheel.sources import Lag, Partition, Reader, Row, Rows, row_place
 
 
 class Injector(SourceTask):
@@ -311,7 +311,7 @@ class Injector(SourceTask):
         row = next((row for row in rows if row.watermark is None), None)
         if row is not None and not self.log.is_acknowledged(row.offset):
             raise InputError(
-                f"{self._partition.identity}, line {row.line}: this row arrived after event time had "
+                f"{row_place(self._partition, row)}: this row arrived after event time had "
                 f"ended. An earlier run read the input of stream {self._stream.name!r} to its end "
                 "and closed all windows and timers, so the row is late for each of them. If the input "
                 "continues, remove the pipeline (millwheel drop) and start it with follow=True on the "

@@ -9,12 +9,13 @@ from typing import Any
 from millwheel.chunk import ASSUMED_ROW_BYTES, Chunk
 from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
 from millwheel.context import BAD_ROWS
-from millwheel.errors import InputError, MillwheelError
+from millwheel.errors import InputError, MillwheelError, UserCodeError
 from millwheel.model import (
     MAX_TIME,
     MIN_TIME,
     Delivery,
     all_event_micros,
+    checked_micros,
     event_micros,
     record_id,
     to_micros,
@@ -23,7 +24,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Destination, StreamReader
 from millwheel.runtime.source.source_time import SourceTime
-from millwheel.sources import Partition, Row, Rows
+from millwheel.sources import Partition, Row, Rows, row_place
 from millwheel.store.port import DeadLetter
 
 
@@ -52,17 +53,22 @@ class RowSender:
         """
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
-            if not self._send_together(together, rows.values, rows.raws or None):
+            if not self._send_together(together, rows.values, rows.raws or None, rows.micros):
                 self._send_one_by_one(rows)
             return
         for plain, run in groupby(rows, key=_is_plain):
             found = list(run)
             numbers, values = [row.offset for row in found], [row.value for row in found]
-            if not (plain and self._send_together(numbers, values)):
+            own = [row.micros for row in found] if self._injection.timestamp is None else None
+            if not (plain and self._send_together(numbers, values, own=own)):
                 self._send_one_by_one(found)
 
     def _send_together(
-        self, numbers: Sequence[int], values: list[Any], encoded: list[bytes] | None = None
+        self,
+        numbers: Sequence[int],
+        values: list[Any],
+        encoded: list[bytes] | None = None,
+        own: Sequence[int | None] | None = None,
     ) -> bool:
         """Send rows as one batch: a chunk to each destination of each reader.
 
@@ -77,7 +83,10 @@ class RowSender:
         if self._named or injection.watermark is not None or first < log.known_end or not readers:
             return False
         try:
-            moments = micros = all_event_micros(list(map(injection.timestamp, values)))
+            if injection.timestamp is None:
+                moments = micros = list(map(checked_micros, own or ()))  # type: ignore[arg-type]
+            else:
+                moments = micros = all_event_micros(list(map(injection.timestamp, values)))
             if injection.seen is not None:
                 moments = all_event_micros(list(map(injection.seen, values)))
             if encoded is None:
@@ -128,7 +137,7 @@ class RowSender:
     def _send_one_by_one(self, rows: Sequence[Row]) -> None:
         log, time = self._interval.log, self._time
         promised = self._interval.watermarks.promised
-        injection, lateness = self._injection, time.lateness
+        _injection, lateness = self._injection, time.lateness
         keeps_percentiles = bool(self._interval.watermarks.percentiles)
         least = MAX_TIME
         size = 0
@@ -148,7 +157,7 @@ class RowSender:
                 done.append(row.offset)
                 continue
             try:
-                micros = event_micros(injection.timestamp(row.value))
+                micros = self._time_of(row)
                 moment = self._shown_by(row.value, micros)
                 if known and log.is_acknowledged(row.offset):
                     time.seen = max(time.seen, moment)
@@ -170,6 +179,19 @@ class RowSender:
         if done or known:
             log.acknowledge(done)
             self._interval.touch(urgent=False)
+
+    def _time_of(self, row: Row) -> int:
+        """The event time of a row, in microseconds."""
+        if self._injection.timestamp is not None:
+            return event_micros(self._injection.timestamp(row.value))
+        if row.micros is None:
+            raise UserCodeError(
+                "the row has no timestamp of its own; give timestamp= to inject(...)"
+            )
+        try:
+            return checked_micros(row.micros)
+        except ValueError as error:
+            raise UserCodeError(str(error)) from error
 
     def _shown_by(self, value: Any, micros: int) -> int:
         """The time up to which a row shows that the source has come."""
@@ -223,25 +245,29 @@ class RowSender:
 
     def _blame(self, row: Row, error: BaseException) -> InputError:
         """The error to report for a bad row, with its place in the input."""
-        place = f"{self._partition.identity}, line {row.line}"
+        place = row_place(self._partition, row)
         if isinstance(error, MillwheelError):
             return InputError(f"{place}: {error}")
-        option, function = self._at_fault(row.value)
+        at_fault = self._at_fault(row.value)
+        if at_fault is None:
+            return InputError(f"{place}: {reason(error)}; value {shown(row.value, 300)}")
+        option, function = at_fault
         return InputError(
             f"{place}: {option}= of inject({self._stream.name!r}, ...), {place_of(function)}, failed or "
             f"returned no time: {reason(error)}; value {shown(row.value, 300)}"
         )
 
-    def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]]:
+    def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]] | None:
         """The function given to `inject` that fails on a value or returns no time, with its option."""
         injection = self._injection
-        try:
-            event_micros(injection.timestamp(value))
-        except BaseException:
-            return "timestamp", injection.timestamp
+        if injection.timestamp is not None:
+            try:
+                event_micros(injection.timestamp(value))
+            except BaseException:
+                return "timestamp", injection.timestamp
         if injection.watermark is not None:
             return "watermark", injection.watermark
-        return "seen", injection.seen or injection.timestamp
+        return None if injection.seen is None else ("seen", injection.seen)
 
     def _give_up(self, row: Row, error: InputError) -> None:
         """Handle a row that cannot be read: stop, or store it as a dead letter and continue."""
@@ -267,7 +293,7 @@ class RowSender:
                 key=None,
                 value=storable(row.text or shown(row.value, LETTER_CHARACTERS)),
                 ts=None,
-                place=f"{self._partition.identity}, line {row.line}",
+                place=row_place(self._partition, row),
                 error=storable(str(error)),
                 traceback="",
                 attempts=1,

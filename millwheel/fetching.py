@@ -1,0 +1,138 @@
+"""The base of readers whose rows come over a network: a task fetches ahead, the injector takes from it.
+
+::
+
+    fetch() ──▶ rows fetched ahead ──▶ read(limit)          wait() returns when there are some
+
+A source of your own needs `fetch`, `position` and, if it knows them, `lag` and `progress`; see
+``docs/sources.md``. It must not care about limits, wake-ups and cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from millwheel.sources import Lag, Row, Rows
+
+AHEAD = 2_000
+"""Rows fetched ahead from which the task pauses."""
+
+
+class FetchingReader(ABC):
+    """A `millwheel.sources.Reader` that fetches rows in a task of its own.
+
+    An error of `fetch` is raised by the reader once all rows before it are taken.
+    """
+
+    def __init__(self, ahead: int = AHEAD) -> None:
+        """
+        Args:
+            ahead: number of rows fetched ahead from which no more are fetched.
+        """
+        self._ahead = ahead
+        self._fetched: deque[Sequence[Row]] = deque()
+        self._count = 0
+        self._news = asyncio.Event()
+        """Set while there are rows, an error or the end."""
+        self._room = asyncio.Event()
+        self._error: BaseException | None = None
+        self._has_ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    # -- what a source of your own has ---------------------------------------------------
+
+    @abstractmethod
+    async def fetch(self) -> Sequence[Row]:
+        """The next rows; it waits until there are some. None at all mean the end of a bounded source.
+
+        It may be cancelled while it waits; after that it is not called again.
+
+        Raises:
+            InputError: the partition cannot be read further; the message says how to continue.
+        """
+
+    @abstractmethod
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        """The position to store; see `millwheel.sources.Reader.position`."""
+
+    def progress(self) -> float | None:
+        """The share of a bounded partition read so far, 0 to 1; None if it has no end."""
+        return None
+
+    def lag(self) -> Lag:
+        """The rows and bytes of the partition that are not fetched yet."""
+        return Lag()
+
+    # -- the reader ------------------------------------------------------------------------
+
+    @property
+    def ahead(self) -> int:
+        """Number of rows that are fetched and not read."""
+        return self._count
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end was fetched and all rows before it were read."""
+        return self._has_ended and not self._fetched
+
+    async def read(self, limit: int) -> Sequence[Row]:
+        """Up to `limit` further rows that were fetched, or an empty sequence.
+
+        Raises:
+            InputError: `fetch` has raised it, and there are no rows before it.
+        """
+        self._begin()
+        if not self._fetched:
+            if self._error is not None:
+                raise self._error
+            return []
+        rows = self._fetched.popleft()
+        if len(rows) > limit:
+            rows, rest = _cut(rows, limit)
+            self._fetched.appendleft(rest)
+        self._count -= len(rows)
+        if self._count < self._ahead:
+            self._room.set()
+        if not self._fetched and self._error is None and not self._has_ended:
+            self._news.clear()
+        return rows
+
+    async def wait(self) -> None:
+        """Return when `read` finds rows, an error or the end."""
+        self._begin()
+        await self._news.wait()
+
+    def close(self) -> None:
+        """End the task."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while rows := await self.fetch():
+                self._fetched.append(rows)
+                self._count += len(rows)
+                self._news.set()
+                while self._count >= self._ahead:
+                    self._room.clear()
+                    await self._room.wait()
+            self._has_ended = True
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._error = error
+        self._news.set()
+
+
+def _cut(rows: Sequence[Row], place: int) -> tuple[Sequence[Row], Sequence[Row]]:
+    if isinstance(rows, Rows) and rows.are_columns:
+        return rows.cut(place)
+    return rows[:place], rows[place:]

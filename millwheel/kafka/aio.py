@@ -1,0 +1,344 @@
+"""The client by aiokafka.
+
+Its admin and offset calls do not retry while a broker or a coordinator moves: `_patiently` does. Describing a
+topic is a request of our own (Metadata, version 12), since aiokafka's own versions do not have the topic's id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from io import BytesIO
+from typing import Any, TypeVar
+from uuid import UUID
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
+
+from millwheel.errors import InputError
+from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.port import Bounds, KafkaRecord, OffsetGone, Topic
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 60.0
+"""Time for which a call is repeated while no broker answers."""
+
+BACKOFF_SECONDS = 0.25
+
+UNKNOWN_SECONDS = 5.0
+"""Time for which an unknown topic is asked for again: a broker hears of a new one a moment later."""
+
+OFFSETS_SECONDS = 10.0
+"""Time for the answer to a question for offsets; aiokafka repeats it for 40 s otherwise."""
+
+_PASSING = (
+    kafka_errors.KafkaConnectionError,
+    kafka_errors.KafkaTimeoutError,
+    kafka_errors.NodeNotReadyError,
+    kafka_errors.RequestTimedOutError,
+    kafka_errors.StaleMetadata,
+)
+
+
+class AioClient:
+    """A connection to a cluster, for one partition or one topic."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._client: AIOKafkaClient | None = None
+
+    async def topic(self, name: str) -> Topic | None:
+        """A topic; None: there is none of this name.
+
+        Raises:
+            InputError: the cluster refuses it, or no broker answers.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + UNKNOWN_SECONDS
+        while True:
+            answer = await _patiently(self._cluster, lambda: self._describe(name))
+            ((error, _, id_, _, partitions, *_),) = answer.topics
+            if error != kafka_errors.UnknownTopicOrPartitionError.errno:
+                break
+            if loop.time() > deadline:
+                return None
+            await asyncio.sleep(BACKOFF_SECONDS)
+        if error and error != kafka_errors.LeaderNotAvailableError.errno:
+            what = kafka_errors.for_code(error).__name__
+            raise InputError(f"Kafka topic {name!r} cannot be read: {what}")
+        return Topic(str(id_), sorted(partition for _, partition, *_ in partitions))
+
+    async def _describe(self, name: str) -> Any:
+        client = self._client
+        if client is None:
+            client = AIOKafkaClient(**self._cluster.options())
+            try:
+                await client.bootstrap()
+            except BaseException:
+                await client.close()
+                raise
+            self._client = client
+        try:
+            return await client.send(client.get_random_node(), _DescribeTopic(name))
+        except NotImplementedError as error:
+            raise InputError(
+                f"the brokers at {self._cluster.bootstrap} do not tell the ids of topics; millwheel needs "
+                "Kafka 2.8 or newer"
+            ) from error
+        except _PASSING:
+            self._client = None  # it may know only nodes that are gone
+            await client.close()
+            raise
+
+    async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
+        """The offsets of some partitions.
+
+        Raises:
+            InputError: the cluster refuses it, or no broker answers.
+        """
+
+        async def ask(consumer: AIOKafkaConsumer, all_: list[TopicPartition]) -> dict[int, Bounds]:
+            first = await consumer.beginning_offsets(all_)
+            end = await consumer.end_offsets(all_)
+            return {one.partition: Bounds(first[one], end[one]) for one in all_}
+
+        return await self._ask(topic, partitions, ask)
+
+    async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
+        """For each partition, the offset of the first record at or after an instant; the end if none is.
+
+        Raises:
+            InputError: the cluster refuses it, or no broker answers.
+        """
+
+        async def ask(consumer: AIOKafkaConsumer, all_: list[TopicPartition]) -> dict[int, int]:
+            end = await consumer.end_offsets(all_)
+            found = await consumer.offsets_for_times(dict.fromkeys(all_, millis))
+            return {
+                one.partition: end[one] if found.get(one) is None else found[one].offset
+                for one in all_
+            }
+
+        return await self._ask(topic, partitions, ask)
+
+    async def _ask(
+        self,
+        topic: str,
+        partitions: Sequence[int],
+        ask: Callable[[AIOKafkaConsumer, list[TopicPartition]], Awaitable[dict[int, T]]],
+    ) -> dict[int, T]:
+        if not partitions:
+            return {}
+
+        async def once() -> dict[int, T]:
+            consumer = _consumer(self._cluster, None)
+            try:
+                await consumer.start()
+                all_ = [TopicPartition(topic, partition) for partition in partitions]
+                return await asyncio.wait_for(ask(consumer, all_), OFFSETS_SECONDS)
+            except TimeoutError as error:
+                raise kafka_errors.RequestTimedOutError from error
+            finally:
+                await consumer.stop()
+
+        return await _patiently(self._cluster, once)
+
+    async def fetcher(
+        self, topic: str, partition: int, offset: int, group: str | None
+    ) -> AioFetcher:
+        """Begin to fetch a partition.
+
+        Raises:
+            InputError: no broker answers.
+        """
+
+        async def once() -> AioFetcher:
+            consumer = _consumer(self._cluster, group)
+            try:
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
+            place = TopicPartition(topic, partition)
+            consumer.assign([place])
+            consumer.seek(place, offset)
+            return AioFetcher(consumer, place)
+
+        return await _patiently(self._cluster, once)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+
+class AioFetcher:
+    """Fetches a partition by a consumer of its own, which has no other partition."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
+        self._consumer = consumer
+        self._place = place
+
+    async def fetch(self, most: int) -> Sequence[KafkaRecord]:
+        """Up to `most` further records; it waits until there are some.
+
+        `getone` waits and `getmany` does not, since a `getmany` that waits leaves a waiter behind each time.
+
+        Raises:
+            OffsetGone: the partition has no record at the offset.
+            InputError: the cluster refuses it.
+        """
+        try:
+            first = await self._consumer.getone(self._place)
+            found = await self._consumer.getmany(
+                self._place, timeout_ms=0, max_records=max(1, most - 1)
+            )
+        except kafka_errors.OffsetOutOfRangeError as error:
+            raise OffsetGone from error
+        except kafka_errors.KafkaError as error:
+            raise InputError(
+                f"Kafka topic {self._place.topic!r}, partition {self._place.partition}: {error!r}"
+            ) from error
+        return [first, *found.get(self._place, ())]
+
+    @property
+    def stable_end(self) -> int | None:
+        """One past the last committed record, as the last answer told it."""
+        end: int | None = self._consumer.last_stable_offset(self._place)
+        return end if end is not None and end >= 0 else None
+
+    async def commit(self, offset: int) -> None:
+        """Store an offset for tools that show the lag of a group.
+
+        Raises:
+            InputError: it could not be stored.
+        """
+        try:
+            await self._consumer.commit({self._place: offset})
+        except kafka_errors.KafkaError as error:
+            raise InputError(f"the offset of the group was not stored: {error!r}") from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        with suppress(kafka_errors.KafkaError):
+            await self._consumer.stop()
+
+
+def _consumer(cluster: KafkaCluster, group: str | None) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        **cluster.options(),
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="none",  # the default jumps to the end, and loses what is in between
+        isolation_level="read_committed",
+    )
+
+
+async def _patiently(cluster: KafkaCluster, call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call while no broker answers.
+
+    Raises:
+        InputError: none has answered for `PATIENCE_SECONDS`, or the cluster refuses it.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await call()
+        except _PASSING as error:
+            if loop.time() > deadline:
+                raise InputError(
+                    f"Kafka at {cluster.bootstrap} does not answer: {error!r}. Check the address, and "
+                    f"security_protocol={cluster.security_protocol!r}"
+                ) from error
+        except kafka_errors.KafkaError as error:
+            if not getattr(error, "retriable", False) or loop.time() > deadline:
+                raise InputError(f"Kafka at {cluster.bootstrap}: {error!r}") from error
+        await asyncio.sleep(BACKOFF_SECONDS)
+
+
+# -- Metadata, version 12 (KIP-516) -----------------------------------------------------------------
+
+
+class _Uuid:
+    @staticmethod
+    def encode(value: UUID) -> bytes:
+        return value.bytes
+
+    @staticmethod
+    def decode(data: BytesIO) -> UUID:
+        return UUID(bytes=data.read(16))
+
+    @staticmethod
+    def repr(value: UUID) -> str:
+        return str(value)
+
+
+_TEXT = CompactString("utf-8")
+_NUMBERS = CompactArray(Int32)
+_BROKER = (
+    ("node", Int32),
+    ("host", _TEXT),
+    ("port", Int32),
+    ("rack", _TEXT),
+    ("tags", TaggedFields),
+)
+_PARTITION = (
+    ("error", Int16), ("partition", Int32), ("leader", Int32), ("leader_epoch", Int32),
+    ("replicas", _NUMBERS), ("in_sync", _NUMBERS), ("offline", _NUMBERS), ("tags", TaggedFields),
+)  # fmt: skip
+_TOPIC = (
+    ("error", Int16), ("name", _TEXT), ("id", _Uuid), ("is_internal", Boolean),
+    ("partitions", CompactArray(*_PARTITION)), ("operations", Int32), ("tags", TaggedFields),
+)  # fmt: skip
+
+
+class _Described(Response):  # type: ignore[misc]
+    API_KEY = 3
+    API_VERSION = 12
+    SCHEMA = Schema(
+        ("throttled_ms", Int32),
+        ("brokers", CompactArray(*_BROKER)),
+        ("cluster", _TEXT),
+        ("controller", Int32),
+        ("topics", CompactArray(*_TOPIC)),
+        ("tags", TaggedFields),
+    )
+
+
+class _DescribeTopic12(RequestStruct):  # type: ignore[misc]
+    API_KEY = 3
+    API_VERSION = 12
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _Described
+    SCHEMA = Schema(
+        ("topics", CompactArray(("id", _Uuid), ("name", _TEXT), ("tags", TaggedFields))),
+        ("may_create", Boolean),
+        ("with_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class _DescribeTopic(Request[_DescribeTopic12]):  # type: ignore[misc]
+    API_KEY = 3
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def build(self, request_struct_class: type[_DescribeTopic12]) -> _DescribeTopic12:
+        tags: Mapping[int, bytes] = {}
+        return request_struct_class([(UUID(int=0), self._name, tags)], False, False, tags)

@@ -1,0 +1,117 @@
+"""How to connect to a Kafka cluster. Names and passwords come from the environment and are stored nowhere."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from millwheel.errors import UsageError
+
+USER, PASSWORD = "MILLWHEEL_KAFKA_USER", "MILLWHEEL_KAFKA_PASSWORD"
+"""Environment variables with the name and the password for SASL."""
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"]
+
+
+@dataclass(frozen=True)
+class KafkaCluster:
+    """The addresses of some brokers of a cluster, and how to speak to them.
+
+    With SASL, name and password are read from ``MILLWHEEL_KAFKA_USER`` and ``MILLWHEEL_KAFKA_PASSWORD`` when
+    a worker connects; other names of variables may be given for a second cluster.
+
+    Attributes:
+        bootstrap: ``HOST:PORT``, several separated by commas.
+        ca_file: certificates that brokers must have a certificate of; by default those of the system.
+        cert_file, key_file: the certificate and the key of the client, if brokers ask for one.
+        user, password: names of the environment variables.
+        token_provider: for OAUTHBEARER: returns an `aiokafka.abc.AbstractTokenProvider`.
+
+    Raises:
+        UsageError: the options do not fit together.
+    """
+
+    bootstrap: str
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: Mechanism = "PLAIN"
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    user: str = USER
+    password: str = PASSWORD
+    token_provider: Callable[[], Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for address in self.bootstrap.split(","):
+            host, _, port = address.strip().rpartition(":")
+            if not host or not port.isdecimal():
+                raise UsageError(
+                    f"KafkaCluster: {address!r} is not the address of a broker; give HOST:PORT, several "
+                    "separated by commas"
+                )
+        if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise UsageError(
+                f"KafkaCluster: there is no security_protocol {self.security_protocol!r}; it is PLAINTEXT, SSL, "
+                "SASL_PLAINTEXT or SASL_SSL"
+            )
+        if not self.has_tls and (self.ca_file or self.cert_file or self.key_file):
+            raise UsageError(
+                f"KafkaCluster: certificates have no effect with {self.security_protocol}; give "
+                "security_protocol SSL or SASL_SSL"
+            )
+        if (self.sasl_mechanism == "OAUTHBEARER") != (self.token_provider is not None):
+            raise UsageError("KafkaCluster: OAUTHBEARER and token_provider= need each other")
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether brokers ask who it is."""
+        return self.security_protocol.startswith("SASL")
+
+    def options(self) -> dict[str, Any]:
+        """The options of an aiokafka client.
+
+        Raises:
+            UsageError: a variable is not set, or a certificate cannot be read.
+        """
+        found: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap,
+            "security_protocol": self.security_protocol,
+            "client_id": "millwheel",
+        }
+        if self.has_tls:
+            found["ssl_context"] = self._tls()
+        if self.has_sasl:
+            found["sasl_mechanism"] = self.sasl_mechanism
+            if self.token_provider is not None:
+                found["sasl_oauth_token_provider"] = self.token_provider()
+            elif self.sasl_mechanism != "GSSAPI":
+                found["sasl_plain_username"] = self._secret(self.user)
+                found["sasl_plain_password"] = self._secret(self.password)
+        return found
+
+    def _tls(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.cert_file is not None:
+                context.load_cert_chain(self.cert_file, self.key_file)
+        except OSError as error:
+            raise UsageError(f"KafkaCluster: a certificate cannot be read: {error}") from error
+        return context
+
+    def _secret(self, variable: str) -> str:
+        try:
+            return os.environ[variable]
+        except KeyError:
+            raise UsageError(
+                f"KafkaCluster: {self.security_protocol} with {self.sasl_mechanism} needs the environment "
+                f"variable {variable}, which is not set"
+            ) from None

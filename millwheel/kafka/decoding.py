@@ -1,0 +1,111 @@
+"""Turns Kafka's records into rows: values, timestamps, tombstones, and records that cannot be read."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from millwheel.codec import place_of, reason
+from millwheel.errors import InputError, UsageError
+from millwheel.kafka.port import KafkaRecord
+from millwheel.sources import Row, Rows
+
+Decode = Callable[[KafkaRecord], Any]
+Tombstones = Literal["skip", "deliver"]
+
+SHOWN_BYTES = 15_000
+"""Maximum bytes of a record's value in its dead letter, which has them in base64."""
+
+_NUL = b"\\u0000"
+
+
+class Decoding:
+    """Decodes the records of one partition."""
+
+    def __init__(
+        self, place: str, value_type: Any, decode: Decode | None, tombstones: Tombstones
+    ) -> None:
+        """
+        Args:
+            place: names the partition in messages.
+
+        Raises:
+            UsageError: JSON cannot be decoded to this type.
+        """
+        self._place = place
+        self._decode = decode
+        self._skips = tombstones == "skip"
+        try:
+            self._from_json = msgspec.json.Decoder(value_type).decode
+        except (TypeError, NotImplementedError, NameError) as error:
+            if decode is None:
+                raise UsageError(
+                    f"{place}: values cannot be read as {value_type!r}: {error}; give decode="
+                ) from error
+
+    def rows(self, records: Sequence[KafkaRecord]) -> Sequence[Row]:
+        """The rows of some records: as columns if they have no gaps and all of them can be read together."""
+        return self._together(records) or self._one_by_one(records)
+
+    def _together(self, records: Sequence[KafkaRecord]) -> Rows | None:
+        first, last = records[0].offset, records[-1].offset
+        raws = [record.value for record in records]
+        if self._decode is not None or last - first + 1 != len(records) or None in raws:
+            return None
+        micros = [1000 * record.timestamp for record in records]
+        if min(micros) < 0:
+            return None
+        try:
+            values = [self._from_json(raw) for raw in raws]  # type: ignore[arg-type]
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        texts: list[bytes] = raws  # type: ignore[assignment]
+        return Rows(first, first, values, None if _NUL in b"".join(texts) else texts, micros)
+
+    def _one_by_one(self, records: Sequence[KafkaRecord]) -> list[Row]:
+        rows = [self._row(record) for record in records]
+        return [row for row in rows if row is not None]
+
+    def _row(self, record: KafkaRecord) -> Row | None:
+        raw, offset = record.value, record.offset
+        if raw is None and self._skips:
+            return None
+        if record.timestamp < 0:
+            return self._bad(record, "the record has no timestamp: its producer gave none")
+        try:
+            if self._decode is not None:
+                value = self._decode(record)
+            else:
+                value = self._from_json(b"null" if raw is None else raw)
+        except Exception as error:  # decode= may raise anything
+            if self._decode is not None:
+                return self._bad(
+                    record, f"decode=, {place_of(self._decode)}, failed: {reason(error)}"
+                )
+            return self._bad(record, str(error))
+        return Row(offset, offset, value, micros=1000 * record.timestamp)
+
+    def _bad(self, record: KafkaRecord, what: str) -> Row:
+        raw = record.value or b""
+        text = msgspec.json.encode(
+            {
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": None if record.key is None else _base64(record.key),
+                "value": None if record.value is None else _base64(raw[:SHOWN_BYTES]),
+                "value_bytes": len(raw),
+                "headers": [
+                    (name, None if value is None else _base64(value))
+                    for name, value in record.headers
+                ],
+            }
+        ).decode()
+        error = InputError(f"{self._place}, offset {record.offset}: {what}")
+        return Row(record.offset, record.offset, error=error, text=text)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,114 @@
+"""Finds the partitions of a topic, including those that are added later.
+
+Partitions of the first look begin where `start` says; the offsets are resolved then, and stored before the
+partitions are made. A partition that is added later is read from its first record, or its first records would
+be lost: Flink learned it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from millwheel.errors import InputError
+from millwheel.kafka.port import Client, Topic
+from millwheel.model import to_micros
+
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+
+LOOK_SECONDS = 10.0
+"""Time between two looks for partitions."""
+
+
+class _Position(msgspec.Struct):
+    id: str
+    """The topic's id."""
+    starts: dict[int, int]
+    """The first offset of each partition of the first look."""
+
+
+def identity_of(topic: str, topic_id: str, partition: int) -> str:
+    """The identity of a partition: it scopes the ids of its records."""
+    return f"{topic}/{partition} ({topic_id})"
+
+
+class TopicDiscovery:
+    """Looks for the partitions of a topic."""
+
+    def __init__(
+        self, client: Client, topic: str, start: Start, position: dict[str, Any] | None
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._start = start
+        self._stored = (
+            None if position is None else msgspec.convert(position, _Position, strict=False)
+        )
+        self._looked = False
+        self._numbers: dict[str, int] = {}
+        """The partition of each identity."""
+
+    async def look(self) -> Sequence[str]:
+        """The identities of all partitions.
+
+        Raises:
+            InputError: there is no such topic, it was made anew, or the cluster refuses it.
+        """
+        found = await self._client.topic(self._topic)
+        if found is None:
+            raise InputError(
+                f"there is no Kafka topic {self._topic!r}, or it may not be read. Make it, or give this "
+                "user the right to describe and read it"
+            )
+        if self._stored is None:
+            self._stored = _Position(found.id, await self._starts(found))
+        elif found.id != self._stored.id:
+            raise InputError(
+                f"Kafka topic {self._topic!r} was deleted and made anew: it was read as {self._stored.id}, "
+                f"and is {found.id} now, with other records under the same offsets. To read it from its "
+                "start, remove the pipeline's state (millwheel drop), or give the injector another name"
+            )
+        self._looked = True
+        self._numbers = {identity_of(self._topic, found.id, n): n for n in found.partitions}
+        return list(self._numbers)
+
+    async def _starts(self, found: Topic) -> dict[int, int]:
+        """The first offset of each partition."""
+        start, topic, partitions = self._start, self._topic, found.partitions
+        if isinstance(start, datetime):
+            return await self._client.since(topic, partitions, to_micros(start) // 1000)
+        bounds = await self._client.bounds(topic, partitions)
+        if start == "earliest":
+            return {number: bounds[number].first for number in partitions}
+        if start == "latest":
+            return {number: bounds[number].end for number in partitions}
+        assert isinstance(start, Mapping)
+        if unknown := start.keys() - set(partitions):
+            raise InputError(
+                f"Kafka topic {topic!r} has no partitions {sorted(unknown)}, for which start= gives offsets; "
+                f"it has {list(partitions)}"
+            )
+        return {number: start.get(number, bounds[number].first) for number in partitions}
+
+    async def wait(self) -> None:
+        """Wait until it is time for another look."""
+        await asyncio.sleep(LOOK_SECONDS)
+
+    def first_position(self, identity: str) -> dict[str, Any] | None:
+        """The first offset of a partition; None: its first record."""
+        assert self._stored is not None
+        first = self._stored.starts.get(self._numbers[identity])
+        return None if first is None else {"next": first}
+
+    def position(self) -> dict[str, Any]:
+        """The topic's id and the first offsets."""
+        found: dict[str, Any] = msgspec.to_builtins(self._stored, str_keys=True)
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._closing = asyncio.create_task(self._client.close())

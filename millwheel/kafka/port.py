@@ -1,0 +1,114 @@
+"""What millwheel needs of a Kafka client: a few calls, so that another client can take their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class KafkaRecord(Protocol):
+    """A record as Kafka has it, the argument of ``decode=``."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int:
+        """Its number in the partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch; -1: an old producer gave none."""
+        ...
+
+    @property
+    def timestamp_type(self) -> int:
+        """0: the producer set the timestamp; 1: the broker, when it appended the record."""
+        ...
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None:
+        """None: a tombstone, which deletes its key from a compacted topic."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """In order; a name may occur several times."""
+        ...
+
+
+class Topic(NamedTuple):
+    """A topic as the cluster describes it."""
+
+    id: str
+    """A UUID: a topic that is deleted and made again under its name has another one."""
+    partitions: Sequence[int]
+
+
+class Bounds(NamedTuple):
+    """The offsets of a partition."""
+
+    first: int
+    """The first record that is there: older ones were deleted by retention."""
+    end: int
+    """One past the last record that a reader of committed records may see."""
+
+
+class OffsetGone(Exception):
+    """The partition has no record at an offset: it is below the first or above the end."""
+
+
+class Fetcher(Protocol):
+    """Fetches the records of a partition, in order, from an offset on. Only committed records."""
+
+    async def fetch(self, most: int) -> Sequence[KafkaRecord]:
+        """Up to `most` further records; it waits until there are some.
+
+        A broker that does not answer is asked again for ever.
+
+        Raises:
+            OffsetGone: see there.
+            InputError: the cluster refuses it.
+        """
+        ...
+
+    @property
+    def stable_end(self) -> int | None:
+        """`Bounds.end`, as the last answer told it; None: there was none."""
+        ...
+
+    async def commit(self, offset: int) -> None:
+        """Store an offset for tools that show the lag of a group.
+
+        Raises:
+            InputError: it could not be stored.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Client(Protocol):
+    """A connection to a cluster."""
+
+    async def topic(self, name: str) -> Topic | None:
+        """A topic; None: there is none of this name, or it may not be read."""
+        ...
+
+    async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
+        """The offsets of some partitions."""
+        ...
+
+    async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
+        """For each partition, the offset of the first record at or after an instant; the end if none is."""
+        ...
+
+    async def fetcher(self, topic: str, partition: int, offset: int, group: str | None) -> Fetcher:
+        """Begin to fetch a partition."""
+        ...
+
+    async def close(self) -> None: ...

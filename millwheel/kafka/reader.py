@@ -1,0 +1,224 @@
+"""Reads one partition of a topic.
+
+The log of the partition is the log of the source: a row's number is its record's offset (I1, I9). Offsets have
+gaps: markers of transactions, aborted records, compacted ones.
+
+A fetch names the topic, not its id. If the topic was deleted and made again, its offsets mean other records.
+So the id is asked for after each fetch: as ids never come back, the records before the answer are of the
+right topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import structlog
+
+from millwheel.errors import InputError
+from millwheel.fetching import FetchingReader
+from millwheel.kafka.decoding import Decoding
+from millwheel.kafka.port import Bounds, Client, Fetcher, KafkaRecord, OffsetGone
+from millwheel.sources import Lag, Row
+
+OnTruncation = Literal["fail", "skip"]
+
+FETCH_RECORDS = 1_000
+"""Most records that become rows together."""
+
+GROUP_SECONDS = 5.0
+"""Time between two offsets that are stored for tools."""
+
+logger = structlog.get_logger("millwheel.kafka")
+
+
+class TopicPartitionName:
+    """One partition of one topic, and its name in messages."""
+
+    def __init__(self, topic: str, topic_id: str, partition: int) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+
+    def __str__(self) -> str:
+        return f"Kafka topic {self.topic!r}, partition {self.partition}"
+
+
+class KafkaReader(FetchingReader):
+    """Reads a partition from an offset on."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: TopicPartitionName,
+        decoding: Decoding,
+        on_truncation: OnTruncation,
+        group: str | None,
+    ) -> None:
+        super().__init__()
+        self._client = client
+        self._name = name
+        self._decoding = decoding
+        self._on_truncation = on_truncation
+        self._group = group
+        self._fetcher: Fetcher | None = None
+        self._next = 0
+        """The offset from which further records are fetched."""
+        self._acknowledged = 0
+        self._committed = -1
+        """The offset that was stored last for tools."""
+        self._committing: asyncio.Task[None] | None = None
+        self._missing: list[Row] = []
+        """A row that stands for records that were deleted before they were read."""
+
+    async def begin(self, position: dict[str, Any] | None) -> None:
+        """Begin at a stored position, or with the first record.
+
+        Raises:
+            InputError: the topic was made anew, or records from the position on are missing.
+        """
+        if position is not None:
+            self._next = position["next"]
+        await self._check_topic()
+        bounds = await self._bounds()
+        if position is None:
+            self._next = bounds.first
+        self._check_bounds(bounds)
+        self._acknowledged = self._next
+        await self._open()
+
+    async def fetch(self) -> Sequence[Row]:
+        """The next rows; it waits until there are some.
+
+        Raises:
+            InputError: the topic was made anew, records are missing, or the cluster refuses it.
+        """
+        while True:
+            if self._missing:
+                missing, self._missing = self._missing, []
+                return missing
+            records = await self._records()
+            if records and (rows := self._decoding.rows(records)):
+                return rows
+
+    async def _records(self) -> Sequence[KafkaRecord]:
+        """The next records; none if some are missing and left out."""
+        assert self._fetcher is not None
+        try:
+            records = await self._fetcher.fetch(FETCH_RECORDS)
+        except OffsetGone:
+            await self._check_topic()
+            self._check_bounds(await self._bounds())
+            await self._fetcher.close()
+            await self._open()
+            return ()
+        await self._check_topic()
+        self._next = records[-1].offset + 1
+        return records
+
+    async def _open(self) -> None:
+        name = self._name
+        self._fetcher = await self._client.fetcher(
+            name.topic, name.partition, self._next, self._group
+        )
+        if self._group is not None and self._committing is None:
+            self._committing = asyncio.create_task(self._commit_for_tools())
+
+    async def _check_topic(self) -> None:
+        """
+        Raises:
+            InputError: the topic is gone, or was made anew.
+        """
+        name = self._name
+        found = await self._client.topic(name.topic)
+        if found is None:
+            raise InputError(
+                f"{name} is gone: the topic was deleted, or may not be read any more. Make it anew and read it "
+                "from its start (millwheel drop), or remove the injector"
+            )
+        if found.id != name.topic_id:
+            raise InputError(
+                f"{name} was deleted and made anew: it was read as {name.topic_id} up to offset "
+                f"{self._next:,}, and is {found.id} now, with other records under the same offsets. To read it "
+                "from its start, remove the pipeline's state (millwheel drop), or give the injector another name"
+            )
+
+    async def _bounds(self) -> Bounds:
+        name = self._name
+        return (await self._client.bounds(name.topic, [name.partition]))[name.partition]
+
+    def _check_bounds(self, bounds: Bounds) -> None:
+        """Check that the next record is there, or will be the next one written.
+
+        Raises:
+            InputError: it is not, and missing records are not left out.
+        """
+        name, next_ = self._name, self._next
+        if next_ > bounds.end:
+            raise InputError(
+                f"{name} ends at offset {bounds.end:,}, but was read up to offset {next_:,}: "
+                f"{next_ - bounds.end:,} records that were read are gone, as after an unclean election of a "
+                "leader or a restored backup, and others will come under their offsets. To read it from its "
+                "start, remove the pipeline's state (millwheel drop)"
+            )
+        if next_ < bounds.first:
+            what = (
+                f"{name}: the records from offset {next_:,} to {bounds.first - 1:,} were deleted before they "
+                f"were read ({bounds.first - next_:,} at most; offsets have gaps); the first one left is "
+                f"{bounds.first:,}"
+            )
+            if self._on_truncation == "fail":
+                raise InputError(
+                    f'{what}. Give Kafka(..., on_truncation="skip") to go on with it, and look at the '
+                    "topic's retention"
+                )
+            logger.warning(
+                "records_missing",
+                topic=name.topic,
+                partition=name.partition,
+                first=next_,
+                end=bounds.first,
+                count=bounds.first - next_,
+            )
+            last = bounds.first - 1
+            self._missing = [Row(last, last, error=InputError(what), text=what)]
+            self._next = bounds.first
+
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        """The offset of the first record that is not acknowledged."""
+        self._acknowledged = max(acknowledged, self._acknowledged)
+        return {"next": self._acknowledged}
+
+    def lag(self) -> Lag:
+        """The committed records that were not read yet, as far as the last answer told."""
+        end = None if self._fetcher is None else self._fetcher.stable_end
+        return Lag() if end is None else Lag(rows=max(0, end - self._next) + self.ahead)
+
+    def close(self) -> None:
+        """Close the connections."""
+        super().close()
+        if self._committing is not None:
+            self._committing.cancel()
+        self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        await self._client.close()
+
+    async def _commit_for_tools(self) -> None:
+        """Store the position as the offset of a group, which is never read back."""
+        warned = False
+        while True:
+            await asyncio.sleep(GROUP_SECONDS)
+            offset, fetcher = self._acknowledged, self._fetcher
+            if fetcher is None or offset == self._committed:
+                continue
+            try:
+                await fetcher.commit(offset)
+                self._committed, warned = offset, False
+            except InputError as error:
+                if not warned:
+                    logger.warning("group_not_stored", group=self._group, reason=str(error))
+                warned = True

@@ -1,0 +1,258 @@
+"""Clusters for tests of the Kafka source: real ones, and one in memory with the same calls."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.structs import TopicPartition
+
+from millwheel.kafka.aio import AioClient
+from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.port import Bounds, Client, KafkaRecord, OffsetGone, Topic
+
+_numbers = itertools.count(1)
+
+
+class Written(NamedTuple):
+    """A record as a test writes it; also what the cluster in memory returns."""
+
+    value: bytes | None = b"1"
+    timestamp: int = 1_700_000_000_000
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    topic: str = ""
+    partition: int = 0
+    offset: int = -1
+    timestamp_type: int = 0
+
+
+class KafkaSite(Protocol):
+    """A cluster that a test writes to."""
+
+    def client(self) -> Client:
+        """A connection to it."""
+        ...
+
+    async def make(self, partitions: int = 1) -> str:
+        """Make a topic, and return its name."""
+        ...
+
+    async def make_again(self, topic: str, partitions: int = 1) -> None:
+        """Delete a topic, and make another one of its name."""
+        ...
+
+    async def delete(self, topic: str) -> None: ...
+    async def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions, up to this number."""
+        ...
+
+    async def write(self, topic: str, records: Sequence[Written], *, aborted: bool = False) -> None:
+        """Append records, in a transaction of their own if it is to be aborted."""
+        ...
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the oldest records, as retention does."""
+        ...
+
+
+class RealSite:
+    """A real cluster."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.cluster = KafkaCluster(bootstrap)
+        self._admin: AIOKafkaAdminClient
+        self._producer: AIOKafkaProducer
+
+    async def open(self) -> None:
+        self._admin = AIOKafkaAdminClient(bootstrap_servers=self.cluster.bootstrap)
+        await self._admin.start()
+        self._producer = AIOKafkaProducer(bootstrap_servers=self.cluster.bootstrap)
+        await self._producer.start()
+
+    async def close(self) -> None:
+        await self._producer.stop()
+        await self._admin.close()
+
+    def client(self) -> Client:
+        return AioClient(self.cluster)
+
+    async def make(self, partitions: int = 1) -> str:
+        name = f"topic{next(_numbers)}-{uuid.uuid4().hex[:6]}"
+        await self._make(name, partitions)
+        return name
+
+    async def _make(self, name: str, partitions: int) -> None:
+        for _ in range(100):
+            answer = await self._admin.create_topics([NewTopic(name, partitions, 1)])
+            ((_, error, *_),) = answer.topic_errors
+            if not error:
+                return
+            await asyncio.sleep(0.1)  # its predecessor is still being deleted
+        raise AssertionError(f"{name} cannot be made: {error}")
+
+    async def make_again(self, topic: str, partitions: int = 1) -> None:
+        await self.delete(topic)
+        await self._make(topic, partitions)
+
+    async def delete(self, topic: str) -> None:
+        await self._admin.delete_topics([topic])
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        await self._admin.create_partitions({topic: NewPartitions(partitions)})
+
+    async def write(self, topic: str, records: Sequence[Written], *, aborted: bool = False) -> None:
+        producer = self._producer
+        if aborted:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.cluster.bootstrap, transactional_id=uuid.uuid4().hex
+            )
+            await producer.start()
+            await producer.begin_transaction()
+        for one in records:
+            await producer.send_and_wait(
+                topic, one.value, key=one.key, partition=one.partition, timestamp_ms=one.timestamp,
+                headers=list(one.headers),
+            )  # fmt: skip
+        if aborted:
+            await producer.abort_transaction()
+            await producer.stop()
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        await self._admin.delete_records(
+            {TopicPartition(topic, partition): RecordsToDelete(offset)}
+        )
+
+
+class _FakeTopic:
+    def __init__(self, partitions: int) -> None:
+        self.id = str(uuid.uuid4())
+        self.partitions: list[list[Written | None]] = [[] for _ in range(partitions)]
+        """The records by offset; None: a marker, an aborted or a deleted record."""
+        self.first = [0] * partitions
+        self.news = asyncio.Event()
+
+
+class FakeSite:
+    """A cluster in memory."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, _FakeTopic] = {}
+        self.committed: list[int] = []
+        """Offsets that were stored for tools."""
+
+    def client(self) -> Client:
+        return FakeClient(self)
+
+    async def make(self, partitions: int = 1) -> str:
+        name = f"topic{next(_numbers)}"
+        self.topics[name] = _FakeTopic(partitions)
+        return name
+
+    async def make_again(self, topic: str, partitions: int = 1) -> None:
+        gone, self.topics[topic] = self.topics[topic], _FakeTopic(partitions)
+        gone.news.set()
+
+    async def delete(self, topic: str) -> None:
+        del self.topics[topic]
+
+    async def grow(self, topic: str, partitions: int) -> None:
+        found = self.topics[topic]
+        while len(found.partitions) < partitions:
+            found.partitions.append([])
+            found.first.append(0)
+
+    async def write(self, topic: str, records: Sequence[Written], *, aborted: bool = False) -> None:
+        found = self.topics[topic]
+        for one in records:
+            log = found.partitions[one.partition]
+            log.append(None if aborted else one._replace(topic=topic, offset=len(log)))
+        if aborted:
+            for partition in {one.partition for one in records}:
+                found.partitions[partition].append(None)  # the marker of the end
+        found.news.set()
+        found.news = asyncio.Event()
+
+    async def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        self.topics[topic].first[partition] = offset
+
+
+class FakeClient:
+    """A connection to the cluster in memory."""
+
+    def __init__(self, site: FakeSite) -> None:
+        self._site = site
+
+    async def topic(self, name: str) -> Topic | None:
+        found = self._site.topics.get(name)
+        return None if found is None else Topic(found.id, range(len(found.partitions)))
+
+    async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
+        found = self._site.topics[topic]
+        return {n: Bounds(found.first[n], len(found.partitions[n])) for n in partitions}
+
+    async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
+        logs = self._site.topics[topic].partitions
+        return {
+            n: next(
+                (o for o, one in enumerate(logs[n]) if one is not None and one.timestamp >= millis),
+                len(logs[n]),
+            )
+            for n in partitions
+        }
+
+    async def fetcher(
+        self, topic: str, partition: int, offset: int, group: str | None
+    ) -> FakeFetcher:
+        return FakeFetcher(self._site, topic, partition, offset)
+
+    async def close(self) -> None: ...
+
+
+class FakeFetcher:
+    """Fetches a partition of the cluster in memory."""
+
+    def __init__(self, site: FakeSite, topic: str, partition: int, offset: int) -> None:
+        self._site = site
+        self._topic = topic
+        self._partition = partition
+        self._next = offset
+
+    async def fetch(self, most: int) -> Sequence[KafkaRecord]:
+        while True:
+            found = self._site.topics.get(self._topic)
+            if found is None:  # as aiokafka: it waits for the topic
+                await asyncio.sleep(3600)
+                continue
+            log = found.partitions[self._partition]
+            if not found.first[self._partition] <= self._next <= len(log):
+                raise OffsetGone
+            records = [one for one in log[self._next : self._next + most] if one is not None]
+            if records:
+                self._next = records[-1].offset + 1
+                return records
+            await found.news.wait()
+
+    @property
+    def stable_end(self) -> int | None:
+        return len(self._site.topics[self._topic].partitions[self._partition])
+
+    async def commit(self, offset: int) -> None:
+        self._site.committed.append(offset)
+
+    async def close(self) -> None: ...
+
+
+async def until(true: object, what: str, seconds: float = 30) -> None:
+    """Wait until a function returns something true."""
+    assert callable(true)
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)

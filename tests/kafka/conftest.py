@@ -1,0 +1,51 @@
+"""A real broker for these tests, and clusters to ask: that one, and one in memory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.kafka_broker import KafkaBroker
+from tests.kafka.clusters import FakeSite, KafkaSite, RealSite
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    """A broker with one node; skips where there is no Java, or no way to get Kafka."""
+    if shutil.which("java") is None:
+        pytest.skip("Kafka needs Java 17 or newer (apt-get install openjdk-17-jre-headless)")
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
+    made = KafkaBroker(directory, settings=["log.retention.check.interval.ms=500"])
+    try:
+        made.start()
+    except SystemExit as error:
+        if shutil.which("mvn") is None:
+            pytest.skip(str(error))
+        raise
+    yield made
+    made.remove()
+
+
+@pytest.fixture(params=("fake", "kafka"))
+def bootstrap(request: pytest.FixtureRequest) -> str | None:
+    """The address of the real broker; None: the cluster in memory."""
+    if request.param == "fake":
+        return None
+    broker: KafkaBroker = request.getfixturevalue("broker")
+    return broker.bootstrap
+
+
+@pytest.fixture
+async def cluster(bootstrap: str | None) -> AsyncIterator[KafkaSite]:
+    """A cluster in memory, and a real one."""
+    if bootstrap is None:
+        yield FakeSite()
+        return
+    site = RealSite(bootstrap)
+    await site.open()
+    yield site
+    await site.close()

@@ -1,0 +1,312 @@
+"""``python -m tests.kafka.service [--kills 100] [--zombies 20]``: workers on a real Kafka, killed again and again.
+
+Two ``millwheel worker`` processes read a topic into a table. Meanwhile this process writes to it: single
+records, committed transactions and aborted ones; and adds partitions. In the end the table must equal what
+plain arithmetic says of the committed records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import psycopg
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+
+from examples.kafka_broker import KafkaBroker
+from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel.kafka import Kafka, KafkaCluster
+from millwheel.store import embedded
+from millwheel.store.migrate import migrate
+
+NAME = "kafka_shop"
+PIPELINE = "tests.kafka.service:pipeline"
+TOPIC = "orders"
+PARTITIONS = 2
+MOST_PARTITIONS = 5
+CUSTOMERS = 200
+LEASE_SECONDS = 3.0
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A record."""
+
+    number: int
+    customer: int
+    amount: int
+
+
+class Total(msgspec.Struct, frozen=True):
+    """A row: the orders of a customer."""
+
+    customer: int
+    orders: int
+    amount: int
+    newest: int
+    """The greatest number among them."""
+    is_sorted: bool
+    """Whether they came in the order of their numbers."""
+
+
+class Sums(msgspec.Struct):
+    """The state of a customer."""
+
+    orders: int = 0
+    amount: int = 0
+    newest: int = -1
+    is_sorted: bool = True
+
+
+ORDERS = Stream("orders", Order)
+TOTALS = Stream("totals", Total)
+
+
+class AddUp(Computation[Order, Sums]):
+    """Adds up the orders of each customer."""
+
+    writes = (TOTALS,)
+
+    async def process_record(self, record: Record[Order], ctx: Context[Sums]) -> None:
+        order, sums = record.value, ctx.state
+        sums.orders += 1
+        sums.amount += order.amount
+        sums.is_sorted = sums.is_sorted and order.number > sums.newest
+        sums.newest = max(order.number, sums.newest)
+        total = Total(order.customer, sums.orders, sums.amount, sums.newest, sums.is_sorted)
+        ctx.produce(TOTALS, total)
+
+
+def pipeline() -> Pipeline:
+    """The pipeline, over the cluster in the environment."""
+    settings = Settings(lease_seconds=LEASE_SECONDS, placement_seconds=0.5)
+    made = Pipeline(NAME, settings=settings)
+    cluster = KafkaCluster(os.environ["KAFKA"])
+    made.inject(ORDERS, Kafka(cluster, TOPIC, group="millwheel-test"))
+    made.add(AddUp(), ORDERS.by(lambda order: order.customer))
+    made.sink(TOTALS, Table("totals", Total, key=("customer",)))
+    return made
+
+
+class Writer:
+    """Writes orders to the topic, and knows what they come to."""
+
+    def __init__(self, bootstrap: str, seed: int) -> None:
+        self._bootstrap = bootstrap
+        self._random = random.Random(seed)
+        self._number = 0
+        self.partitions = PARTITIONS
+        self.expected: dict[int, Total] = {}
+        self._home: dict[int, int] = {}
+        """The partition of each customer, so that the orders of a customer are in order."""
+
+    async def begin(self) -> None:
+        self._admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
+        await self._admin.start()
+        await self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        self._plain = AIOKafkaProducer(bootstrap_servers=self._bootstrap, linger_ms=2)
+        self._atomic = AIOKafkaProducer(bootstrap_servers=self._bootstrap, transactional_id="shop")
+        await self._plain.start()
+        await self._atomic.start()
+
+    async def end(self) -> None:
+        await self._plain.stop()
+        await self._atomic.stop()
+        await self._admin.close()
+
+    async def write(self) -> None:
+        """Write some orders: alone, in a transaction, or in one that is aborted."""
+        kind = self._random.choice(("plain", "plain", "committed", "aborted"))
+        if kind == "plain":
+            await self._send(self._plain, counts=True)
+            return
+        await self._atomic.begin_transaction()
+        await self._send(self._atomic, counts=kind == "committed")
+        if kind == "committed":
+            await self._atomic.commit_transaction()
+        else:
+            await self._atomic.abort_transaction()
+
+    async def grow(self) -> None:
+        """Add a partition."""
+        if self.partitions < MOST_PARTITIONS:
+            self.partitions += 1
+            await self._admin.create_partitions({TOPIC: NewPartitions(self.partitions)})
+
+    async def _send(self, producer: AIOKafkaProducer, *, counts: bool) -> None:
+        sent = []
+        for _ in range(self._random.randint(1, 60)):
+            customer = self._random.randrange(CUSTOMERS)
+            home = self._home.setdefault(customer, self._random.randrange(self.partitions))
+            order = Order(self._number, customer, self._random.randrange(1000))
+            self._number += 1
+            sent.append(await producer.send(TOPIC, msgspec.json.encode(order), partition=home))
+            if counts:
+                before = self.expected.get(customer, Total(customer, 0, 0, -1, True))
+                self.expected[customer] = Total(
+                    customer, before.orders + 1, before.amount + order.amount, order.number, True
+                )
+        await asyncio.gather(*sent)
+
+
+class Workers:
+    """The worker processes and their store."""
+
+    def __init__(self, directory: Path, bootstrap: str) -> None:
+        self._log = directory / "workers.log"
+        self.url = embedded.start(directory / "store").url
+        migrate(self.url, NAME)
+        self._environment = {**os.environ, "MILLWHEEL_STORE": self.url, "KAFKA": bootstrap}
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.errors: list[str] = []
+
+    def start(self) -> None:
+        """Start one more."""
+        with self._log.open("ab") as log:
+            self.running.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "millwheel.cli.main", "worker", PIPELINE],
+                    env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                )
+            )  # fmt: skip
+
+    def kill(self, one: subprocess.Popen[bytes]) -> None:
+        """Kill it, if it is still there; that it has ended by itself is an error."""
+        if one.poll() is not None:
+            self.errors.append(f"a worker ended by itself, with exit code {one.returncode}")
+        one.kill()
+        one.wait()
+        self.running.remove(one)
+
+    @property
+    def alive(self) -> bool:
+        """Whether one of them is."""
+        return any(one.poll() is None for one in self.running)
+
+    def totals(self) -> dict[int, Total]:
+        """The table; empty before there is one."""
+        with suppress(psycopg.errors.UndefinedTable), psycopg.connect(self.url) as connection:
+            rows = connection.execute(
+                f"SELECT customer, orders, amount, newest, is_sorted FROM {NAME}.totals"
+            ).fetchall()
+            return {row[0]: Total(*row) for row in rows}
+        return {}
+
+    def tail(self) -> str:
+        """The end of what they have logged."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def end(self) -> None:
+        for one in self.running:
+            one.send_signal(signal.SIGCONT)
+            one.terminate()
+        for one in self.running:
+            one.wait()
+
+
+async def run(
+    broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, seed: int, say: Callable[[str], None]
+) -> list[str]:  # fmt: skip
+    """Run everything; returns what is wrong in the end."""
+    choice = random.Random(seed)
+    writer = Writer(broker.bootstrap, seed)
+    await writer.begin()
+    workers = await asyncio.to_thread(Workers, directory, broker.bootstrap)
+    try:
+        workers.start()
+        workers.start()
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            while not stop.is_set():
+                await writer.write()
+                await asyncio.sleep(choice.uniform(0, 0.05))
+
+        writing = asyncio.create_task(write())
+        faults = ["kill"] * kills + ["zombie"] * zombies
+        choice.shuffle(faults)
+        for number, fault in enumerate(faults, 1):
+            await asyncio.sleep(choice.uniform(0.5, 3.0))
+            if number % max(2, len(faults) // 3) == 0:
+                await writer.grow()
+            one = choice.choice(workers.running)
+            if fault == "zombie":
+                one.send_signal(signal.SIGSTOP)
+                workers.start()
+                await asyncio.sleep(LEASE_SECONDS + choice.uniform(0.5, 2.0))
+                one.send_signal(signal.SIGCONT)
+                await asyncio.sleep(0.5)
+                if one.poll() is not None:  # it has noticed that others took over
+                    workers.running.remove(one)
+                else:
+                    workers.kill(one)
+            else:
+                workers.kill(one)
+                workers.start()
+            say(f"{number} of {len(faults)} faults; {len(writer.expected)} customers")
+        stop.set()
+        await writing
+        deadline = time.monotonic() + 120
+        found = await asyncio.to_thread(workers.totals)
+        while found != writer.expected and workers.alive and time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+            found = await asyncio.to_thread(workers.totals)
+        wrong = [
+            f"{found.get(customer)} in place of {total}"
+            for customer, total in writer.expected.items()
+            if found.get(customer) != total
+        ]
+        if wrong or workers.errors:
+            wrong.append(workers.tail())
+        orders = sum(total.orders for total in writer.expected.values())
+        say(f"{orders} orders in {writer.partitions} partitions: {len(wrong)} differences")
+        return [*workers.errors, *wrong]
+    finally:
+        await asyncio.to_thread(workers.end)
+        await writer.end()
+        await asyncio.to_thread(embedded.remove, directory / "store")
+
+
+def main() -> int:
+    """Run with a broker of its own."""
+    parser = argparse.ArgumentParser(description="A service on a real Kafka under faults.")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--zombies", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
+    directory.chmod(0o755)
+    broker = KafkaBroker(directory / "kafka")
+    broker.start()
+    try:
+        wrong = asyncio.run(
+            run(
+                broker,
+                directory,
+                kills=given.kills,
+                zombies=given.zombies,
+                seed=given.seed,
+                say=print,
+            )
+        )
+    finally:
+        broker.remove()
+        shutil.rmtree(directory, ignore_errors=True)
+    print("\n".join(wrong) or "all as arithmetic says")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Real workers on a real Kafka, killed while they work."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from examples.kafka_broker import KafkaBroker
+from tests.kafka import service
+from tests.support.servers import quick_directory
+
+
+@pytest.mark.process
+def test_each_committed_record_counts_once(broker: KafkaBroker) -> None:
+    """Kills, a zombie, aborted transactions, partitions that are added: nothing is lost or doubled."""
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-", dir=quick_directory()))
+    directory.chmod(0o755)
+    said: list[str] = []
+    try:
+        wrong = service.run(broker, directory, kills=4, zombies=1, seed=1, say=said.append)
+        assert not asyncio.run(wrong)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    assert said[-1].endswith(": 0 differences")
