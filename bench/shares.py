@@ -52,12 +52,20 @@ def _without_productions(commit: Commit) -> None:
     commit.productions = Chunks()
 
 
+def _nothing(commit: Commit) -> None:
+    """Leave a commit as it is."""
+
+
+UNLOGGED = "unlogged"
+"""The variant with all rows, in tables without WAL."""
+
 VARIANTS: dict[str, Change] = {
-    "all": lambda commit: None,
+    "all": _nothing,
     "one id per commit": _ids_as_runs,
     "no ids": _without_ids,
     "no state changes": _without_states,
     "no productions": _without_productions,
+    UNLOGGED: _nothing,
 }
 
 
@@ -67,7 +75,7 @@ async def variant(url: str, name: str, records: int) -> tuple[Cost, float]:
         for commits in work:
             for commit in commits:
                 VARIANTS[name](commit)
-        if name == "unlogged":
+        if name == UNLOGGED:
             _make_unlogged(url)
 
         async def run(number: int) -> None:
@@ -80,9 +88,6 @@ async def variant(url: str, name: str, records: int) -> tuple[Cost, float]:
         wal = (_wal(url) - before) / records
     drop(url, SCHEMA)
     return cost, wal
-
-
-VARIANTS["unlogged"] = VARIANTS["all"]
 
 
 def _make_unlogged(url: str) -> None:

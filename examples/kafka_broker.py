@@ -71,10 +71,10 @@ class KafkaBroker:
         self._started: dict[int, subprocess.Popen[bytes]] = {}
         if self._file.exists():
             self.ports: list[int] = json.loads(self._file.read_text())["ports"]
-            self._settings: list[str] = json.loads(self._file.read_text())["settings"]
+            self.settings: list[str] = json.loads(self._file.read_text())["settings"]
         else:
             self.ports = _free_ports(2 * nodes)
-            self._settings = list(settings)
+            self.settings = list(settings)
 
     @property
     def nodes(self) -> range:
@@ -93,7 +93,7 @@ class KafkaBroker:
             SystemExit: there are no jars, or a node does not start; the message says what to do.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(json.dumps({"ports": self.ports, "settings": self._settings}))
+        self._file.write_text(json.dumps({"ports": self.ports, "settings": self.settings}))
         classes = f"{jars()}/*"
         for node in self.nodes:
             if self.pid(node) is None:
@@ -199,7 +199,7 @@ class KafkaBroker:
             lines[f"{topic}.num.partitions"] = 4
         lines["transaction.state.log.min.isr"] = in_sync
         return "\n".join(
-            [*(f"{name}={value}" for name, value in lines.items()), *self._settings, ""]
+            [*(f"{name}={value}" for name, value in lines.items()), *self.settings, ""]
         )
 
     def _wait_for_end(self, node: int) -> bool:

@@ -18,8 +18,9 @@ from typing import Any
 
 from millwheel.sources import Lag, Row, Rows
 
-AHEAD = 2_000
-"""Rows fetched ahead from which the task pauses."""
+AHEAD = 2
+"""Results of `FetchingReader.fetch` that may wait to be read. Only `fetch` knows how large a row is, so it
+bounds the bytes of one result."""
 
 
 class FetchingReader(ABC):
@@ -28,12 +29,7 @@ class FetchingReader(ABC):
     An error of `fetch` is raised by the reader once all rows before it are taken.
     """
 
-    def __init__(self, ahead: int = AHEAD) -> None:
-        """
-        Args:
-            ahead: number of rows fetched ahead from which no more are fetched.
-        """
-        self._ahead = ahead
+    def __init__(self) -> None:
         self._fetched: deque[Sequence[Row]] = deque()
         self._count = 0
         self._news = asyncio.Event()
@@ -49,7 +45,7 @@ class FetchingReader(ABC):
     async def fetch(self) -> Sequence[Row]:
         """The next rows; it waits until there are some. None at all mean the end of a bounded source.
 
-        It may be cancelled while it waits; after that it is not called again.
+        Keep a result within some megabytes: `AHEAD` of them are in memory. It may be cancelled while it waits; after that it is not called again.
 
         Raises:
             InputError: the partition cannot be read further; the message says how to continue.
@@ -95,7 +91,7 @@ class FetchingReader(ABC):
             rows, rest = _cut(rows, limit)
             self._fetched.appendleft(rest)
         self._count -= len(rows)
-        if self._count < self._ahead:
+        if len(self._fetched) < AHEAD:
             self._room.set()
         if not self._fetched and self._error is None and not self._has_ended:
             self._news.clear()
@@ -121,7 +117,7 @@ class FetchingReader(ABC):
                 self._fetched.append(rows)
                 self._count += len(rows)
                 self._news.set()
-                while self._count >= self._ahead:
+                while len(self._fetched) >= AHEAD:
                     self._room.clear()
                     await self._room.wait()
             self._has_ended = True

@@ -194,7 +194,7 @@ class Partition(Protocol):
     """A part of a source that is read in order by one owner.
 
     Messages name a row as ``IDENTITY, line N``. A partition with an attribute `row_name` has that word in
-    place of *line*.
+    place of *line*, and is not called a file.
     """
 
     @property

@@ -63,7 +63,7 @@ TOGETHER = {
     "tests/examples/test_flights_": "flights",
 }
 """Where several processes run the tests, the tests of each of these groups run in one process. The tests
-with Spark share a session, which takes 13 s to start; the tests of the flights share a year of them, which
+with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s); the tests of the flights share a year of them, which
 takes 7 s to read and sort."""
 
 

@@ -7,12 +7,14 @@ topic is a request of our own (Metadata, version 12), since aiokafka's own versi
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, TypeVar
 from uuid import UUID
 
+import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.client import AIOKafkaClient
@@ -33,8 +35,13 @@ from millwheel.kafka.port import Bounds, KafkaRecord, OffsetGone, Topic
 
 T = TypeVar("T")
 
+logger = structlog.get_logger("millwheel.kafka")
+
 PATIENCE_SECONDS = 60.0
-"""Time for which a call is repeated while no broker answers."""
+"""Time for which a new client waits for an answer: its address may be wrong."""
+
+WARN_SECONDS = 30.0
+"""Time without an answer after which it is logged, and from one such line to the next."""
 
 BACKOFF_SECONDS = 0.25
 
@@ -59,6 +66,11 @@ class AioClient:
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._client: AIOKafkaClient | None = None
+        self._patience = PATIENCE_SECONDS
+
+    def wait_for_ever(self) -> None:
+        """From now on wait for brokers for as long as it takes: the cluster was there once."""
+        self._patience = math.inf
 
     async def topic(self, name: str) -> Topic | None:
         """A topic; None: there is none of this name.
@@ -69,7 +81,7 @@ class AioClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + UNKNOWN_SECONDS
         while True:
-            answer = await _patiently(self._cluster, lambda: self._describe(name))
+            answer = await self._patiently(lambda: self._describe(name))
             ((error, _, id_, _, partitions, *_),) = answer.topics
             if error != kafka_errors.UnknownTopicOrPartitionError.errno:
                 break
@@ -154,7 +166,7 @@ class AioClient:
             finally:
                 await consumer.stop()
 
-        return await _patiently(self._cluster, once)
+        return await self._patiently(once)
 
     async def fetcher(
         self, topic: str, partition: int, offset: int, group: str | None
@@ -177,7 +189,33 @@ class AioClient:
             consumer.seek(place, offset)
             return AioFetcher(consumer, place)
 
-        return await _patiently(self._cluster, once)
+        return await self._patiently(once)
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while no broker answers, or they cannot answer yet.
+
+        Raises:
+            InputError: that took too long, or the cluster refuses it.
+        """
+        loop, where = asyncio.get_running_loop(), self._cluster.bootstrap
+        began = warned_at = loop.time()
+        while True:
+            try:
+                return await call()
+            except kafka_errors.KafkaError as error:
+                if not _passes(error):
+                    raise InputError(f"Kafka at {where}: {error!r}") from error
+                now = loop.time()
+                if now - began > self._patience:
+                    raise InputError(
+                        f"Kafka at {where} does not answer: {error!r}. Check the address, and "
+                        f"security_protocol={self._cluster.security_protocol!r}"
+                    ) from error
+                if now - warned_at > WARN_SECONDS:
+                    warned_at = now
+                    seconds = round(now - began)
+                    logger.warning("no_answer", brokers=where, seconds=seconds, reason=repr(error))
+            await asyncio.sleep(BACKOFF_SECONDS)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -194,7 +232,7 @@ class AioFetcher:
         self._place = place
 
     async def fetch(self, most: int) -> Sequence[KafkaRecord]:
-        """Up to `most` further records; it waits until there are some.
+        """Up to `most` further records; it waits until there are some, but may return none.
 
         `getone` waits and `getmany` does not, since a `getmany` that waits leaves a waiter behind each time.
 
@@ -210,6 +248,9 @@ class AioFetcher:
         except kafka_errors.OffsetOutOfRangeError as error:
             raise OffsetGone from error
         except kafka_errors.KafkaError as error:
+            if _passes(error):
+                await asyncio.sleep(BACKOFF_SECONDS)
+                return ()
             raise InputError(
                 f"Kafka topic {self._place.topic!r}, partition {self._place.partition}: {error!r}"
             ) from error
@@ -248,27 +289,9 @@ def _consumer(cluster: KafkaCluster, group: str | None) -> AIOKafkaConsumer:
     )
 
 
-async def _patiently(cluster: KafkaCluster, call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a call while no broker answers.
-
-    Raises:
-        InputError: none has answered for `PATIENCE_SECONDS`, or the cluster refuses it.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_SECONDS
-    while True:
-        try:
-            return await call()
-        except _PASSING as error:
-            if loop.time() > deadline:
-                raise InputError(
-                    f"Kafka at {cluster.bootstrap} does not answer: {error!r}. Check the address, and "
-                    f"security_protocol={cluster.security_protocol!r}"
-                ) from error
-        except kafka_errors.KafkaError as error:
-            if not getattr(error, "retriable", False) or loop.time() > deadline:
-                raise InputError(f"Kafka at {cluster.bootstrap}: {error!r}") from error
-        await asyncio.sleep(BACKOFF_SECONDS)
+def _passes(error: kafka_errors.KafkaError) -> bool:
+    """Whether the same call may succeed a moment later."""
+    return isinstance(error, _PASSING) or bool(getattr(error, "retriable", False))
 
 
 # -- Metadata, version 12 (KIP-516) -----------------------------------------------------------------

@@ -16,8 +16,14 @@ from millwheel.sources import Row, Rows
 Decode = Callable[[KafkaRecord], Any]
 Tombstones = Literal["skip", "deliver"]
 
-SHOWN_BYTES = 15_000
+SHOWN_BYTES = 12_000
 """Maximum bytes of a record's value in its dead letter, which has them in base64."""
+
+SHOWN_KEY_BYTES = 1_000
+"""The same of its key, and of each header's value."""
+
+SHOWN_HEADERS = 20
+"""Headers in a dead letter."""
 
 _NUL = b"\\u0000"
 
@@ -89,17 +95,16 @@ class Decoding:
         return Row(offset, offset, value, micros=1000 * record.timestamp)
 
     def _bad(self, record: KafkaRecord, what: str) -> Row:
-        raw = record.value or b""
         text = msgspec.json.encode(
             {
                 "offset": record.offset,
                 "timestamp": record.timestamp,
-                "key": None if record.key is None else _base64(record.key),
-                "value": None if record.value is None else _base64(raw[:SHOWN_BYTES]),
-                "value_bytes": len(raw),
+                "key": _base64(record.key, SHOWN_KEY_BYTES),
+                "value": _base64(record.value, SHOWN_BYTES),
+                "value_bytes": len(record.value or b""),
                 "headers": [
-                    (name, None if value is None else _base64(value))
-                    for name, value in record.headers
+                    (name[:SHOWN_KEY_BYTES], _base64(value, SHOWN_KEY_BYTES))
+                    for name, value in record.headers[:SHOWN_HEADERS]
                 ],
             }
         ).decode()
@@ -107,5 +112,5 @@ class Decoding:
         return Row(record.offset, record.offset, error=error, text=text)
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+def _base64(data: bytes | None, most: int) -> str | None:
+    return None if data is None else base64.b64encode(data[:most]).decode()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from millwheel.errors import InputError
+from millwheel.kafka.names import PartitionName
 from millwheel.kafka.port import Client, Topic
 from millwheel.model import to_micros
 
@@ -31,11 +32,6 @@ class _Position(msgspec.Struct):
     """The first offset of each partition of the first look."""
 
 
-def identity_of(topic: str, topic_id: str, partition: int) -> str:
-    """The identity of a partition: it scopes the ids of its records."""
-    return f"{topic}/{partition} ({topic_id})"
-
-
 class TopicDiscovery:
     """Looks for the partitions of a topic."""
 
@@ -48,9 +44,8 @@ class TopicDiscovery:
         self._stored = (
             None if position is None else msgspec.convert(position, _Position, strict=False)
         )
-        self._looked = False
-        self._numbers: dict[str, int] = {}
-        """The partition of each identity."""
+        self.closing: asyncio.Task[None] | None = None
+        """Closes the connection."""
 
     async def look(self) -> Sequence[str]:
         """The identities of all partitions.
@@ -72,9 +67,8 @@ class TopicDiscovery:
                 f"and is {found.id} now, with other records under the same offsets. To read it from its "
                 "start, remove the pipeline's state (millwheel drop), or give the injector another name"
             )
-        self._looked = True
-        self._numbers = {identity_of(self._topic, found.id, n): n for n in found.partitions}
-        return list(self._numbers)
+        self._client.wait_for_ever()
+        return [PartitionName(self._topic, found.id, n).identity for n in found.partitions]
 
     async def _starts(self, found: Topic) -> dict[int, int]:
         """The first offset of each partition."""
@@ -101,7 +95,7 @@ class TopicDiscovery:
     def first_position(self, identity: str) -> dict[str, Any] | None:
         """The first offset of a partition; None: its first record."""
         assert self._stored is not None
-        first = self._stored.starts.get(self._numbers[identity])
+        first = self._stored.starts.get(PartitionName.of(identity).number)
         return None if first is None else {"next": first}
 
     def position(self) -> dict[str, Any]:
@@ -111,4 +105,4 @@ class TopicDiscovery:
 
     def close(self) -> None:
         """Close the connection."""
-        self._closing = asyncio.create_task(self._client.close())
+        self.closing = asyncio.create_task(self._client.close())

@@ -66,7 +66,7 @@ class Fetcher(Protocol):
     """Fetches the records of a partition, in order, from an offset on. Only committed records."""
 
     async def fetch(self, most: int) -> Sequence[KafkaRecord]:
-        """Up to `most` further records; it waits until there are some.
+        """Up to `most` further records; it waits until there are some, but may return none.
 
         A broker that does not answer is asked again for ever.
 
@@ -93,7 +93,14 @@ class Fetcher(Protocol):
 
 
 class Client(Protocol):
-    """A connection to a cluster."""
+    """A connection to a cluster.
+
+    Its calls raise `InputError` if the cluster refuses them, or if no broker answers for some time.
+    """
+
+    def wait_for_ever(self) -> None:
+        """From now on wait for brokers for as long as it takes: the cluster was there once."""
+        ...
 
     async def topic(self, name: str) -> Topic | None:
         """A topic; None: there is none of this name, or it may not be read."""

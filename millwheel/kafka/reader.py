@@ -19,6 +19,7 @@ import structlog
 from millwheel.errors import InputError
 from millwheel.fetching import FetchingReader
 from millwheel.kafka.decoding import Decoding
+from millwheel.kafka.names import PartitionName
 from millwheel.kafka.port import Bounds, Client, Fetcher, KafkaRecord, OffsetGone
 from millwheel.sources import Lag, Row
 
@@ -33,25 +34,13 @@ GROUP_SECONDS = 5.0
 logger = structlog.get_logger("millwheel.kafka")
 
 
-class TopicPartitionName:
-    """One partition of one topic, and its name in messages."""
-
-    def __init__(self, topic: str, topic_id: str, partition: int) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition = partition
-
-    def __str__(self) -> str:
-        return f"Kafka topic {self.topic!r}, partition {self.partition}"
-
-
 class KafkaReader(FetchingReader):
     """Reads a partition from an offset on."""
 
     def __init__(
         self,
         client: Client,
-        name: TopicPartitionName,
+        name: PartitionName,
         decoding: Decoding,
         on_truncation: OnTruncation,
         group: str | None,
@@ -69,6 +58,8 @@ class KafkaReader(FetchingReader):
         self._committed = -1
         """The offset that was stored last for tools."""
         self._committing: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
+        """Closes the connections."""
         self._missing: list[Row] = []
         """A row that stands for records that were deleted before they were read."""
 
@@ -87,6 +78,7 @@ class KafkaReader(FetchingReader):
         self._check_bounds(bounds)
         self._acknowledged = self._next
         await self._open()
+        self._client.wait_for_ever()
 
     async def fetch(self) -> Sequence[Row]:
         """The next rows; it waits until there are some.
@@ -103,7 +95,7 @@ class KafkaReader(FetchingReader):
                 return rows
 
     async def _records(self) -> Sequence[KafkaRecord]:
-        """The next records; none if some are missing and left out."""
+        """The next records; it may return none."""
         assert self._fetcher is not None
         try:
             records = await self._fetcher.fetch(FETCH_RECORDS)
@@ -113,15 +105,14 @@ class KafkaReader(FetchingReader):
             await self._fetcher.close()
             await self._open()
             return ()
-        await self._check_topic()
-        self._next = records[-1].offset + 1
+        if records:
+            await self._check_topic()
+            self._next = records[-1].offset + 1
         return records
 
     async def _open(self) -> None:
         name = self._name
-        self._fetcher = await self._client.fetcher(
-            name.topic, name.partition, self._next, self._group
-        )
+        self._fetcher = await self._client.fetcher(name.topic, name.number, self._next, self._group)
         if self._group is not None and self._committing is None:
             self._committing = asyncio.create_task(self._commit_for_tools())
 
@@ -146,7 +137,7 @@ class KafkaReader(FetchingReader):
 
     async def _bounds(self) -> Bounds:
         name = self._name
-        return (await self._client.bounds(name.topic, [name.partition]))[name.partition]
+        return (await self._client.bounds(name.topic, [name.number]))[name.number]
 
     def _check_bounds(self, bounds: Bounds) -> None:
         """Check that the next record is there, or will be the next one written.
@@ -176,7 +167,7 @@ class KafkaReader(FetchingReader):
             logger.warning(
                 "records_missing",
                 topic=name.topic,
-                partition=name.partition,
+                partition=name.number,
                 first=next_,
                 end=bounds.first,
                 count=bounds.first - next_,
@@ -200,7 +191,7 @@ class KafkaReader(FetchingReader):
         super().close()
         if self._committing is not None:
             self._committing.cancel()
-        self._closing = asyncio.create_task(self._close())
+        self.closing = asyncio.create_task(self._close())
 
     async def _close(self) -> None:
         if self._fetcher is not None:

@@ -13,10 +13,9 @@ from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.decoding import Decode, Decoding, Tombstones
 from millwheel.kafka.discovery import Start, TopicDiscovery
-from millwheel.kafka.reader import KafkaReader, OnTruncation, TopicPartitionName
+from millwheel.kafka.names import PartitionName
+from millwheel.kafka.reader import KafkaReader, OnTruncation
 from millwheel.sources import Partition
-
-_IDENTITY = re.compile(r"(?P<topic>.+)/(?P<partition>\d+) \((?P<id>[0-9a-f-]+)\)")
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,7 @@ class KafkaPartition:
             UsageError: values cannot be decoded to this type.
         """
         source = self.source
-        found = _IDENTITY.fullmatch(self.identity)
-        assert found is not None
-        name = TopicPartitionName(found["topic"], found["id"], int(found["partition"]))
+        name = PartitionName.of(self.identity)
         decoding = Decoding(str(name), value_type, source.decode, source.tombstones)
         reader = KafkaReader(
             AioClient(source.cluster), name, decoding, source.on_truncation, source.group

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -189,6 +188,8 @@ class FakeClient:
     def __init__(self, site: FakeSite) -> None:
         self._site = site
 
+    def wait_for_ever(self) -> None: ...
+
     async def topic(self, name: str) -> Topic | None:
         found = self._site.topics.get(name)
         return None if found is None else Topic(found.id, range(len(found.partitions)))
@@ -247,12 +248,3 @@ class FakeFetcher:
         self._site.committed.append(offset)
 
     async def close(self) -> None: ...
-
-
-async def until(true: object, what: str, seconds: float = 30) -> None:
-    """Wait until a function returns something true."""
-    assert callable(true)
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)

@@ -9,23 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from examples.kafka_broker import KafkaBroker
+from examples.kafka_broker import KafkaBroker, jars
 from tests.kafka.clusters import FakeSite, KafkaSite, RealSite
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
-    """A broker with one node; skips where there is no Java, or no way to get Kafka."""
+    """A broker with one node; skips where there is no Java, and no Maven that gets Kafka."""
     if shutil.which("java") is None:
         pytest.skip("Kafka needs Java 17 or newer (apt-get install openjdk-17-jre-headless)")
-    directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
-    made = KafkaBroker(directory, settings=["log.retention.check.interval.ms=500"])
     try:
-        made.start()
+        jars()
     except SystemExit as error:
-        if shutil.which("mvn") is None:
-            pytest.skip(str(error))
-        raise
+        pytest.skip(str(error))
+    made = KafkaBroker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")))
+    made.start()
     yield made
     made.remove()
 

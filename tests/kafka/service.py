@@ -1,8 +1,8 @@
-"""``python -m tests.kafka.service [--kills 100] [--zombies 20]``: workers on a real Kafka, killed again and again.
+"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kills 100] [--zombies 20]``.
 
-Two ``millwheel worker`` processes read a topic into a table. Meanwhile this process writes to it: single
-records, committed transactions and aborted ones; and adds partitions. In the end the table must equal what
-plain arithmetic says of the committed records.
+Two ``millwheel worker`` processes read a topic into a table. This process writes single records, committed and
+aborted transactions to the topic, adds partitions, kills and freezes workers, and kills the broker. In the end
+the table must equal the sums of the committed records.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Total(msgspec.Struct, frozen=True):
     orders: int
     amount: int
     newest: int
-    """The greatest number among them."""
+    """The greatest of their numbers."""
     is_sorted: bool
-    """Whether they came in the order of their numbers."""
+    """They came in the order of their numbers."""
 
 
 class Sums(msgspec.Struct):
@@ -101,7 +101,7 @@ def pipeline() -> Pipeline:
 
 
 class Writer:
-    """Writes orders to the topic, and knows what they come to."""
+    """Writes orders to the topic, and keeps their sums."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         self._bootstrap = bootstrap
@@ -111,12 +111,14 @@ class Writer:
         self.expected: dict[int, Total] = {}
         self._home: dict[int, int] = {}
         """The partition of each customer, so that the orders of a customer are in order."""
+        self.turn = asyncio.Lock()
+        """Held during a write, and while the broker is away: the result of each write is known."""
 
     async def begin(self) -> None:
         self._admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
         await self._admin.start()
         await self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
-        self._plain = AIOKafkaProducer(bootstrap_servers=self._bootstrap, linger_ms=2)
+        self._plain = AIOKafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=True)
         self._atomic = AIOKafkaProducer(bootstrap_servers=self._bootstrap, transactional_id="shop")
         await self._plain.start()
         await self._atomic.start()
@@ -128,6 +130,10 @@ class Writer:
 
     async def write(self) -> None:
         """Write some orders: alone, in a transaction, or in one that is aborted."""
+        async with self.turn:
+            await self._write()
+
+    async def _write(self) -> None:
         kind = self._random.choice(("plain", "plain", "committed", "aborted"))
         if kind == "plain":
             await self._send(self._plain, counts=True)
@@ -173,7 +179,7 @@ class Workers:
         self.errors: list[str] = []
 
     def start(self) -> None:
-        """Start one more."""
+        """Start another worker."""
         with self._log.open("ab") as log:
             self.running.append(
                 subprocess.Popen(
@@ -183,7 +189,7 @@ class Workers:
             )  # fmt: skip
 
     def kill(self, one: subprocess.Popen[bytes]) -> None:
-        """Kill it, if it is still there; that it has ended by itself is an error."""
+        """Kill a worker; if it has ended by itself, note an error."""
         if one.poll() is not None:
             self.errors.append(f"a worker ended by itself, with exit code {one.returncode}")
         one.kill()
@@ -192,7 +198,7 @@ class Workers:
 
     @property
     def alive(self) -> bool:
-        """Whether one of them is."""
+        """Whether a worker runs."""
         return any(one.poll() is None for one in self.running)
 
     def totals(self) -> dict[int, Total]:
@@ -205,7 +211,7 @@ class Workers:
         return {}
 
     def tail(self) -> str:
-        """The end of what they have logged."""
+        """The last lines of the workers' log."""
         return self._log.read_text(errors="replace")[-4000:]
 
     def end(self) -> None:
@@ -217,9 +223,10 @@ class Workers:
 
 
 async def run(
-    broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, seed: int, say: Callable[[str], None]
+    broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, brokers: int, seed: int,
+    say: Callable[[str], None]
 ) -> list[str]:  # fmt: skip
-    """Run everything; returns what is wrong in the end."""
+    """Run the service with its faults; returns the differences."""
     choice = random.Random(seed)
     writer = Writer(broker.bootstrap, seed)
     await writer.begin()
@@ -235,20 +242,25 @@ async def run(
                 await asyncio.sleep(choice.uniform(0, 0.05))
 
         writing = asyncio.create_task(write())
-        faults = ["kill"] * kills + ["zombie"] * zombies
+        faults = ["kill"] * kills + ["zombie"] * zombies + ["broker"] * brokers
         choice.shuffle(faults)
         for number, fault in enumerate(faults, 1):
             await asyncio.sleep(choice.uniform(0.5, 3.0))
             if number % max(2, len(faults) // 3) == 0:
                 await writer.grow()
             one = choice.choice(workers.running)
-            if fault == "zombie":
+            if fault == "broker":
+                async with writer.turn:
+                    await asyncio.to_thread(broker.signal, signal.SIGKILL)
+                    await asyncio.sleep(choice.uniform(0, 5))
+                    await asyncio.to_thread(broker.start)
+            elif fault == "zombie":
                 one.send_signal(signal.SIGSTOP)
                 workers.start()
                 await asyncio.sleep(LEASE_SECONDS + choice.uniform(0.5, 2.0))
                 one.send_signal(signal.SIGCONT)
                 await asyncio.sleep(0.5)
-                if one.poll() is not None:  # it has noticed that others took over
+                if one.poll() is not None:  # it has noticed that its intervals have other owners
                     workers.running.remove(one)
                 else:
                     workers.kill(one)
@@ -284,6 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A service on a real Kafka under faults.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--zombies", type=int, default=20)
+    parser.add_argument("--brokers", type=int, default=10, help="kills of the broker")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
@@ -297,6 +310,7 @@ def main() -> int:
                 directory,
                 kills=given.kills,
                 zombies=given.zombies,
+                brokers=given.brokers,
                 seed=given.seed,
                 say=print,
             )

@@ -53,7 +53,8 @@ async def test_where_a_new_pipeline_begins(
     )
     for one in (discovery, again):
         one.close()
-        await one._closing
+        assert one.closing is not None
+        await one.closing
 
 
 async def test_a_partition_that_is_added_is_read_from_its_first_record(cluster: KafkaSite) -> None:
@@ -68,7 +69,8 @@ async def test_a_partition_that_is_added_is_read_from_its_first_record(cluster: 
         await asyncio.sleep(0.1)
     assert [discovery.first_position(one) for one in identities[1:]] == [{"next": 0}, None]
     discovery.close()
-    await discovery._closing
+    assert discovery.closing is not None
+    await discovery.closing
 
 
 async def test_a_topic_that_is_not_there_and_one_made_anew() -> None:

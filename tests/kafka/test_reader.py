@@ -5,69 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
-from typing import Any
 
 import msgspec
 import pytest
 
 from millwheel.errors import InputError, UsageError
-from millwheel.kafka.decoding import Decode, Decoding, Tombstones
+from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.port import KafkaRecord
-from millwheel.kafka.reader import KafkaReader, OnTruncation, TopicPartitionName
-from millwheel.sources import Row, Rows
+from millwheel.sources import Rows
 from tests.kafka.clusters import FakeSite, KafkaSite, Written
-
-MILLIS = 1_700_000_000_000
-
-
-async def opened(
-    cluster: KafkaSite,
-    topic: str,
-    position: dict[str, Any] | None = None,
-    *,
-    value_type: Any = int,
-    decode: Decode | None = None,
-    tombstones: Tombstones = "skip",
-    on_truncation: OnTruncation = "fail",
-    topic_id: str | None = None,
-) -> KafkaReader:
-    """A reader of partition 0."""
-    client = cluster.client()
-    if topic_id is None:
-        found = await client.topic(topic)
-        assert found is not None
-        topic_id = found.id
-    name = TopicPartitionName(topic, topic_id, 0)
-    decoding = Decoding(str(name), value_type, decode, tombstones)
-    reader = KafkaReader(client, name, decoding, on_truncation, None)
-    try:
-        await reader.begin(position)
-    except BaseException:
-        reader.close()
-        await reader._closing
-        raise
-    return reader
-
-
-async def read(reader: KafkaReader, count: int, limit: int = 100) -> list[Row]:
-    """The next rows, at least `count`."""
-    rows: list[Row] = []
-    while len(rows) < count:
-        found = await reader.read(limit)
-        assert len(found) <= limit
-        rows += found
-        if not found:
-            await asyncio.wait_for(reader.wait(), 30)
-    return rows
-
-
-async def end(reader: KafkaReader) -> None:
-    reader.close()
-    await reader._closing
-
-
-def numbers(count: int, start: int = 0) -> list[Written]:
-    return [Written(b"%d" % n, MILLIS + n) for n in range(start, start + count)]
+from tests.kafka.readers import MILLIS, end, numbers, opened, read
 
 
 async def test_rows_have_offset_value_and_time(cluster: KafkaSite) -> None:

@@ -1,4 +1,4 @@
-"""Commits that fail, are lost, are refused or fenced: what a lane makes of it (I3, I12)."""
+"""How a lane handles commits that fail, are lost, are refused or are fenced (I3, I12)."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_patience_ends_with_a_clear_error(calls: Sequence[str]) -> None:
 
 
 async def test_patience_is_for_one_outage_not_for_all_of_them() -> None:
-    """Outages that end start the clock again for what has become durable."""
+    """After an outage that ended, the patience of the next one is whole again."""
     values = items(*range(120))
     world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, chunk_records=1)))
 
@@ -238,7 +238,7 @@ async def test_a_lane_that_had_nothing_to_do_since_an_outage_meets_a_new_one() -
 
 
 async def test_an_ack_between_a_claim_and_the_resend_counts_for_nothing() -> None:
-    """A lane starts over while another acknowledges what it had sent: the log must stay sound."""
+    """A lane starts over while another lane acknowledges its productions: the log stays correct."""
     values = [Item("abcdefgh"[n % 8], n) for n in range(64)]
     limits = replace(QUICK, intervals=2, chunk_records=1, bundle_records=2)
     for number in range(2, 40, 3):
@@ -359,7 +359,7 @@ async def test_a_zombie_whose_commit_is_late_is_fenced() -> None:
 async def test_a_zombie_that_recovers_from_an_error_does_not_take_its_intervals_back(
     intervals: int,
 ) -> None:
-    """Claiming one's own again must not be claiming somebody else's (I3, placement)."""
+    """A worker that claims its own interval again takes none from another worker (I3, placement)."""
     values = [Item("abcdef"[n % 6], n) for n in range(60)]
     world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, intervals=intervals)))
     gate = Gate()
@@ -386,7 +386,7 @@ async def test_a_zombie_that_recovers_from_an_error_does_not_take_its_intervals_
 
 
 async def test_two_claims_at_once_never_hold_the_same_sequencer() -> None:
-    """The fence tells owners apart by it; who claimed first must hold the lower one."""
+    """The fence distinguishes owners by sequencer; the earlier claim has the lower one."""
     world = World(tally_pipeline(script(ITEMS, items(1))))
     engine = await world.start()
     await world.until(engine.done.is_set)
@@ -629,7 +629,7 @@ async def test_a_commit_that_fails_while_bisecting_is_only_a_delay(
 async def test_a_commit_of_unknown_fate_while_bisecting_is_not_run_again_at_most_once(
     number: int,
 ) -> None:
-    """It was durable: whoever gets records at most once does not get those once more."""
+    """The commit was durable: a receiver at most once does not get its records a second time."""
     values = items(*range(8))
     world = World(doing(values, write, on_error="dead_letter", delivery="at_most_once"))
     refused = refuse(world, 5)
@@ -648,7 +648,7 @@ async def test_a_commit_of_unknown_fate_while_bisecting_is_not_run_again_at_most
 
 
 async def test_the_watermark_a_record_saw_first_is_kept_through_bisection() -> None:
-    """I5: what user code reads is frozen for its run, and kept through bisection."""
+    """I5: user code reads one watermark during its run, and the same one through bisection."""
     seen: dict[int, list[Any]] = {}
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
@@ -779,7 +779,7 @@ async def test_bisection_does_not_fire_a_timer_that_was_overtaken(
 
 
 async def test_a_stop_in_order_ends_even_if_its_commit_fails_once() -> None:
-    """It reads no more: what is left is for the next start."""
+    """It reads no further rows; the next start does."""
     values = items(*range(400))
     world = World(tally_pipeline(script(ITEMS, values), SMALL))
     engine = await world.start()
@@ -1003,7 +1003,7 @@ async def test_a_claimer_knows_the_buckets_its_predecessor_opened_in_its_last_mo
 
 
 async def test_errors_of_the_runtime_are_millwheel_errors() -> None:
-    """Whatever ends an engine is told as what it is, never as a KeyError."""
+    """The error that ends an engine is reported itself, never as a KeyError."""
     world = World(doing(items(1), write))
     world.store.faults.refuse = lambda what, values: "all"
     engine = await world.start()
@@ -1030,7 +1030,7 @@ def while_it_starts_over(world: World, call: str, do: Callable[[], Awaitable[Non
 
 
 async def test_rows_that_are_added_while_a_lane_starts_over_are_read_in_their_place() -> None:
-    """The source is opened anew at what is stored, and not read on from where it was."""
+    """The source is opened again at the stored position."""
     source = script(ITEMS, items(0))
     world = World(tally_pipeline(source, replace(QUICK, max_unacked_records=2)))
     engine = await world.start()
@@ -1065,7 +1065,7 @@ def test_a_wait_that_uvloop_takes_for_none_can_be_asked_for_again() -> None:
 
 @pytest.mark.parametrize("call", ["open_lane", "claim"])
 async def test_a_bad_row_that_is_met_while_a_lane_starts_over_leaves_one_letter(call: str) -> None:
-    """It is read again with everything else behind what is stored."""
+    """It is read again with all rows behind the stored position."""
 
     def time_or_fail(item: Item) -> Any:
         if item.number == 1:
@@ -1232,7 +1232,7 @@ async def test_patience_ends_though_user_code_is_slow(where: str, seconds: float
 
 
 async def test_two_outages_are_no_lack_of_patience_with_slow_code() -> None:
-    """What failed in each of them had no third chance yet."""
+    """The failed record of each has not had its third attempt."""
     tries = 0
 
     async def do(record: Record[Item], ctx: Context[Any]) -> None:

@@ -591,7 +591,7 @@ class Clock:
 
 
 class History:
-    """A writer, a rotation and a reader, and what must come of it."""
+    """A writer, a rotation and a reader, with the rows that are expected."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "app.log"
@@ -599,7 +599,7 @@ class History:
         self.open: list[Path] = []
         self.line = 0
         self.pending = b""
-        """Of the present file, what was not written yet of the last line."""
+        """The part of the last line that is not written to the present file yet."""
         self.expected: list[Any] = []
         self.rows: dict[int, Any] = {}
         """By number, whatever was read under it."""

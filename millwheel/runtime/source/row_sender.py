@@ -84,7 +84,9 @@ class RowSender:
             return False
         try:
             if injection.timestamp is None:
-                moments = micros = list(map(checked_micros, own or ()))  # type: ignore[arg-type]
+                if own is None:
+                    return False
+                moments = micros = list(map(checked_micros, own))  # type: ignore[arg-type]
             else:
                 moments = micros = all_event_micros(list(map(injection.timestamp, values)))
             if injection.seen is not None:
@@ -137,7 +139,7 @@ class RowSender:
     def _send_one_by_one(self, rows: Sequence[Row]) -> None:
         log, time = self._interval.log, self._time
         promised = self._interval.watermarks.promised
-        _injection, lateness = self._injection, time.lateness
+        lateness = time.lateness
         keeps_percentiles = bool(self._interval.watermarks.percentiles)
         least = MAX_TIME
         size = 0
@@ -269,13 +271,19 @@ class RowSender:
             return "watermark", injection.watermark
         return None if injection.seen is None else ("seen", injection.seen)
 
+    def _to_correct(self, row: Row) -> str:
+        if row.error is None:
+            return "that function or the row"
+        is_file = not hasattr(self._partition, "row_name")
+        return "the file" if is_file else "what writes or decodes it"
+
     def _give_up(self, row: Row, error: InputError) -> None:
         """Handle a row that cannot be read: stop, or store it as a dead letter and continue."""
         if self._interval.log.is_acknowledged(row.offset):
             return
         if self._injection.on_error == "fail":
             raise InputError(
-                f"{error}. Correct {'that function or the row' if row.error is None else 'the file'} "
+                f"{error}. Correct {self._to_correct(row)} "
                 "and start again, or pass "
                 'on_error="dead_letter" to inject(...) to set such rows aside'
             ) from error
