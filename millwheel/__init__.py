@@ -7,6 +7,7 @@ from millwheel.bundles import BundleId, Bundles
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.files import Csv, JsonLines
+from millwheel.inbox import Inbox
 from millwheel.model import Key, Record, Timer
 from millwheel.pipeline import Pipeline
 from millwheel.settings import Settings
@@ -25,6 +26,7 @@ __all__ = [
     "Context",
     "Csv",
     "Discard",
+    "Inbox",
     "Input",
     "JsonLines",
     "JsonLinesFiles",

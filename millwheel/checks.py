@@ -7,6 +7,7 @@ A combination of options that could not keep its guarantees is refused here, bef
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from millwheel.codec import place_of, shown
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
 from millwheel.graph import Injection, Node, Reading
+from millwheel.inbox import Inbox
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Input, Stream
 
@@ -54,6 +56,29 @@ def check_source(stream: Stream[Any], source: object) -> None:
             f"inject into {stream.name!r}: {shown(source, 80)} is not a source; give one such as "
             'JsonLines("file.jsonl")'
         )
+
+
+def check_inbox(stream: Stream[Any], nodes: Iterable[Node], *, has_id: bool) -> None:
+    """Refuse a second inbox of a stream, and ids that the records' senders should give.
+
+    Args:
+        nodes: the pipeline's nodes so far.
+
+    Raises:
+        GraphError: there is another inbox, or an ``id=`` of `inject`.
+    """
+    if has_id:
+        raise GraphError(
+            f"inject into {stream.name!r}: id= has no meaning for an Inbox; the senders give the id of a record, "
+            "and Inbox(require_id=True) refuses records without one"
+        )
+    for node in nodes:
+        if (
+            node.injection is not None
+            and isinstance(node.injection.source, Inbox)
+            and stream in node.writes
+        ):
+            raise GraphError(f"inject into {stream.name!r}: the stream has an Inbox already")
 
 
 def check_injection(stream: Stream[Any], injection: Injection, most_pending: int) -> None:

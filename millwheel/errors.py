@@ -12,6 +12,7 @@
     ├── UserCodeError         user code, or a value from it, failed on one record
     │   ├── NotTheSameAgain   weak code ran twice on a record, with different productions
     │   └── MigrationFailed   a stored value could not be migrated to the version of this code
+    ├── SendRefused           a stream did not take records that a program sent
     ├── InputError            an input file has changed, or has a bad row
     ├── OutputError           a sink's file cannot be written, or belongs to another sink
     │   └── OutputFull        the disk or quota is full; retried for a while
@@ -78,6 +79,19 @@ class InputError(MillwheelError):
     """An input file cannot be read, has changed, or contains a bad row."""
 
     exit_code = 5
+
+
+class SendRefused(MillwheelError):
+    """A stream did not take records that a user sent; none of them was sent.
+
+    Attributes:
+        why: ``"unknown_stream"``, ``"no_id"``, ``"another_value"`` (of an id that was sent before),
+            ``"no_right"``, or ``"wrong"``.
+    """
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class OutputError(MillwheelError):

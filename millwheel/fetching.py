@@ -33,7 +33,7 @@ class FetchingReader(ABC):
         self._fetched: deque[Sequence[Row]] = deque()
         self._count = 0
         self._news = asyncio.Event()
-        """Set while there are rows, an error or the end."""
+        """Set while there are rows, an error or the end, and once if event time has advanced (`seen`)."""
         self._room = asyncio.Event()
         self._error: BaseException | None = None
         self._has_ended = False
@@ -45,7 +45,8 @@ class FetchingReader(ABC):
     async def fetch(self) -> Sequence[Row]:
         """The next rows; it waits until there are some. None at all mean the end of a bounded source.
 
-        Keep a result within some megabytes: `AHEAD` of them are in memory. It may be cancelled while it waits; after that it is not called again.
+        Keep a result within some megabytes: `AHEAD` of them are in memory. It may be cancelled while it waits;
+        after that it is not called again.
 
         Raises:
             InputError: the partition cannot be read further; the message says how to continue.
@@ -85,6 +86,8 @@ class FetchingReader(ABC):
         if not self._fetched:
             if self._error is not None:
                 raise self._error
+            if not self._has_ended:
+                self._news.clear()
             return []
         rows = self._fetched.popleft()
         if len(rows) > limit:

@@ -63,6 +63,12 @@ class Injection:
     """Time within which rows should be acknowledged; None: the limit of rows is fixed."""
 
     @cached_property
+    def shown_by_reader(self) -> bool:
+        """Whether the source itself shows how far event time is, and not its rows."""
+        by_rows = self.timestamp or self.seen or self.watermark
+        return by_rows is None and getattr(self.source, "shows_time", False)
+
+    @cached_property
     def growing(self) -> GrowingSource | None:
         """The source, if it finds partitions while it runs."""
         return self.source if isinstance(self.source, GrowingSource) else None

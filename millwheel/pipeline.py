@@ -15,6 +15,7 @@ from millwheel.checks import (
     check_bundles,
     check_computation,
     check_failures,
+    check_inbox,
     check_injection,
     check_inputs,
     check_modes,
@@ -45,6 +46,7 @@ from millwheel.graph import (
     relay_node,
     sink_node,
 )
+from millwheel.inbox import Inbox
 from millwheel.model import Key
 from millwheel.settings import Settings
 from millwheel.sinks import Console, Discard, JsonLinesFiles, Sink, SinkUse, Table
@@ -136,6 +138,8 @@ class Pipeline:
             latency_target,
         )
         check_injection(stream, injection, self.settings.max_unacked_records)
+        if isinstance(source, Inbox):
+            check_inbox(stream, self.nodes.values(), has_id=id is not None)
         target = stream
         if id is not None:
             target, node = identify_node(stream, id)

@@ -135,7 +135,12 @@ class Lag(NamedTuple):
 
 class Reader(Protocol):
     """An open partition. One task uses it; `position` and the figures are read between its
-    calls."""
+    calls.
+
+    The reader of a source with ``shows_time = True`` has an attribute `seen`: the time up to which the source has
+    come by the rows read so far, in microseconds, or None. It replaces the times of the rows themselves, and
+    `wait` also returns when it has advanced.
+    """
 
     @property
     def ended(self) -> bool:
@@ -223,7 +228,9 @@ class Source(Protocol):
 
     A source whose rows all have timestamps of their own (`Row.micros`) says so with an attribute
     ``timestamps = True``; then `inject` needs no ``timestamp=``. One with an attribute `idle_after` gives the
-    default of that option.
+    default of that option. One with ``shows_time = True`` has readers that know how far event time is
+    (`Reader`); they count if the rows have timestamps of their own, and `inject` has neither ``timestamp=`` nor
+    ``seen=`` nor ``watermark=``.
     """
 
     @property

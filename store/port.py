@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from millwheel.chunk import Chunks, Columns
@@ -239,6 +240,31 @@ class StoredProduction:
     """Id of a weak production; empty for a strong one, which has the id of its log and number."""
     origin: int = 0
     """Log of the source that `place` is an offset of; 0 if `place` is a stamp."""
+
+
+class SentRecord(NamedTuple):
+    """A record that a user sent, with its number in the injector's log."""
+
+    number: int
+    value: bytes
+    """JSON."""
+    ts: int
+    """Event time, microseconds."""
+
+
+class TakenRecords(NamedTuple):
+    """The answer of `Store.take_sent`, at one snapshot of the store."""
+
+    owned: bool
+    """Whether the interval still has the given sequencer; otherwise there are no records."""
+    now: int
+    """The store's time, no later than the snapshot."""
+    oldest: int
+    """Every transaction before this one has ended."""
+    newest: int | None
+    """Every transaction after this one began after `now`, and its records have later times; None if it was not
+    asked for, and no record was taken."""
+    records: list[SentRecord]
 
 
 @dataclass(slots=True)
@@ -753,6 +779,54 @@ class Store(Protocol):
         Args:
             versions: the code's version of each computation's type, by name.
             most: largest number for each computation and version.
+        """
+        ...
+
+    async def open_inbox(
+        self, stream: str, interval_id: int, *, requires_id: bool, remember: timedelta
+    ) -> int:
+        """Let a stream take records, for the injector of an interval; gives the stream's id.
+
+        Args:
+            requires_id: refuse records without an id.
+            remember: how long an id is remembered after its record.
+        """
+        ...
+
+    async def take_sent(
+        self,
+        stream: int,
+        interval_id: int,
+        sequencer: int,
+        first: int,
+        limit: int,
+        *,
+        mark: bool = False,
+    ) -> TakenRecords:
+        """Number up to `limit` committed records of a stream that have no number yet, in the order in which
+        they were sent.
+
+        Args:
+            stream: id of the stream.
+            first: the number of the first one.
+            mark: find out which transaction is the newest, even if there is no record; it uses up a
+                transaction id.
+        """
+        ...
+
+    async def read_sent(self, stream: int, first: int, limit: int) -> list[SentRecord]:
+        """Records that have a number, from number `first` on, in order."""
+        ...
+
+    async def count_sent(self, stream: int, limit: int) -> int:
+        """Number of committed records that have no number yet, up to `limit`."""
+        ...
+
+    async def forget_sent(self, stream: int, interval_id: int, limit: int) -> int:
+        """Delete records before the injector's stored position, and ids that are old enough.
+
+        Returns:
+            The number of deleted records or ids, whichever is more; at most `limit`.
         """
         ...
 

@@ -5,6 +5,7 @@
 `claims`        ownership: claims, releases, wishes, splits, merges
 `records`       productions to send again, ids that were seen
 `states`        state of keys, folds
+`inbox`         records that users send in their own transactions
 `buckets`       the tables of the append-only past: open, close, drop
 `deployment`    the deployed graph
 `lane`          commits
@@ -28,6 +29,7 @@ from millwheel.store.buckets import (
 )
 from millwheel.store.claims import PostgresClaims
 from millwheel.store.connections import Connections
+from millwheel.store.inbox import PostgresInbox
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.records import PostgresRecords
@@ -36,7 +38,7 @@ from millwheel.store.workers import PostgresWorkers
 
 
 class PostgresStore(
-    PostgresWorkers, PostgresClaims, PostgresRecords, PostgresStates, PostgresBuckets
+    PostgresWorkers, PostgresClaims, PostgresRecords, PostgresStates, PostgresBuckets, PostgresInbox
 ):
     """One pipeline's schema in a Postgres database.
 

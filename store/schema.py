@@ -21,6 +21,7 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
@@ -442,6 +443,68 @@ seen_record = Table(
     _computation(),
     Column("id", UUID, nullable=False),
     comment="Ids of records whose effects are committed",
+)
+
+inbox = Table(
+    "inbox",
+    metadata,
+    Column(
+        "stream",
+        SmallInteger,
+        ForeignKey("stream.id"),
+        primary_key=True,
+        autoincrement=False,
+        comment="stream.id of the stream that takes records",
+    ),
+    Column(
+        "interval_id",
+        BigInteger,
+        nullable=False,
+        comment="key_interval.id of its injector; without that row the stream takes none",
+    ),
+    Column("requires_id", Boolean, nullable=False, comment="refuses records without an id"),
+    Column(
+        "remember",
+        Interval,
+        nullable=False,
+        comment="how long an id is remembered after its record",
+    ),
+    comment="Streams that take records by send(), each with the options of its Inbox",
+)
+
+sent_record = Table(
+    "sent_record",
+    metadata,
+    Column("stream", SmallInteger, nullable=False, comment="stream.id"),
+    Column("seq", BigInteger, Identity(), nullable=False, comment="order within one transaction"),
+    Column("value", Text, nullable=False, comment="JSON"),
+    Column("ts", BigInteger, nullable=False, comment="event time; microseconds"),
+    Column(
+        "number",
+        BigInteger,
+        comment="place in the log of the injector, which gives it; NULL: not taken yet",
+    ),
+    Index("sent_record_waiting", "stream", "seq", postgresql_where=text("number IS NULL")),
+    Index(
+        "sent_record_taken",
+        "stream",
+        "number",
+        unique=True,
+        postgresql_where=text("number IS NOT NULL"),
+    ),
+    comment="Records sent by send() until all readers of their stream have acknowledged them",
+)
+
+sent_id = Table(
+    "sent_id",
+    metadata,
+    Column("stream", SmallInteger, nullable=False, comment="stream.id"),
+    Column("id", KEY_TEXT, nullable=False, comment="the sender's own id of the record"),
+    Column("digest", LargeBinary, nullable=False, comment="of the record's value"),
+    Column("sent_at", DateTime(timezone=True), nullable=False, comment="when its record was sent"),
+    PrimaryKeyConstraint("stream", "id"),
+    Index("sent_id_by_age", "stream", "sent_at"),
+    comment="Ids of records sent by send(): a repeat has no second effect",
 )
 
 __all__ = ["metadata"]

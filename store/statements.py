@@ -16,8 +16,8 @@ BUCKETED = (
 
 TABLES = (
     *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "incarnation",
-    "key_interval", "log", "peer_secret", "pipeline", "placement_event", "state", "stream", "timer",
-    "worker",
+    "inbox", "key_interval", "log", "peer_secret", "pipeline", "placement_event", "sent_id", "sent_record",
+    "state", "stream", "timer", "worker",
 )  # fmt: skip
 """The names of the tables in `millwheel.store.schema`, whose import takes 0.13 s. A test compares both."""
 

@@ -13,8 +13,10 @@ from psycopg import sql
 from millwheel.store.schema import metadata
 from millwheel.store.statements import composed
 
+FUNCTIONS = ("functions", "send")
+"""Files in ``sql/views`` that make functions; they are replaced in place, which keeps grants."""
+
 VIEWS = (
-    "functions",
     "latest_commits",
     "states",
     "timers",
@@ -28,11 +30,11 @@ VIEWS = (
 
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Create or replace all views of a pipeline's schema."""
+    """Create or replace all functions and views of a pipeline's schema."""
     names = {name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS)}
-    names["micros_to_time"] = sql.Identifier(schema, "micros_to_time")
-    names["record_id"] = sql.Identifier(schema, "record_id")
-    for view in reversed(VIEWS[1:]):
+    for function in ("micros_to_time", "record_id", "send", "send_all"):
+        names[function] = sql.Identifier(schema, function)
+    for view in reversed(VIEWS):
         connection.execute(composed("drop_view", view=names[view]))
-    for view in VIEWS:
-        connection.execute(composed(f"views/{view}", **names))
+    for name in (*FUNCTIONS, *VIEWS):
+        connection.execute(composed(f"views/{name}", **names))

@@ -16,7 +16,7 @@ import msgspec
 
 from millwheel.errors import InputError
 from millwheel.kafka.names import PartitionName
-from millwheel.kafka.port import Client, Topic
+from millwheel.kafka.port import KafkaClient, Topic
 from millwheel.model import to_micros
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
@@ -36,7 +36,7 @@ class TopicDiscovery:
     """Looks for the partitions of a topic."""
 
     def __init__(
-        self, client: Client, topic: str, start: Start, position: dict[str, Any] | None
+        self, client: KafkaClient, topic: str, start: Start, position: dict[str, Any] | None
     ) -> None:
         self._client = client
         self._topic = topic

@@ -92,7 +92,7 @@ class Fetcher(Protocol):
     async def close(self) -> None: ...
 
 
-class Client(Protocol):
+class KafkaClient(Protocol):
     """A connection to a cluster.
 
     Its calls raise `InputError` if the cluster refuses them, or if no broker answers for some time.

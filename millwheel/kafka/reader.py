@@ -20,7 +20,7 @@ from millwheel.errors import InputError
 from millwheel.fetching import FetchingReader
 from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.names import PartitionName
-from millwheel.kafka.port import Bounds, Client, Fetcher, KafkaRecord, OffsetGone
+from millwheel.kafka.port import Bounds, Fetcher, KafkaClient, KafkaRecord, OffsetGone
 from millwheel.sources import Lag, Row
 
 OnTruncation = Literal["fail", "skip"]
@@ -39,7 +39,7 @@ class KafkaReader(FetchingReader):
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         name: PartitionName,
         decoding: Decoding,
         on_truncation: OnTruncation,

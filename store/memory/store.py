@@ -13,6 +13,7 @@ from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane
 from millwheel.store.memory.buckets import MemoryBuckets
 from millwheel.store.memory.claims import MemoryClaims
+from millwheel.store.memory.inbox import MemoryInbox
 from millwheel.store.memory.lane import MemoryLane
 from millwheel.store.memory.leadership import MemoryLeadership
 from millwheel.store.memory.records import MemoryRecords
@@ -24,7 +25,9 @@ Saved = tuple[dict[str, Any], dict[str, Any]]
 """The tables of the engine, and those of sinks."""
 
 
-class MemoryStore(MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, MemoryViews):
+class MemoryStore(
+    MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, MemoryInbox, MemoryViews
+):
     """One pipeline's store in memory: for tests and simulation only.
 
     Args:

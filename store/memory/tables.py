@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,6 +118,21 @@ class BucketTables:
     seen: set[tuple[int, int, bytes]] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class InboxTables:
+    """The records sent to one stream."""
+
+    interval_id: int
+    requires_id: bool
+    remember: timedelta
+    waiting: list[tuple[bytes, int]] = field(default_factory=list)
+    """Value and time of records without a number."""
+    taken: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    """The same of records with a number, in order."""
+    ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    """Value and time of records with an id."""
+
+
 class ShownEvent(NamedTuple):
     """A row of the view `placement_events`, without its number and time."""
 
@@ -162,6 +178,8 @@ class Tables:
         """Folded state: value and version by key and entry."""
         self.timers: dict[TimerKey, tuple[int, int]] = {}
         """Folded timers: due and hold."""
+        self.inboxes: dict[int, InboxTables] = {}
+        """Records sent by users, by the id of their stream."""
         self.dead_letters: list[DeadLetter] = []
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0

@@ -14,7 +14,7 @@ from aiokafka.structs import TopicPartition
 
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster
-from millwheel.kafka.port import Bounds, Client, KafkaRecord, OffsetGone, Topic
+from millwheel.kafka.port import Bounds, KafkaClient, KafkaRecord, OffsetGone, Topic
 
 _numbers = itertools.count(1)
 
@@ -35,7 +35,7 @@ class Written(NamedTuple):
 class KafkaSite(Protocol):
     """A cluster that a test writes to."""
 
-    def client(self) -> Client:
+    def client(self) -> KafkaClient:
         """A connection to it."""
         ...
 
@@ -79,7 +79,7 @@ class RealSite:
         await self._producer.stop()
         await self._admin.close()
 
-    def client(self) -> Client:
+    def client(self) -> KafkaClient:
         return AioClient(self.cluster)
 
     async def make(self, partitions: int = 1) -> str:
@@ -146,7 +146,7 @@ class FakeSite:
         self.committed: list[int] = []
         """Offsets that were stored for tools."""
 
-    def client(self) -> Client:
+    def client(self) -> KafkaClient:
         return FakeClient(self)
 
     async def make(self, partitions: int = 1) -> str:

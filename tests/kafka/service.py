@@ -13,24 +13,21 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-import psycopg
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
 from examples.kafka_broker import KafkaBroker
-from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
+from millwheel import Pipeline, Settings, Table
 from millwheel.kafka import Kafka, KafkaCluster
-from millwheel.store import embedded
-from millwheel.store.migrate import migrate
+from tests.support.orders import ORDERS, TOTALS, AddUp, Order, Total
+from tests.support.worker_processes import LEASE_SECONDS, Workers
 
 NAME = "kafka_shop"
 PIPELINE = "tests.kafka.service:pipeline"
@@ -38,55 +35,6 @@ TOPIC = "orders"
 PARTITIONS = 2
 MOST_PARTITIONS = 5
 CUSTOMERS = 200
-LEASE_SECONDS = 3.0
-
-
-class Order(msgspec.Struct, frozen=True):
-    """A record."""
-
-    number: int
-    customer: int
-    amount: int
-
-
-class Total(msgspec.Struct, frozen=True):
-    """A row: the orders of a customer."""
-
-    customer: int
-    orders: int
-    amount: int
-    newest: int
-    """The greatest of their numbers."""
-    is_sorted: bool
-    """They came in the order of their numbers."""
-
-
-class Sums(msgspec.Struct):
-    """The state of a customer."""
-
-    orders: int = 0
-    amount: int = 0
-    newest: int = -1
-    is_sorted: bool = True
-
-
-ORDERS = Stream("orders", Order)
-TOTALS = Stream("totals", Total)
-
-
-class AddUp(Computation[Order, Sums]):
-    """Adds up the orders of each customer."""
-
-    writes = (TOTALS,)
-
-    async def process_record(self, record: Record[Order], ctx: Context[Sums]) -> None:
-        order, sums = record.value, ctx.state
-        sums.orders += 1
-        sums.amount += order.amount
-        sums.is_sorted = sums.is_sorted and order.number > sums.newest
-        sums.newest = max(order.number, sums.newest)
-        total = Total(order.customer, sums.orders, sums.amount, sums.newest, sums.is_sorted)
-        ctx.produce(TOTALS, total)
 
 
 def pipeline() -> Pipeline:
@@ -160,66 +108,15 @@ class Writer:
             self._number += 1
             sent.append(await producer.send(TOPIC, msgspec.json.encode(order), partition=home))
             if counts:
-                before = self.expected.get(customer, Total(customer, 0, 0, -1, True))
-                self.expected[customer] = Total(
-                    customer, before.orders + 1, before.amount + order.amount, order.number, True
-                )
+                before = self.expected.get(customer, Total(customer))
+                self.expected[customer] = before.after(order)
         await asyncio.gather(*sent)
 
 
-class Workers:
-    """The worker processes and their store."""
-
-    def __init__(self, directory: Path, bootstrap: str) -> None:
-        self._log = directory / "workers.log"
-        self.url = embedded.start(directory / "store").url
-        migrate(self.url, NAME)
-        self._environment = {**os.environ, "MILLWHEEL_STORE": self.url, "KAFKA": bootstrap}
-        self.running: list[subprocess.Popen[bytes]] = []
-        self.errors: list[str] = []
-
-    def start(self) -> None:
-        """Start another worker."""
-        with self._log.open("ab") as log:
-            self.running.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "millwheel.cli.main", "worker", PIPELINE],
-                    env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                )
-            )  # fmt: skip
-
-    def kill(self, one: subprocess.Popen[bytes]) -> None:
-        """Kill a worker; if it has ended by itself, note an error."""
-        if one.poll() is not None:
-            self.errors.append(f"a worker ended by itself, with exit code {one.returncode}")
-        one.kill()
-        one.wait()
-        self.running.remove(one)
-
-    @property
-    def alive(self) -> bool:
-        """Whether a worker runs."""
-        return any(one.poll() is None for one in self.running)
-
-    def totals(self) -> dict[int, Total]:
-        """The table; empty before there is one."""
-        with suppress(psycopg.errors.UndefinedTable), psycopg.connect(self.url) as connection:
-            rows = connection.execute(
-                f"SELECT customer, orders, amount, newest, is_sorted FROM {NAME}.totals"
-            ).fetchall()
-            return {row[0]: Total(*row) for row in rows}
-        return {}
-
-    def tail(self) -> str:
-        """The last lines of the workers' log."""
-        return self._log.read_text(errors="replace")[-4000:]
-
-    def end(self) -> None:
-        for one in self.running:
-            one.send_signal(signal.SIGCONT)
-            one.terminate()
-        for one in self.running:
-            one.wait()
+def totals(workers: Workers) -> dict[int, Total]:
+    """The table; empty before there is one."""
+    rows = workers.query("SELECT customer, orders, amount, newest, is_sorted FROM SCHEMA.totals")
+    return {row[0]: Total(*row) for row in rows}
 
 
 async def run(
@@ -230,7 +127,9 @@ async def run(
     choice = random.Random(seed)
     writer = Writer(broker.bootstrap, seed)
     await writer.begin()
-    workers = await asyncio.to_thread(Workers, directory, broker.bootstrap)
+    workers = await asyncio.to_thread(
+        Workers, directory, NAME, PIPELINE, {"KAFKA": broker.bootstrap}
+    )
     try:
         workers.start()
         workers.start()
@@ -248,33 +147,23 @@ async def run(
             await asyncio.sleep(choice.uniform(0.5, 3.0))
             if number % max(2, len(faults) // 3) == 0:
                 await writer.grow()
-            one = choice.choice(workers.running)
             if fault == "broker":
                 async with writer.turn:
                     await asyncio.to_thread(broker.signal, signal.SIGKILL)
                     await asyncio.sleep(choice.uniform(0, 5))
                     await asyncio.to_thread(broker.start)
             elif fault == "zombie":
-                one.send_signal(signal.SIGSTOP)
-                workers.start()
-                await asyncio.sleep(LEASE_SECONDS + choice.uniform(0.5, 2.0))
-                one.send_signal(signal.SIGCONT)
-                await asyncio.sleep(0.5)
-                if one.poll() is not None:  # it has noticed that its intervals have other owners
-                    workers.running.remove(one)
-                else:
-                    workers.kill(one)
+                await workers.freeze(choice)
             else:
-                workers.kill(one)
-                workers.start()
+                workers.replace(choice)
             say(f"{number} of {len(faults)} faults; {len(writer.expected)} customers")
         stop.set()
         await writing
         deadline = time.monotonic() + 120
-        found = await asyncio.to_thread(workers.totals)
+        found = await asyncio.to_thread(totals, workers)
         while found != writer.expected and workers.alive and time.monotonic() < deadline:
             await asyncio.sleep(0.2)
-            found = await asyncio.to_thread(workers.totals)
+            found = await asyncio.to_thread(totals, workers)
         wrong = [
             f"{found.get(customer)} in place of {total}"
             for customer, total in writer.expected.items()
@@ -288,7 +177,6 @@ async def run(
     finally:
         await asyncio.to_thread(workers.end)
         await writer.end()
-        await asyncio.to_thread(embedded.remove, directory / "store")
 
 
 def main() -> int:

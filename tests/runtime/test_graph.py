@@ -220,7 +220,7 @@ OWN_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted({*OWN_NAMES} - {"functions"}))
+@pytest.mark.parametrize("name", sorted({*OWN_NAMES}))
 def test_no_sink_is_called_like_a_relation_of_the_stores_own(name: str) -> None:
     with pytest.raises(GraphError, match="one of the engine's own"):
         Table(name, Counted)

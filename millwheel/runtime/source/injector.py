@@ -214,6 +214,11 @@ class Injector(SourceTask):
                 rows = await reader.read(room)
             if rows:
                 await self._inject(rows)
+            if self._injection.shown_by_reader and self._time.show(
+                getattr(reader, "seen", None), self.log.next_seq, self._env.now()
+            ):
+                self._advance()
+            if rows:
                 continue
             self._time.caught_up(self.log.next_seq)
             if reader.ended:

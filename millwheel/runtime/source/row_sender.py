@@ -89,7 +89,9 @@ class RowSender:
                 moments = micros = list(map(checked_micros, own))  # type: ignore[arg-type]
             else:
                 moments = micros = all_event_micros(list(map(injection.timestamp, values)))
-            if injection.seen is not None:
+            if injection.shown_by_reader:
+                moments = [MIN_TIME]
+            elif injection.seen is not None:
                 moments = all_event_micros(list(map(injection.seen, values)))
             if encoded is None:
                 encoded = codec.encode_all(values) if codec.mutable else [b""] * len(values)
@@ -131,6 +133,8 @@ class RowSender:
         lateness = self._time.lateness
         if min(micros) >= max(promised, seen - lateness, max(moments) - lateness):
             return micros
+        if self._injection.shown_by_reader:
+            return [max(each, promised, seen - lateness) for each in micros]
         newest = accumulate(moments, max, initial=seen)  # of the rows before each row
         return [
             max(each, promised, new - lateness) for each, new in zip(micros, newest, strict=False)
@@ -198,6 +202,8 @@ class RowSender:
     def _shown_by(self, value: Any, micros: int) -> int:
         """The time up to which a row shows that the source has come."""
         injection = self._injection
+        if injection.shown_by_reader:
+            return MIN_TIME
         if injection.watermark is not None:
             given = injection.watermark(value)
             return MIN_TIME if given is None else to_micros(given)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millwheel.graph import Injection
+from millwheel.inbox import Inbox
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.source.inbox_reader import StoredInbox
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.partition_discovery import FIRST_SLOT, PartitionDiscovery
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
+from millwheel.sources import Partition
 from millwheel.store.port import Claim
 
 
@@ -38,7 +41,10 @@ class SourceTasks:
     def of(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
         """Make the task of an injector's interval."""
         growing, slot = injection.growing, interval.slots[0]
-        if growing is None:
+        if isinstance(injection.source, Inbox):
+            stream = interval.step.node.writes[0].name
+            partition: Partition = StoredInbox(self._env, interval, injection.source, stream)
+        elif growing is None:
             partition = injection.source.partitions()[slot]
         elif slot < FIRST_SLOT:
             return PartitionDiscovery(

@@ -48,6 +48,14 @@ class SourceTime:
         """The rows before a number are read, and have shown `seen`."""
         self._marks.append((rows_before, self.seen, read_at))
 
+    def show(self, moment: int | None, rows_before: int, read_at: int) -> bool:
+        """Take over the time up to which the source itself shows that it has come; whether it is news."""
+        if moment is None or moment <= self.seen:
+            return False
+        self.seen = moment
+        self.mark(rows_before, read_at)
+        return True
+
     def acknowledged(self, first: int) -> None:
         """All rows before `first` are acknowledged: forget marks before it."""
         marks = self._marks

@@ -4,6 +4,20 @@ CREATE VIEW {watermark_holders} AS
 WITH RECURSIVE low AS (
     SELECT computation, kind, min(low_watermark) AS low_watermark
     FROM {latest_commits} GROUP BY computation, kind
+), open_transaction AS ( -- the oldest one that may still send records: an inbox waits for it
+    SELECT what, since FROM (
+        SELECT
+            backend_xid AS xid, xact_start AS since,
+            format('process %s, user %s, %s: %s', pid, usename, state, left(query, 200)) AS what
+        FROM pg_stat_activity
+        WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+        UNION ALL
+        SELECT transaction, prepared, format('prepared transaction %s', gid) FROM pg_prepared_xacts
+        WHERE database = current_database()
+    ) AS t
+    WHERE since < clock_timestamp() - interval '1 second'
+    ORDER BY age(xid) DESC
+    LIMIT 1
 ), candidates AS (
     SELECT computation, 1 AS preference, CASE kind WHEN 'hold' THEN 'state' ELSE 'timer' END AS holder,
            CASE kind
@@ -32,13 +46,21 @@ WITH RECURSIVE low AS (
     UNION ALL
     SELECT l.computation, 3, 'source',
            CASE
+               WHEN g.source = 'inbox' AND o.what IS NOT NULL
+               THEN format('%s: waits for the open transaction of %s', g.source, o.what)
                WHEN l.position ->> 'held_by' IS NOT NULL
                THEN format('row %s of %s, not acknowledged', l.position ->> 'held_by', g.source)
+               WHEN g.source = 'inbox' THEN format('%s: time of the last look', g.source)
                ELSE format('%s: newest seen time less the lateness', g.source)
            END,
-           NULL, l.low_watermark, {micros_to_time}((l.position ->> 'since')::bigint), NULL
+           NULL, l.low_watermark,
+           CASE
+               WHEN g.source = 'inbox' AND o.what IS NOT NULL THEN o.since
+               ELSE {micros_to_time}((l.position ->> 'since')::bigint)
+           END, NULL
     FROM {latest_commits} AS l
     JOIN {log} AS g ON g.interval_id = l.interval_id AND g.source IS NOT NULL
+    LEFT JOIN open_transaction AS o ON true
     WHERE l.kind = 'injector'
 ), holders AS (
     SELECT DISTINCT ON (low.computation) low.low_watermark, c.*

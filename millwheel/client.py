@@ -1,0 +1,305 @@
+"""Sends records into streams with an `millwheel.Inbox`, from any program.
+
+::
+
+    async with Client("shop", "postgresql://app@db/shop") as client:
+        await client.send(ORDERS, order, id=f"order-{order.number}")
+
+        async with connection.transaction():                 # psycopg, or a SQLAlchemy session
+            await connection.execute("INSERT INTO orders ...")
+            await client.send(ORDERS, order, connection=connection)   # commits or rolls back with it
+
+A program without an event loop, or in another language, calls the SQL functions ``send`` and ``send_all`` of the
+pipeline's schema; `Client.statement` gives the call with its parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from millwheel.errors import SendRefused, StoreUnavailable, UsageError
+from millwheel.store.address import StoreAddress
+from millwheel.store.statements import READ_COMMITTED
+from millwheel.store.translation import translate
+from millwheel.streams import Stream
+
+V = TypeVar("V")
+
+CALL = (
+    "SELECT SEND_ALL(%(stream)s, CAST(CAST(%(records)s AS text[]) AS jsonb[]), "
+    "CAST(%(ids)s AS text[]), CAST(%(at)s AS timestamptz[]))"
+)
+
+WAIT_SECONDS = 10.0
+"""Longest wait for a connection of the client's own."""
+
+Why = Literal["unknown_stream", "no_id", "another_value", "no_right", "wrong"]
+
+REFUSALS: dict[str, Why] = {
+    "42704": "unknown_stream",  # undefined_object: send() raises it
+    "42883": "unknown_stream",  # undefined_function: there is no such pipeline
+    "3F000": "unknown_stream",  # invalid_schema_name
+    "22004": "no_id",
+    "23505": "another_value",
+    "42501": "no_right",
+    "22023": "wrong",
+    "22P02": "wrong",  # not JSON
+    "22P05": "wrong",  # a NUL in a text
+    "22008": "wrong",  # a time that Postgres does not have
+}
+"""Reasons for which Postgres refuses records, by SQLSTATE."""
+
+
+class SendCall(NamedTuple):
+    """A call of ``send_all``, for a driver that takes ``%(name)s``, such as psycopg."""
+
+    text: str
+    parameters: dict[str, Any]
+
+
+class Client:
+    """Sends records to one pipeline.
+
+    Its own connections are opened when they are needed first, and closed at the end of ``async with``.
+
+    Args:
+        pipeline: the pipeline's name, which is the name of its schema.
+        store: the address of its store, as for ``--store``: a URL of Postgres, or a directory. None: the
+            variable ``MILLWHEEL_STORE``. Without connections of its own the client does not need it.
+        connections: most connections of its own at once.
+    """
+
+    def __init__(self, pipeline: str, store: str | None = None, *, connections: int = 4) -> None:
+        self.pipeline = pipeline
+        self._store = store
+        self._most = connections
+        self._pool: AsyncConnectionPool | None = None
+        self._call = CALL.replace("SEND_ALL", sql.Identifier(pipeline, "send_all").as_string(None))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the client's own connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    async def send(
+        self,
+        stream: Stream[V],
+        value: V,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+        connection: Any = None,
+    ) -> bool:
+        """Send one record.
+
+        Args:
+            value: a value of the stream's type.
+            id: the record's own id. A repeat with the same value has no second effect, as long as
+                `Inbox.remember` says.
+            at: the event time, an aware datetime; by default the time of sending.
+            connection: a psycopg connection, or a connection or session of SQLAlchemy, in whose transaction the
+                record is sent; asynchronous or not. By default the record is committed at once.
+
+        Returns:
+            False if the id was sent before, with the same value.
+
+        Raises:
+            SendRefused: the stream takes no records, or not this one.
+            UserCodeError: the value is not of the stream's type, or cannot be stored.
+            StoreUnavailable: the store cannot be reached, or the connection broke. Then the record may have been
+                sent: repeat it with its id.
+        """
+        ids = None if id is None else [id]
+        times = None if at is None else [at]
+        return await self.send_all(stream, [value], ids=ids, at=times, connection=connection) == 1
+
+    async def send_all(
+        self,
+        stream: Stream[V],
+        values: Sequence[V],
+        *,
+        ids: Sequence[str | None] | None = None,
+        at: Sequence[datetime | None] | None = None,
+        connection: Any = None,
+    ) -> int:
+        """Send records, all or none; their order is kept for each key.
+
+        Args:
+            ids: the id of each record, or None.
+            at: the event time of each record, or None.
+
+        Returns:
+            The number of records with ids that were not sent before, or without an id.
+
+        Raises:
+            SendRefused, UserCodeError, StoreUnavailable: as `send`. No record was sent.
+        """
+        return await self.send_json(
+            stream.name, _encoded(stream, values), ids=ids, at=at, connection=connection
+        )
+
+    async def send_json(
+        self,
+        stream: str,
+        records: Sequence[bytes],
+        *,
+        ids: Sequence[str | None] | None = None,
+        at: Sequence[datetime | None] | None = None,
+        connection: Any = None,
+    ) -> int:
+        """As `send_all`, with values that are JSON of the stream's type already; they are not checked against it."""
+        parameters = _parameters(stream, records, ids, at)
+        if connection is None:
+            return await self._send_alone(parameters)
+        try:
+            return await _scalar(await _execute(connection, self._call, parameters))
+        except Exception as error:
+            _refuse(error, stream)
+            raise
+
+    def statement(
+        self,
+        stream: Stream[V],
+        value: V,
+        *,
+        id: str | None = None,
+        at: datetime | None = None,
+    ) -> SendCall:
+        """The call that `send` makes, to be executed by the caller in a transaction of its own."""
+        parameters = _parameters(
+            stream.name,
+            _encoded(stream, [value]),
+            None if id is None else [id],
+            None if at is None else [at],
+        )
+        return SendCall(self._call, parameters)
+
+    async def _send_alone(self, parameters: dict[str, Any]) -> int:
+        pool = await self._connections()
+        try:
+            async with pool.connection() as connection:
+                return await _scalar(await connection.execute(self._call, parameters))
+        except PoolTimeout as error:
+            raise StoreUnavailable("the store does not answer") from error
+        except psycopg.Error as error:
+            _refuse(error, parameters["stream"])
+            raise translate(error) from error
+
+    async def _connections(self) -> AsyncConnectionPool:
+        if self._pool is None:
+            pool = AsyncConnectionPool(
+                StoreAddress.parse(self._store).open(),
+                min_size=0,
+                max_size=self._most,
+                open=False,
+                timeout=WAIT_SECONDS,
+                kwargs={
+                    "autocommit": True,
+                    "application_name": f"millwheel client of {self.pipeline}",
+                    "options": READ_COMMITTED,
+                },
+            )
+            await pool.open()
+            self._pool = self._pool or pool
+        return self._pool
+
+
+def _encoded(stream: Stream[V], values: Sequence[V]) -> list[bytes]:
+    """
+    Raises:
+        UserCodeError: a value is not of the stream's type, or cannot be stored.
+    """
+    codec = stream.codec
+    found = [codec.encode(value) for value in values]
+    for text, value in zip(found, values, strict=True):
+        codec.check(text, value)
+    return found
+
+
+def _parameters(
+    stream: str,
+    records: Sequence[bytes],
+    ids: Sequence[str | None] | None,
+    at: Sequence[datetime | None] | None,
+) -> dict[str, Any]:
+    """
+    Raises:
+        UsageError: a time is not aware, or the lengths differ.
+    """
+    for name, given in (("ids", ids), ("at", at)):
+        if given is not None and len(given) != len(records):
+            raise UsageError(f"send_all: {len(records)} values and {len(given)} {name}")
+    for moment in at or ():
+        if moment is not None and moment.tzinfo is None:
+            raise UsageError(f"send: at={moment} has no time zone; make it aware")
+    return {
+        "stream": stream,
+        "records": [record.decode() for record in records],
+        "ids": None if ids is None else list(ids),
+        "at": None if at is None else list(at),
+    }
+
+
+async def _execute(connection: Any, call: str, parameters: dict[str, Any]) -> Any:
+    """Execute the call on a psycopg connection, or on a connection or session of SQLAlchemy."""
+    if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        return await _settled(connection.execute(call, parameters))
+    if not type(connection).__module__.startswith("sqlalchemy."):
+        raise UsageError(
+            "send: connection= takes a psycopg connection, or a connection or session of SQLAlchemy, not "
+            f"{type(connection).__name__}"
+        )
+    import sqlalchemy
+    from sqlalchemy.dialects.postgresql import ARRAY
+
+    of_texts = ARRAY(sqlalchemy.Text)
+    statement = sqlalchemy.text(re.sub(r"%\((\w+)\)s", r":\1", call)).bindparams(
+        sqlalchemy.bindparam("records", type_=of_texts),
+        sqlalchemy.bindparam("ids", type_=of_texts),
+        sqlalchemy.bindparam("at", type_=ARRAY(sqlalchemy.DateTime(timezone=True))),
+    )
+    return await _settled(connection.execute(statement, parameters))
+
+
+async def _scalar(cursor: Any) -> int:
+    row = await _settled(cursor.fetchone())
+    return int(row[0])
+
+
+async def _settled(found: Any) -> Any:
+    return await found if inspect.isawaitable(found) else found
+
+
+def _refuse(error: BaseException, stream: str) -> None:
+    """
+    Raises:
+        SendRefused: Postgres has refused the records.
+    """
+    cause = getattr(error, "orig", error)  # SQLAlchemy's errors have that of the driver
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    if (why := REFUSALS.get(state or "")) is not None:
+        diagnostics = getattr(cause, "diag", None)
+        said = [getattr(diagnostics, name, None) for name in ("message_primary", "message_hint")]
+        told = ". ".join(text for text in said if text) or str(cause).strip()
+        raise SendRefused(f"stream {stream!r}: {told}", why) from error

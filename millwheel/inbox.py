@@ -1,0 +1,75 @@
+"""The inbox of a stream, as a source: records that users send in their own transactions, or over HTTP.
+
+::
+
+    pipeline.inject(ORDERS, Inbox())
+
+    SELECT shop.send('orders', '{"number": 17}', id => 'order-17');   -- in a transaction of your own
+
+See `millwheel.client` to send from Python, and ``docs/sources.md``.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from millwheel.errors import UsageError
+from millwheel.sources import Partition, Reader
+
+
+class Inbox:
+    """Records that are sent to the stream, each in a transaction of its sender's.
+
+    A record arrives if that transaction commits, once, and only then. Its event time is the time at which it
+    was sent, or the one given to ``send``. The low watermark waits for transactions that may still send records
+    with older times; records that are committed do not wait for them.
+
+    Args:
+        remember: how long a sender may repeat a record with an id: the repeat has no second effect.
+        require_id: refuse records without an id.
+
+    Raises:
+        UsageError: an option does not fit.
+    """
+
+    bounded = False
+    timestamps = True
+    """Each record has a timestamp."""
+    shows_time = True
+    """The reader shows how far the source is in event time (`Reader.seen`)."""
+
+    def __init__(
+        self, *, remember: timedelta = timedelta(hours=24), require_id: bool = False
+    ) -> None:
+        if not isinstance(remember, timedelta) or remember <= timedelta(0):
+            raise UsageError(f"Inbox: remember must be a timedelta above zero, not {remember!r}")
+        self.remember = remember
+        self.require_id = require_id
+
+    def partitions(self) -> list[Partition]:
+        """One partition, which the worker opens in its store."""
+        return [InboxPartition()]
+
+    def describe(self) -> dict[str, Any]:
+        """The kind of source."""
+        return {"inbox": True}
+
+    def __repr__(self) -> str:
+        return "Inbox()"
+
+
+class InboxPartition:
+    """The whole inbox: its records are read in one order."""
+
+    identity = "inbox"
+    row_name = "record"
+    """What a row's place is called in messages."""
+
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> Reader:
+        """An inbox is a part of the store, which only a worker has.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("an Inbox is read by a worker of its pipeline, not by itself")

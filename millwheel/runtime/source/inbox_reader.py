@@ -1,0 +1,238 @@
+"""Reads an inbox: numbers the records that users have sent, and decodes them.
+
+::
+
+    send() in a user's transaction ──commit──▶ waiting ──take_sent──▶ numbered ──▶ rows of the injector
+                                                           │
+                                         the number is stored before the row is sent (I1, I9)
+
+After a crash the numbered records are read first, from the stored position on; then more are numbered. An owner
+that has lost its claim can number none, because `Store.take_sent` checks the sequencer (I4).
+
+Event time comes from the store's clock and its transactions: once every transaction that ran at some moment has
+ended, no record with an older time can follow (see ``take_sent.sql``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millwheel.errors import InputError, UsageError
+from millwheel.fetching import FetchingReader
+from millwheel.inbox import Inbox, InboxPartition
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.interval import Interval
+from millwheel.sources import Lag, Row, Rows
+from millwheel.store.port import SentRecord, TakenRecords
+
+POLL_SECONDS = 0.05
+"""Time between two looks for records while there are none."""
+
+MARK_SECONDS = 0.5
+"""While no record arrives, event time advances this often: each time takes a transaction id, and makes a
+commit."""
+
+TAKEN_RECORDS = 1_000
+"""Most records numbered together."""
+
+FORGET_SECONDS = 1.0
+"""Time between two deletions of acknowledged records, and between two counts of waiting ones."""
+
+FORGOTTEN_ROWS = 20_000
+"""Most rows deleted by one statement."""
+
+MOST_MARKS = 1_000
+"""Marks kept; with more, every second one is dropped, and event time advances in larger steps."""
+
+COUNTED_RECORDS = 100_000
+"""The count of waiting records ends here."""
+
+
+class _Mark(NamedTuple):
+    """A moment of the store, and a transaction that began after it: so did every one with a higher id."""
+
+    now: int
+    newest: int
+
+
+class StoredInbox(InboxPartition):
+    """The inbox of a stream, in the store of a worker."""
+
+    def __init__(self, env: Environment, interval: Interval, source: Inbox, stream: str) -> None:
+        self._env = env
+        self._interval = interval
+        self._source = source
+        self._stream = stream
+
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> InboxReader:
+        """Open the inbox at a stored position, and let senders send.
+
+        Raises:
+            UsageError: values cannot be decoded to this type.
+        """
+        try:
+            decoder = msgspec.json.Decoder(value_type)
+        except (TypeError, NotImplementedError, NameError) as error:
+            raise UsageError(
+                f"inbox of stream {self._stream!r}: values cannot be read as {value_type!r}: {error}"
+            ) from error
+        env, source = self._env, self._source
+        stream = await env.patiently(
+            lambda: env.store.open_inbox(
+                self._stream,
+                self._interval.id,
+                requires_id=source.require_id,
+                remember=source.remember,
+            )
+        )
+        first = 0 if position is None else int(position["next"])
+        return InboxReader(env, self._interval, decoder, stream, first)
+
+
+class InboxReader(FetchingReader):
+    """Reads an inbox from a number on."""
+
+    def __init__(
+        self,
+        env: Environment,
+        interval: Interval,
+        decoder: msgspec.json.Decoder[Any],
+        stream: int,
+        first: int,
+    ) -> None:
+        super().__init__()
+        self._env = env
+        self._interval = interval
+        self._from_json = decoder.decode
+        self._stream = stream
+        self._next = self._acknowledged = first
+        """Number of the next record."""
+        self._may_be_numbered = True
+        """Records from the next one on may have their numbers already."""
+        self._waiting = 0
+        """Records without a number, as counted last."""
+        self._marks: deque[_Mark] = deque()
+        self._marked_at = -MARK_SECONDS
+        self._sure: int | None = None
+        """Every record with an older time is fetched."""
+        self._shown: int | None = None
+        """Every record with an older time is read."""
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def seen(self) -> int | None:
+        """The time before which every record has been read, microseconds; None: not known."""
+        if not self.ahead:
+            self._shown = self._sure
+        return self._shown
+
+    async def fetch(self) -> Sequence[Row]:
+        """The next records; it waits until there are some."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep())
+        while True:
+            records = await self._numbered() or await self._take()
+            if records:
+                self._next = records[-1].number + 1
+                return self._rows(records)
+            await self._env.clock.sleep(POLL_SECONDS)
+
+    async def _numbered(self) -> Sequence[SentRecord]:
+        """Records to read again: a former owner has numbered them, or this one before a restart."""
+        if not self._may_be_numbered:
+            return ()
+        env = self._env
+        records = await env.patiently(
+            lambda: env.store.read_sent(self._stream, self._next, TAKEN_RECORDS)
+        )
+        self._may_be_numbered = bool(records)
+        return records
+
+    async def _take(self) -> Sequence[SentRecord]:
+        """Number further records."""
+        env, interval = self._env, self._interval
+        mark = env.clock.monotonic() - self._marked_at >= MARK_SECONDS
+        self._may_be_numbered = True  # if the answer is lost
+        taken = await env.patiently(
+            lambda: env.store.take_sent(
+                self._stream,
+                interval.id,
+                interval.commits.sequencer,
+                self._next,
+                TAKEN_RECORDS,
+                mark=mark,
+            )
+        )
+        self._may_be_numbered = False
+        if not taken.owned:  # the next commit is refused, and ends work on the interval
+            interval.touch(urgent=True)
+            await asyncio.Event().wait()
+        self._advance(taken)
+        return taken.records
+
+    def _advance(self, taken: TakenRecords) -> None:
+        """Find out which time no further record can be before."""
+        marks = self._marks
+        if len(taken.records) < TAKEN_RECORDS:  # otherwise older ones may wait
+            while marks and marks[0].newest <= taken.oldest:
+                self._sure = marks.popleft().now
+                self._news.set()
+        if taken.newest is not None:
+            self._marked_at = self._env.clock.monotonic()
+            marks.append(_Mark(taken.now, taken.newest))
+            if len(marks) > MOST_MARKS:  # a transaction stays open for long
+                self._marks = deque(list(marks)[::2])
+
+    def _rows(self, records: Sequence[SentRecord]) -> Sequence[Row]:
+        raws = [record.value for record in records]
+        first = records[0].number
+        try:
+            values = [self._from_json(raw) for raw in raws]
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return [self._row(record) for record in records]
+        return Rows(first, first, values, raws, [record.ts for record in records])
+
+    def _row(self, record: SentRecord) -> Row:
+        number = record.number
+        try:
+            value = self._from_json(record.value)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return Row(
+                number,
+                number,
+                error=InputError(f"inbox, record {number}: {error}"),
+                text=record.value.decode(),
+            )
+        return Row(number, number, value, micros=record.ts)
+
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        """The number of the first record that is not acknowledged."""
+        self._acknowledged = max(acknowledged, self._acknowledged)
+        return {"next": self._acknowledged}
+
+    def lag(self) -> Lag:
+        """The records that were sent and not read."""
+        return Lag(rows=self._waiting + self.ahead)
+
+    def close(self) -> None:
+        """End the tasks."""
+        super().close()
+        if self._keeper is not None:
+            self._keeper.cancel()
+
+    async def _keep(self) -> None:
+        """Delete acknowledged records and old ids, and count the waiting ones."""
+        env, store, stream = self._env, self._env.store, self._stream
+        while True:
+            await env.clock.sleep(FORGET_SECONDS)
+            forgotten = FORGOTTEN_ROWS
+            while forgotten == FORGOTTEN_ROWS:
+                forgotten = await env.patiently(
+                    lambda: store.forget_sent(stream, self._interval.id, FORGOTTEN_ROWS)
+                )
+            self._waiting = await env.patiently(lambda: store.count_sent(stream, COUNTED_RECORDS))

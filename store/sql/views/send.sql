@@ -1,0 +1,95 @@
+-- Sends records into a stream with an Inbox, in the caller's transaction: they arrive if it commits, and only then.
+-- The caller needs the right to execute these two functions, and no right on a table (docs/sources.md).
+--
+-- Takes some records, all or none; gives the number of those that are new. The others have ids that were sent
+-- before, with the same values. `ids` and `at` may be NULL as a whole or have NULLs in them.
+CREATE OR REPLACE FUNCTION {send_all}(
+    stream text, records jsonb[], ids text[] DEFAULT NULL, at timestamptz[] DEFAULT NULL
+) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $send$
+#variable_conflict use_column
+DECLARE
+    target {inbox}%ROWTYPE;
+    accepted integer;
+    offender text;
+BEGIN
+    SELECT i.* INTO target FROM {inbox} AS i
+    JOIN {stream} AS s ON s.id = i.stream
+    JOIN {key_interval} AS k ON k.id = i.interval_id
+    WHERE s.name = send_all.stream;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'stream "%" takes no records', send_all.stream
+            USING ERRCODE = 'undefined_object',
+            HINT = 'Inject an Inbox() into it, and start the pipeline once.';
+    END IF;
+    IF array_position(records, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'record % is NULL', array_position(records, NULL)
+            USING ERRCODE = 'null_value_not_allowed', HINT = 'The JSON value null is ''null''.';
+    END IF;
+    IF cardinality(ids) <> cardinality(records) OR cardinality(at) <> cardinality(records) THEN
+        RAISE EXCEPTION 'there are % records, % ids and % times',
+            cardinality(records), cardinality(ids), cardinality(at)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF target.requires_id AND (ids IS NULL OR array_position(ids, NULL) IS NOT NULL) THEN
+        RAISE EXCEPTION 'stream "%" takes no records without an id', send_all.stream
+            USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    IF EXISTS (SELECT FROM unnest(at) AS t WHERE NOT isfinite(t)) THEN
+        RAISE EXCEPTION 'a time may not be infinite' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- The transaction gets its id before the first record gets its time: take_sent.sql relies on it.
+    PERFORM pg_current_xact_id();
+    WITH offered AS (
+        SELECT o.* FROM unnest(records, ids, at) WITH ORDINALITY AS o (value, id, at, place)
+    ), named AS (
+        SELECT DISTINCT ON (o.id) o.* FROM offered AS o WHERE o.id IS NOT NULL ORDER BY o.id, o.place
+    ), remembered AS (
+        INSERT INTO {sent_id} (stream, id, digest, sent_at)
+        SELECT target.stream, n.id, sha256(convert_to(n.value::text, 'UTF8')), clock_timestamp()
+        FROM named AS n
+        ORDER BY n.id
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    ), stored AS (
+        INSERT INTO {sent_record} (stream, value, ts)
+        SELECT
+            target.stream, o.value::text,
+            (extract(epoch FROM coalesce(o.at, clock_timestamp())) * 1000000)::bigint
+        FROM offered AS o
+        WHERE o.id IS NULL
+            OR o.place IN (SELECT n.place FROM named AS n JOIN remembered AS r ON r.id = n.id)
+        ORDER BY o.place
+        RETURNING 1
+    )
+    SELECT count(*) INTO accepted FROM stored;
+    IF accepted < cardinality(records) THEN
+        SELECT o.id INTO offender FROM unnest(records, ids) AS o (value, id)
+        JOIN {sent_id} AS i ON i.stream = target.stream AND i.id = o.id
+        WHERE i.digest <> sha256(convert_to(o.value::text, 'UTF8'))
+        LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'id "%" was sent to stream "%" with another value', offender, send_all.stream
+                USING ERRCODE = 'unique_violation',
+                HINT = 'An id names one record. Give the new record an id of its own.';
+        END IF;
+    END IF;
+    RETURN accepted;
+END
+$send$;
+-- Takes one record; false: its id was sent before, with the same value.
+CREATE OR REPLACE FUNCTION {send}(
+    stream text, value jsonb, id text DEFAULT NULL, at timestamptz DEFAULT NULL
+) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+RETURN {send_all}(
+    stream, ARRAY[value], CASE WHEN id IS NOT NULL THEN ARRAY[id] END,
+    CASE WHEN at IS NOT NULL THEN ARRAY[at] END
+) = 1;
+REVOKE EXECUTE ON FUNCTION {send_all} FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION {send} FROM PUBLIC;
+COMMENT ON FUNCTION {send} IS
+    'Sends a record into a stream, in this transaction; false: its id was sent before';
+COMMENT ON FUNCTION {send_all} IS
+    'Sends records into a stream, in this transaction; gives the number of new ones'
