@@ -13,6 +13,7 @@ from bench import (
     commits,
     growth,
     hot,
+    ingest,
     instructions,
     lag,
     latency,
@@ -53,6 +54,10 @@ async def _instructions(url: str, directory: Path, options: Options) -> Any:
 
 async def _latency(url: str, directory: Path, options: Options) -> Any:
     return await latency.measure(url, samples=200 if options.quick else 1000)
+
+
+async def _ingest(url: str, directory: Path, options: Options) -> Any:
+    return await ingest.measure(url, directory, samples=200 if options.quick else 2000)
 
 
 async def _commits(url: str, directory: Path, options: Options) -> Any:
@@ -150,6 +155,7 @@ PARTS: dict[str, Part] = {
     "before": _before,
     "instructions": _instructions,
     "latency": _latency,
+    "ingest": _ingest,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,

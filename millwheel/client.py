@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -36,7 +37,7 @@ V = TypeVar("V")
 
 CALL = (
     "SELECT SEND_ALL(%(stream)s, CAST(CAST(%(records)s AS text[]) AS jsonb[]), "
-    "CAST(%(ids)s AS text[]), CAST(%(at)s AS timestamptz[]))"
+    "CAST(%(ids)s AS text[]), CAST(%(at)s AS timestamptz[]), %(batch)s)"
 )
 
 WAIT_SECONDS = 10.0
@@ -132,7 +133,7 @@ class Client:
         """
         ids = None if id is None else [id]
         times = None if at is None else [at]
-        return await self.send_all(stream, [value], ids=ids, at=times, connection=connection) == 1
+        return (await self.send_all(stream, [value], ids=ids, at=times, connection=connection))[0]
 
     async def send_all(
         self,
@@ -141,22 +142,29 @@ class Client:
         *,
         ids: Sequence[str | None] | None = None,
         at: Sequence[datetime | None] | None = None,
+        batch: str | None = None,
         connection: Any = None,
-    ) -> int:
+    ) -> list[bool]:
         """Send records, all or none; their order is kept for each key.
 
         Args:
             ids: the id of each record, or None.
             at: the event time of each record, or None.
+            batch: an id of the whole: a repeat of the same records has no second effect.
 
         Returns:
-            The number of records with ids that were not sent before, or without an id.
+            For each record whether it is new; the others were sent before.
 
         Raises:
             SendRefused, UserCodeError, StoreUnavailable: as `send`. No record was sent.
         """
         return await self.send_json(
-            stream.name, _encoded(stream, values), ids=ids, at=at, connection=connection
+            stream.name,
+            _encoded(stream, values),
+            ids=ids,
+            at=at,
+            batch=batch,
+            connection=connection,
         )
 
     async def send_json(
@@ -166,14 +174,16 @@ class Client:
         *,
         ids: Sequence[str | None] | None = None,
         at: Sequence[datetime | None] | None = None,
+        batch: str | None = None,
         connection: Any = None,
-    ) -> int:
-        """As `send_all`, with values that are JSON of the stream's type already; they are not checked against it."""
-        parameters = _parameters(stream, records, ids, at)
+    ) -> list[bool]:
+        """As `send_all`, with values that are JSON of the stream's type already; they are not checked against
+        it."""
+        parameters = _parameters(stream, records, ids, at, batch)
         if connection is None:
             return await self._send_alone(parameters)
         try:
-            return await _scalar(await _execute(connection, self._call, parameters))
+            return await _answer(await _execute(connection, self._call, parameters))
         except Exception as error:
             _refuse(error, stream)
             raise
@@ -192,18 +202,48 @@ class Client:
             _encoded(stream, [value]),
             None if id is None else [id],
             None if at is None else [at],
+            None,
         )
         return SendCall(self._call, parameters)
 
-    async def _send_alone(self, parameters: dict[str, Any]) -> int:
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        """A transaction on a connection of the client's own, for several calls.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached, or the connection broke.
+        """
+        async with self._connection() as connection, connection.transaction():
+            yield connection
+
+    async def count_waiting(self, stream: str, most: int = 100_000) -> int:
+        """Number of records of a stream that were sent and not taken by its injector yet, up to a limit.
+
+        Raises:
+            SendRefused: there is no such pipeline, or no right to count.
+            StoreUnavailable: the store cannot be reached.
+        """
+        call = sql.SQL("SELECT {}(%s, %s)").format(sql.Identifier(self.pipeline, "count_waiting"))
+        async with self._connection(stream) as connection:
+            cursor = await connection.execute(call, (stream, most))
+            row = await cursor.fetchone()
+            return 0 if row is None else int(row[0])
+
+    async def _send_alone(self, parameters: dict[str, Any]) -> list[bool]:
+        async with self._connection(parameters["stream"]) as connection:
+            return await _answer(await connection.execute(self._call, parameters))
+
+    @asynccontextmanager
+    async def _connection(self, stream: str = "") -> AsyncIterator[psycopg.AsyncConnection]:
+        """A connection of the client's own; errors of Postgres become the client's."""
         pool = await self._connections()
         try:
             async with pool.connection() as connection:
-                return await _scalar(await connection.execute(self._call, parameters))
+                yield connection
         except PoolTimeout as error:
             raise StoreUnavailable("the store does not answer") from error
         except psycopg.Error as error:
-            _refuse(error, parameters["stream"])
+            _refuse(error, stream)
             raise translate(error) from error
 
     async def _connections(self) -> AsyncConnectionPool:
@@ -242,6 +282,7 @@ def _parameters(
     records: Sequence[bytes],
     ids: Sequence[str | None] | None,
     at: Sequence[datetime | None] | None,
+    batch: str | None,
 ) -> dict[str, Any]:
     """
     Raises:
@@ -258,6 +299,7 @@ def _parameters(
         "records": [record.decode() for record in records],
         "ids": None if ids is None else list(ids),
         "at": None if at is None else list(at),
+        "batch": batch,
     }
 
 
@@ -278,13 +320,14 @@ async def _execute(connection: Any, call: str, parameters: dict[str, Any]) -> An
         sqlalchemy.bindparam("records", type_=of_texts),
         sqlalchemy.bindparam("ids", type_=of_texts),
         sqlalchemy.bindparam("at", type_=ARRAY(sqlalchemy.DateTime(timezone=True))),
+        sqlalchemy.bindparam("batch", type_=sqlalchemy.Text),
     )
     return await _settled(connection.execute(statement, parameters))
 
 
-async def _scalar(cursor: Any) -> int:
+async def _answer(cursor: Any) -> list[bool]:
     row = await _settled(cursor.fetchone())
-    return int(row[0])
+    return list(row[0])
 
 
 async def _settled(found: Any) -> Any:
@@ -302,4 +345,5 @@ def _refuse(error: BaseException, stream: str) -> None:
         diagnostics = getattr(cause, "diag", None)
         said = [getattr(diagnostics, name, None) for name in ("message_primary", "message_hint")]
         told = ". ".join(text for text in said if text) or str(cause).strip()
-        raise SendRefused(f"stream {stream!r}: {told}", why) from error
+        place = "" if stream in told else f"stream {stream!r}: "
+        raise SendRefused(place + told, why) from error

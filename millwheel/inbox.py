@@ -11,6 +11,7 @@ See `millwheel.client` to send from Python, and ``docs/sources.md``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,10 @@ class Inbox:
     Args:
         remember: how long a sender may repeat a record with an id: the repeat has no second effect.
         require_id: refuse records without an id.
+        id: returns the id of a value that comes over HTTP without an Idempotency-Key.
+        verify: over HTTP, whether a request is genuine, given its headers and its body: the sender's signature
+            in place of a token (`millwheel.ingest.hmac_sha256`).
+        max_body: over HTTP, most bytes of a request's body.
 
     Raises:
         UsageError: an option does not fit.
@@ -40,12 +45,24 @@ class Inbox:
     """The reader shows how far the source is in event time (`Reader.seen`)."""
 
     def __init__(
-        self, *, remember: timedelta = timedelta(hours=24), require_id: bool = False
+        self,
+        *,
+        remember: timedelta = timedelta(hours=24),
+        require_id: bool = False,
+        id: Callable[[Any], Any] | None = None,
+        verify: Callable[[Mapping[str, str], bytes], bool] | None = None,
+        max_body: int = 1 << 20,
     ) -> None:
         if not isinstance(remember, timedelta) or remember <= timedelta(0):
             raise UsageError(f"Inbox: remember must be a timedelta above zero, not {remember!r}")
+        for option, given in (("id", id), ("verify", verify)):
+            if given is not None and not callable(given):
+                raise UsageError(f"Inbox: {option} must be a function, not {given!r}")
         self.remember = remember
         self.require_id = require_id
+        self.id = id
+        self.verify = verify
+        self.max_body = max_body
 
     def partitions(self) -> list[Partition]:
         """One partition, which the worker opens in its store."""

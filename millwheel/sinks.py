@@ -72,6 +72,7 @@ RESERVED_TABLES = frozenset(
         "state_change",
         "states",
         "stream",
+        "taken_record",
         "timer",
         "timer_change",
         "timers",

@@ -1,7 +1,7 @@
 """Records that users send in their own transactions, and the numbers that make them rows of a log.
 
-``send()`` (``sql/views/send.sql``) adds records without a number. The injector's owner numbers those that are
-committed (``sql/take_sent.sql``), in the order in which it finds them. From then on a record is a row like that
+``send()`` (``sql/views/send.sql``) adds records. The injector's owner takes those that are committed
+(``sql/take_sent.sql``) and numbers them in the order in which it finds them. From then on a record is a row like that
 of a file: read again under the same number after a crash, and deleted once the stored position is past it
 (decision 50).
 """
@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from psycopg import sql
+
 from millwheel.store.connections import Subject
 from millwheel.store.port import SentRecord, TakenRecords
 
 
 class PostgresInbox(Subject):
-    """The tables `inbox`, `sent_record` and `sent_id`."""
+    """The tables `inbox`, `sent_record`, `taken_record` and `sent_id`."""
+
+    @property
+    def _sequence(self) -> str:
+        """The sequence of the column `seq`, quoted."""
+        return sql.Identifier(self.connections.schema, "sent_record_seq_seq").as_string(None)
 
     async def open_inbox(
         self, stream: str, interval_id: int, *, requires_id: bool, remember: timedelta
@@ -39,6 +46,7 @@ class PostgresInbox(Subject):
         first: int,
         limit: int,
         *,
+        after: int = 0,
         mark: bool = False,
     ) -> TakenRecords:
         rows = await self.connections.rows(
@@ -49,12 +57,14 @@ class PostgresInbox(Subject):
                 "sequencer": sequencer,
                 "first": first,
                 "limit": limit,
+                "after": after,
                 "mark": mark,
+                "sequence": self._sequence,
             },
         )
-        owned, now, oldest, newest = rows[0][:4]
-        records = [_record(*row[4:]) for row in rows if row[4] is not None]
-        return TakenRecords(owned, now, oldest, newest, records)
+        owned, now, oldest, newest, last_seq = rows[0][:5]
+        records = [_record(*row[5:]) for row in rows if row[5] is not None]
+        return TakenRecords(owned, now, oldest, newest, last_seq, records)
 
     async def read_sent(self, stream: int, first: int, limit: int) -> list[SentRecord]:
         rows = await self.connections.rows(

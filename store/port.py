@@ -264,6 +264,8 @@ class TakenRecords(NamedTuple):
     newest: int | None
     """Every transaction after this one began after `now`, and its records have later times; None if it was not
     asked for, and no record was taken."""
+    last_seq: int
+    """The last number in the order of sending that was given to any record by about now."""
     records: list[SentRecord]
 
 
@@ -801,14 +803,16 @@ class Store(Protocol):
         first: int,
         limit: int,
         *,
+        after: int = 0,
         mark: bool = False,
     ) -> TakenRecords:
-        """Number up to `limit` committed records of a stream that have no number yet, in the order in which
+        """Take and number up to `limit` committed records of a stream that have no number yet, in the order in which
         they were sent.
 
         Args:
             stream: id of the stream.
             first: the number of the first one.
+            after: no record waits that has this number in the order of sending, or one before.
             mark: find out which transaction is the newest, even if there is no record; it uses up a
                 transaction id.
         """

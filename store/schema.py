@@ -476,23 +476,22 @@ sent_record = Table(
     "sent_record",
     metadata,
     Column("stream", SmallInteger, nullable=False, comment="stream.id"),
-    Column("seq", BigInteger, Identity(), nullable=False, comment="order within one transaction"),
+    Column("seq", BigInteger, Identity(), nullable=False, comment="order of sending"),
     Column("value", Text, nullable=False, comment="JSON"),
     Column("ts", BigInteger, nullable=False, comment="event time; microseconds"),
-    Column(
-        "number",
-        BigInteger,
-        comment="place in the log of the injector, which gives it; NULL: not taken yet",
-    ),
-    Index("sent_record_waiting", "stream", "seq", postgresql_where=text("number IS NULL")),
-    Index(
-        "sent_record_taken",
-        "stream",
-        "number",
-        unique=True,
-        postgresql_where=text("number IS NOT NULL"),
-    ),
-    comment="Records sent by send() until all readers of their stream have acknowledged them",
+    PrimaryKeyConstraint("stream", "seq"),
+    comment="Records sent by send() until the injector of their stream takes them",
+)
+
+taken_record = Table(
+    "taken_record",
+    metadata,
+    Column("stream", SmallInteger, nullable=False, comment="stream.id"),
+    Column("number", BigInteger, nullable=False, comment="place in the log of the injector"),
+    Column("value", Text, nullable=False, comment="JSON"),
+    Column("ts", BigInteger, nullable=False, comment="event time; microseconds"),
+    PrimaryKeyConstraint("stream", "number"),
+    comment="Records taken by an injector until all readers of their stream have acknowledged them",
 )
 
 sent_id = Table(

@@ -17,7 +17,7 @@ BUCKETED = (
 TABLES = (
     *BUCKETED, "bucket", "computation", "dead_letter", "fold", "generation", "incarnation",
     "inbox", "key_interval", "log", "peer_secret", "pipeline", "placement_event", "sent_id", "sent_record",
-    "state", "stream", "timer", "worker",
+    "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
 """The names of the tables in `millwheel.store.schema`, whose import takes 0.13 s. A test compares both."""
 

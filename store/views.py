@@ -32,7 +32,7 @@ VIEWS = (
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
     """Create or replace all functions and views of a pipeline's schema."""
     names = {name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS)}
-    for function in ("micros_to_time", "record_id", "send", "send_all"):
+    for function in ("micros_to_time", "record_id", "send", "send_all", "count_waiting"):
         names[function] = sql.Identifier(schema, function)
     for view in reversed(VIEWS):
         connection.execute(composed("drop_view", view=names[view]))

@@ -51,33 +51,24 @@ def upgrade() -> None:
             sa.BigInteger(),
             sa.Identity(always=False),
             nullable=False,
-            comment="order within one transaction",
+            comment="order of sending",
         ),
         sa.Column("value", sa.Text(), nullable=False, comment="JSON"),
         sa.Column("ts", sa.BigInteger(), nullable=False, comment="event time; microseconds"),
+        sa.PrimaryKeyConstraint("stream", "seq"),
+        comment="Records sent by send() until the injector of their stream takes them",
+        schema=schema,
+    )
+    op.create_table(
+        "taken_record",
+        sa.Column("stream", sa.SmallInteger(), nullable=False, comment="stream.id"),
         sa.Column(
-            "number",
-            sa.BigInteger(),
-            nullable=True,
-            comment="place in the log of the injector, which gives it; NULL: not taken yet",
+            "number", sa.BigInteger(), nullable=False, comment="place in the log of the injector"
         ),
-        comment="Records sent by send() until all readers of their stream have acknowledged them",
-        schema=schema,
-    )
-    op.create_index(
-        "sent_record_waiting",
-        "sent_record",
-        ["stream", "seq"],
-        unique=False,
-        postgresql_where=sa.text("number IS NULL"),
-        schema=schema,
-    )
-    op.create_index(
-        "sent_record_taken",
-        "sent_record",
-        ["stream", "number"],
-        unique=True,
-        postgresql_where=sa.text("number IS NOT NULL"),
+        sa.Column("value", sa.Text(), nullable=False, comment="JSON"),
+        sa.Column("ts", sa.BigInteger(), nullable=False, comment="event time; microseconds"),
+        sa.PrimaryKeyConstraint("stream", "number"),
+        comment="Records taken by an injector until all readers of their stream have acknowledged them",
         schema=schema,
     )
     op.create_table(
@@ -105,5 +96,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     schema = context.config.attributes["schema"]
-    for table in ("sent_id", "sent_record", "inbox"):
+    for table in ("sent_id", "taken_record", "sent_record", "inbox"):
         op.drop_table(table, schema=schema)

@@ -73,6 +73,24 @@ AcceptLate = Annotated[
         help="Treat rows that arrive after the end of event time as late instead of failing.",
     ),
 ]
+IngestAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ingest",
+        metavar="HOST:PORT",
+        help="Take records over HTTP on this address (POST /streams/NAME), for streams with an Inbox.",
+        show_default=False,
+    ),
+]
+IngestTokens = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Bearer tokens, one of which each request must have. Default: $MILLWHEEL_INGEST_TOKENS. "
+        "Needed beyond loopback.",
+        show_default=False,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -114,6 +132,8 @@ def run(
             show_default=False,
         ),
     ] = None,
+    ingest: IngestAddress = None,
+    ingest_tokens: IngestTokens = None,
     as_json: Json = False,
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False,
     debug: Debug = False,
@@ -125,15 +145,21 @@ def run(
     from millwheel.cli.run import run, run_crew
 
     if workers is not None:
-        if keep_open or inject_twice:
-            from millwheel.errors import UsageError
+        from millwheel.errors import UsageError
 
+        if ingest is not None:
+            raise UsageError(
+                "--workers does not serve --ingest: start processes of `millwheel worker` instead"
+            )
+        if keep_open or inject_twice:
             raise UsageError(
                 "--workers runs to the end of the input and closes all windows there, so it cannot "
                 "be combined with --keep-open"
             )
         run_crew(pipeline, target, store, workers, accept_late=accept_late, as_json=as_json)
         return
+    from millwheel.services.ingesting import IngestOptions
+
     run(
         pipeline,
         store,
@@ -141,6 +167,7 @@ def run(
         accept_late=accept_late,
         as_json=as_json,
         inject_copies=2 if inject_twice else 1,
+        ingest=IngestOptions.parse(ingest, ingest_tokens),
     )
 
 
@@ -174,6 +201,8 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    ingest: IngestAddress = None,
+    ingest_tokens: IngestTokens = None,
     secret_file: Annotated[
         Path | None,
         typer.Option(
@@ -238,6 +267,7 @@ def worker(
         )
     from millwheel.cli.worker import peer_settings, tls, work
     from millwheel.services.endpoint import Endpoint
+    from millwheel.services.ingesting import IngestOptions
 
     encryption = tls(
         tls_certificate, tls_key, tls_authority, mutual=not tls_one_way, check_host=not tls_any_host
@@ -247,6 +277,7 @@ def worker(
         store,
         peer_settings(listen, advertise, secret_file, encryption),
         http=None if http is None else Endpoint.parse(http),
+        ingest=IngestOptions.parse(ingest, ingest_tokens),
         until_done=until_done,
         keep_open=keep_open,
         accept_late=accept_late,

@@ -16,6 +16,7 @@ from millwheel.pipeline import Pipeline
 from millwheel.services import loop
 from millwheel.services.crew import Crew, CrewProgress, read_totals
 from millwheel.services.hosting import Beside
+from millwheel.services.ingesting import IngestOptions, ingesting
 from millwheel.services.interruption import Interruption
 from millwheel.services.run import Outcome, Run, Summary
 from millwheel.store.address import StoreAddress
@@ -32,6 +33,7 @@ def run(
     accept_late: bool,
     as_json: bool,
     inject_copies: int,
+    ingest: IngestOptions | None = None,
 ) -> None:
     """Run the pipeline until its input has ended and is processed, and print a summary."""
     address = StoreAddress.parse(store)
@@ -44,6 +46,7 @@ def run(
             keep_open=keep_open,
             accept_late=accept_late,
             inject_copies=inject_copies,
+            ingest=ingest,
         )
         summary, interruption = loop.run(work)
     _print_summary(summary, interruption, presence, keep_open=keep_open, as_json=as_json)
@@ -141,6 +144,7 @@ async def _run(
     keep_open: bool,
     accept_late: bool,
     inject_copies: int,
+    ingest: IngestOptions | None,
 ) -> tuple[Summary, Interruption]:
     with (
         Interruption() as interruption,
@@ -154,7 +158,8 @@ async def _run(
             inject_copies=inject_copies,
             beside=Beside(show, show_seconds, presence.renew),
         )
-        return await run.run(interruption.asked), interruption
+        async with ingesting(pipeline, presence.url, ingest):
+            return await run.run(interruption.asked), interruption
 
 
 def _as_json(summary: Summary, interruption: Interruption) -> dict[str, object]:

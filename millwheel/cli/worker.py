@@ -17,6 +17,7 @@ from millwheel.pipeline import Pipeline
 from millwheel.services import loop
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside
+from millwheel.services.ingesting import IngestOptions, ingesting
 from millwheel.services.interruption import Interruption
 from millwheel.services.tcp import ANYWHERE, Tls
 from millwheel.services.worker import PeerSettings, PipelineWorker
@@ -36,6 +37,7 @@ def work(
     peers: PeerSettings,
     *,
     http: Endpoint | None,
+    ingest: IngestOptions | None,
     until_done: bool,
     keep_open: bool,
     accept_late: bool,
@@ -67,7 +69,8 @@ def work(
                     accept_late=accept_late,
                     beside=Beside(show, show_seconds, presence.renew),
                 )
-                await worker.run(interruption.asked)
+                async with ingesting(pipeline, presence.url, ingest):
+                    await worker.run(interruption.asked)
                 return interruption
 
         interruption = loop.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 
 from millwheel.errors import UsageError
@@ -35,6 +36,41 @@ class Endpoint:
                 "port"
             )
         return cls(host or LOOPBACK, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
+
+    def listen(self, option: str, backlog: int) -> socket.socket:
+        """A socket that listens on it.
+
+        Args:
+            option: the option that gave the address, for messages.
+
+        Raises:
+            UsageError: the address cannot be had.
+        """
+        try:
+            found = socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, kind, protocol, _, place = found[0]
+            listener = socket.socket(family, kind, protocol)
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind(place)
+                listener.listen(backlog)
+            except BaseException:
+                listener.close()
+                raise
+            else:
+                return listener
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen for HTTP on {self}: {error.strerror or error}. Give another "
+                f"HOST:PORT with {option}; port 0 picks a free port"
+            ) from error
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

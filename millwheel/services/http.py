@@ -19,7 +19,6 @@ passwords, and it is read-only. By default it listens on the loopback address.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
 from types import TracebackType
@@ -28,7 +27,6 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from millwheel.errors import UsageError
 from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
@@ -75,7 +73,9 @@ class HttpService:
         from millwheel.services.metrics import exposition
 
         answers = _Routes(self._observed, asyncio.get_running_loop(), exposition)
-        listener = await asyncio.to_thread(_listen, self._address)
+        listener = await asyncio.to_thread(
+            self._address.listen, "--http", http_server.WAITING_CONNECTIONS
+        )
         self._address = Endpoint(self._address.host, listener.getsockname()[1])
         self._server = HttpServer(listener, answers.answer)
         self._server.start()
@@ -234,26 +234,3 @@ def _time(micros: int) -> str:
     if micros >= MAX_TIME:
         return "infinity"
     return "-infinity" if micros <= MIN_TIME else from_micros(micros).isoformat()
-
-
-def _listen(address: Endpoint) -> socket.socket:
-    try:
-        found = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, place = found[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
-            listener.listen(http_server.WAITING_CONNECTIONS)
-        except BaseException:
-            listener.close()
-            raise
-        else:
-            return listener
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen for HTTP on {address}: {error.strerror or error}. Give another "
-            "HOST:PORT with --http; port 0 picks a free port"
-        ) from error

@@ -55,17 +55,18 @@ class MemoryInbox(MemorySubject):
         first: int,
         limit: int,
         *,
+        after: int = 0,
         mark: bool = False,
     ) -> TakenRecords:
         await self._called("take_sent")
         now = self._clock.now()
         if not self.tables.is_current(interval_id, sequencer):
-            return TakenRecords(False, now, now, now, [])
+            return TakenRecords(False, now, now, now, 0, [])
         kept = self.tables.inboxes[stream]
         taken, kept.waiting = kept.waiting[:limit], kept.waiting[limit:]
         records = [SentRecord(number, *record) for number, record in enumerate(taken, start=first)]
         kept.taken.update((number, (value, ts)) for number, value, ts in records)
-        return TakenRecords(True, now, now, now, records)
+        return TakenRecords(True, now, now, now, 0, records)
 
     async def read_sent(self, stream: int, first: int, limit: int) -> list[SentRecord]:
         await self._called("read_sent")

@@ -1,4 +1,4 @@
 -- Number of waiting records of a stream, up to a limit.
 SELECT count(*) FROM (
-    SELECT FROM {sent_record} AS s WHERE s.stream = %(stream)s AND s.number IS NULL LIMIT %(limit)s
+    SELECT FROM {sent_record} AS s WHERE s.stream = %(stream)s LIMIT %(limit)s
 ) AS s

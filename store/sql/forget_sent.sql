@@ -1,12 +1,12 @@
 -- Deletes records before the stored position of their injector: all readers have acknowledged them.
-DELETE FROM {sent_record} WHERE ctid = ANY (ARRAY(
-    SELECT s.ctid FROM {sent_record} AS s
-    WHERE s.stream = %(stream)s AND s.number < (
+DELETE FROM {taken_record} WHERE ctid = ANY (ARRAY(
+    SELECT t.ctid FROM {taken_record} AS t
+    WHERE t.stream = %(stream)s AND t.number < (
         SELECT (c.position -> 'reader' ->> 'next')::bigint FROM {commit_record} AS c
         WHERE c.interval_id = %(interval_id)s
         ORDER BY c.n DESC
         LIMIT 1
     )
-    ORDER BY s.number
+    ORDER BY t.number
     LIMIT %(limit)s
 ))

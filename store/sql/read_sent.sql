@@ -1,5 +1,5 @@
--- Records of a stream that have numbers, from a number on.
-SELECT s.number, s.value, s.ts FROM {sent_record} AS s
-WHERE s.stream = %(stream)s AND s.number >= %(first)s
-ORDER BY s.number
+-- Records of a stream that were taken, from a number on.
+SELECT t.number, t.value, t.ts FROM {taken_record} AS t
+WHERE t.stream = %(stream)s AND t.number >= %(first)s
+ORDER BY t.number
 LIMIT %(limit)s

@@ -104,7 +104,7 @@ class Writer:
         choice = self._random
         if choice.random() < 0.5:
             new = await self._client.send_all(ORDERS, orders, connection=connection)
-            assert new == len(orders)
+            assert all(new)
             return
         ids = [f"{self._place}-{order.number}" for order in orders]
         repeated = choice.choices(self._ids, k=2) if self._ids else []
@@ -114,7 +114,7 @@ class Writer:
             ids=[*ids, *(id_ for id_, _ in repeated)],
             connection=connection,
         )
-        assert new == len(orders)
+        assert new == [True] * len(orders) + [False] * len(repeated)
         new_ids += zip(ids, orders, strict=True)
 
     def _order(self) -> Order:

@@ -47,8 +47,16 @@ async def test_alone_each_record_is_committed_at_once(
 ) -> None:
     assert await client.send(WORDS, "a", id="1")
     assert not await client.send(WORDS, "a", id="1")
-    assert await client.send_all(WORDS, ["b", "c", "a"], ids=[None, "2", "1"]) == 2
-    assert await sent(postgres) == ["a", "b", "c"]
+    assert await client.send_all(WORDS, ["b", "c", "a"], ids=[None, "2", "1"]) == [
+        True,
+        True,
+        False,
+    ]
+    assert await client.send_all(WORDS, ["d", "e"], batch="4") == [True, True]
+    assert await client.send_all(WORDS, ["d", "e"], batch="4") == [False, False]
+    with pytest.raises(SendRefused, match="other records"):
+        await client.send_all(WORDS, ["d", "e", "f"], batch="4")
+    assert await sent(postgres) == ["a", "b", "c", "d", "e"]
 
 
 async def test_in_the_callers_transaction(postgres: PostgresSite, client: Client) -> None:

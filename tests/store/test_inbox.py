@@ -255,8 +255,13 @@ async def test_a_batch_is_all_or_nothing(postgres: PostgresSite) -> None:
     async def send_all(*given: Any) -> Any:
         return (await postgres.query(call, *given, send_all="send_all"))[0][0]
 
-    assert await send_all(['"a"', '"b"', '"b"'], [None, "2", "2"], [moment, None, None]) == 2
-    assert await send_all(['"b"', '"c"'], ["2", "3"], None) == 1
+    assert await send_all(['"a"', '"b"', '"b"'], [None, "2", "2"], [moment, None, None]) == [
+        True,
+        True,
+        False,
+    ]
+    assert await send_all(['"b"', '"c"'], ["2", "3"], None) == [False, True]
+    assert await send_all([], None, None) == []
     for records, ids, times, error in (
         (['"d"', '"x"'], ["4", "2"], None, "another value"),
         (['"d"', '"x"'], ["4", "4"], None, "another value"),

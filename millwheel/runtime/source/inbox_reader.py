@@ -58,6 +58,8 @@ class _Mark(NamedTuple):
 
     now: int
     newest: int
+    last_seq: int
+    """Every record of a transaction that began later comes after this one in the order of sending."""
 
 
 class StoredInbox(InboxPartition):
@@ -118,6 +120,10 @@ class InboxReader(FetchingReader):
         """Records without a number, as counted last."""
         self._marks: deque[_Mark] = deque()
         self._marked_at = -MARK_SECONDS
+        self._last_seq = 0
+        """As of the last look, which was before the next mark."""
+        self._after = 0
+        """No record up to this one in the order of sending waits, nor will."""
         self._sure: int | None = None
         """Every record with an older time is fetched."""
         self._shown: int | None = None
@@ -165,6 +171,7 @@ class InboxReader(FetchingReader):
                 interval.commits.sequencer,
                 self._next,
                 TAKEN_RECORDS,
+                after=self._after,
                 mark=mark,
             )
         )
@@ -180,13 +187,14 @@ class InboxReader(FetchingReader):
         marks = self._marks
         if len(taken.records) < TAKEN_RECORDS:  # otherwise older ones may wait
             while marks and marks[0].newest <= taken.oldest:
-                self._sure = marks.popleft().now
+                self._sure, _, self._after = marks.popleft()
                 self._news.set()
         if taken.newest is not None:
             self._marked_at = self._env.clock.monotonic()
-            marks.append(_Mark(taken.now, taken.newest))
+            marks.append(_Mark(taken.now, taken.newest, self._last_seq))
             if len(marks) > MOST_MARKS:  # a transaction stays open for long
                 self._marks = deque(list(marks)[::2])
+        self._last_seq = taken.last_seq
 
     def _rows(self, records: Sequence[SentRecord]) -> Sequence[Row]:
         raws = [record.value for record in records]

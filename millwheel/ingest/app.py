@@ -1,0 +1,159 @@
+"""The ASGI app: answers ``POST /streams/NAME``.
+
+======  ===================================================================================
+200     the records are committed; those with ids that were sent before have no second effect
+400     a record is wrong (with `line`), or an id is missing or too long
+401     the token or the signature is missing or wrong
+404     no such stream takes records; 405: not POST; 415: another content type
+408     the body did not come in time; 413: it is too large
+422     the id was sent before, with another value
+429     too many records wait to be processed: send again after `Retry-After` seconds
+503     the store or the pipeline is away: send again after `Retry-After` seconds
+======  ===================================================================================
+
+A request without a status was perhaps taken: a repeat with the same ``Idempotency-Key`` is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from millwheel.client import Client
+from millwheel.errors import SendRefused, StoreError, UsageError
+from millwheel.inbox import Inbox
+from millwheel.ingest.reading import (
+    ClientGone,
+    Receive,
+    RequestReader,
+    RequestRefused,
+    Scope,
+    Target,
+)
+from millwheel.ingest.sending import GroupSender
+from millwheel.pipeline import Pipeline
+
+Answering = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MOST_WAITING = 100_000
+"""Records of a stream that may wait for the injector."""
+
+STATUS = {"another_value": 422, "no_id": 400, "wrong": 400}
+"""The status of each refusal of the store; of the others it is 503."""
+
+RETRY = {"retry-after": "1"}
+
+log = structlog.get_logger("millwheel.ingest")
+
+
+class Ingest:
+    """An ASGI app that sends request bodies into the streams of a pipeline that have an `Inbox`.
+
+    It needs the store only, no worker: any number of processes may serve it.
+
+    Args:
+        pipeline: the pipeline, or a function that makes it.
+        store: the address of its store, as for `Client`.
+        tokens: bearer tokens, one of which a request must have. None: no token is asked for, since the server
+            or the app around this one knows who may send. Streams with `Inbox(verify=...)` need none.
+        most_waiting: records of a stream that may wait for the injector; with more, requests are refused
+            with 429.
+
+    Raises:
+        UsageError: no stream of the pipeline has an Inbox.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline | Callable[[], Pipeline],
+        store: str | None = None,
+        *,
+        tokens: Collection[str] = (),
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        made = pipeline if isinstance(pipeline, Pipeline) else pipeline()
+        self.targets = {
+            node.writes[0].name: Target(node.writes[0], node.injection.source)
+            for node in made.nodes.values()
+            if node.injection is not None and isinstance(node.injection.source, Inbox)
+        }
+        if not self.targets:
+            raise UsageError(
+                f"pipeline {made.name!r} takes no records over HTTP: inject an Inbox() into a stream"
+            )
+        self._reader = RequestReader(self.targets, tokens)
+        self._sender = GroupSender(Client(made.name, store, connections=2), most_waiting)
+
+    async def close(self) -> None:
+        """Wait for requests that are being sent, and close the connections to the store."""
+        await self._sender.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Answering) -> None:
+        """Answer one request, as ASGI asks for."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            try:
+                status, body, headers = await self._answer(scope, receive)
+            except ClientGone:
+                return
+            text = msgspec.json.encode(body)
+            fields = {
+                "content-type": "application/json",
+                "content-length": str(len(text)),
+                **headers,
+            }
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+                }
+            )
+            await send({"type": "http.response.body", "body": text})
+
+    async def _answer(
+        self, scope: Scope, receive: Receive
+    ) -> tuple[int, dict[str, Any], dict[str, str]]:
+        """Status, body and headers of the answer."""
+        try:
+            sending = await self._reader.read(scope, receive)
+            are_new = await self._sender.send(sending)
+        except RequestRefused as refused:
+            return refused.status, {"error": str(refused), **refused.more}, refused.headers
+        except SendRefused as refused:
+            status = STATUS.get(refused.why, 503)
+            return status, {"error": str(refused)}, RETRY if status == 503 else {}
+        except StoreError as error:
+            log.warning("not_taken", reason=str(error))
+            return (
+                503,
+                {"error": "the store does not answer; the records may have been taken"},
+                RETRY,
+            )
+        except ClientGone:
+            raise
+        except Exception as error:  # an id= or verify= of the user's
+            log.exception("request_failed", path=scope["path"])
+            return 500, {"error": f"{type(error).__name__}; the server's log has the reason"}, {}
+        new = sum(are_new)
+        answer = {
+            "accepted": new,
+            "duplicates": len(are_new) - new,
+            "idempotent": sending.is_idempotent,
+        }
+        return 200, answer, {}
+
+    async def _live(self, receive: Receive, send: Answering) -> None:
+        """Close the connections when the server ends."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return

@@ -1,0 +1,164 @@
+"""Serves an `Ingest` in a worker: uvicorn in a thread with an event loop of its own.
+
+User code that blocks the worker's loop does not keep requests waiting, except for the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import structlog
+
+from millwheel.errors import UsageError
+from millwheel.ingest import Ingest
+from millwheel.pipeline import Pipeline
+from millwheel.services.endpoint import Endpoint
+
+VARIABLE = "MILLWHEEL_INGEST_TOKENS"
+
+KEEP_ALIVE_SECONDS = 75
+"""How long an idle connection stays open: longer than load balancers keep theirs."""
+
+BACKLOG = 1024
+"""Length of the kernel's accept queue; the system may allow less."""
+
+STOP_SECONDS = 5.0
+"""Longest wait for requests in progress at the end."""
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """Where records are taken over HTTP, and from whom."""
+
+    address: Endpoint
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    """Bearer tokens, one of which a request must have; none: no token is asked for."""
+
+    @classmethod
+    def parse(cls, address: str | None, tokens_file: Path | None) -> IngestOptions | None:
+        """The options of the command line; None without an address. Tokens are the words of the file, or of the
+        variable ``MILLWHEEL_INGEST_TOKENS``.
+
+        Raises:
+            UsageError: the address is wrong, or the file cannot be read.
+        """
+        if address is None:
+            if tokens_file is not None:
+                raise UsageError("--ingest-tokens needs --ingest HOST:PORT")
+            return None
+        if tokens_file is None:
+            return cls(Endpoint.parse(address), tuple(os.environ.get(VARIABLE, "").split()))
+        try:
+            tokens = tokens_file.read_text("utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--ingest-tokens {tokens_file} cannot be read: {error}") from error
+        if not tokens:
+            raise UsageError(f"--ingest-tokens {tokens_file}: there is no token in it")
+        return cls(Endpoint.parse(address), tuple(tokens))
+
+
+@asynccontextmanager
+async def ingesting(
+    pipeline: Pipeline, url: str, options: IngestOptions | None
+) -> AsyncIterator[None]:
+    """Take records over HTTP, if the options say so.
+
+    Raises:
+        UsageError: see `IngestServer`.
+    """
+    if options is None:
+        yield
+        return
+    app = Ingest(pipeline, url, tokens=options.tokens)
+    async with IngestServer(app, options.address, has_tokens=bool(options.tokens)):
+        yield
+
+
+class IngestServer:
+    """Serves an app from `start` until `stop`.
+
+    Args:
+        app: the app.
+        address: the address to listen on.
+        has_tokens: requests must have a token.
+
+    Raises:
+        UsageError: uvicorn is missing, or anybody could send from outside.
+    """
+
+    def __init__(self, app: Ingest, address: Endpoint, *, has_tokens: bool) -> None:
+        try:
+            import httptools  # noqa: F401
+            import uvicorn
+        except ImportError as error:
+            raise UsageError(
+                "--ingest needs a web server: pip install 'millwheel[http]'"
+            ) from error
+        unguarded = [name for name, to in app.targets.items() if to.inbox.verify is None]
+        if unguarded and not has_tokens and not address.is_loopback:
+            raise UsageError(
+                f"--ingest {address}: anybody who reaches this address could send to {', '.join(unguarded)}. Set "
+                f"tokens with --ingest-tokens FILE or {VARIABLE}, give Inbox(verify=...), or listen on "
+                "127.0.0.1 behind a proxy that knows who may send"
+            )
+        self._address = address
+        self._server: Any = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=int(STOP_SECONDS),
+            )
+        )
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL; after `start` with the port that was chosen."""
+        return f"http://{self._address}"
+
+    async def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            UsageError: listening on the address failed.
+        """
+        listener = await asyncio.to_thread(self._address.listen, "--ingest", BACKLOG)
+        self._address = Endpoint(self._address.host, listener.getsockname()[1])
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listener],), name="ingest", daemon=True
+        )
+        self._thread.start()
+        structlog.get_logger().info("ingest_listening", url=self.url)
+
+    async def stop(self) -> None:
+        """Stop listening; requests in progress are answered first."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._server.should_exit = True
+            await asyncio.to_thread(thread.join, 2 * STOP_SECONDS)
+
+    async def __aenter__(self) -> IngestServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,398 @@
+"""Records over HTTP: each answer of the app, and a server that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from millwheel import Inbox, Pipeline, Stream
+from millwheel.errors import UsageError
+from millwheel.ingest import Ingest, hmac_sha256
+from millwheel.services.endpoint import Endpoint
+from millwheel.services.ingesting import IngestOptions, IngestServer
+from millwheel.store import embedded
+from tests.inbox.service import NAME
+from tests.support.orders import ORDERS
+from tests.support.servers import quick_directory
+from tests.support.store_sites import Owner, PostgresSite
+from tests.support.values import ITEMS, Item
+
+pytestmark = pytest.mark.newest
+
+WORDS = Stream("words", str)
+KEY = "Idempotency-Key"
+NDJSON = "application/x-ndjson"
+
+
+def made(name: str, **options: Any) -> Pipeline:
+    """A pipeline that takes words."""
+    pipeline = Pipeline(name)
+    pipeline.inject(WORDS, Inbox(**options))
+    return pipeline
+
+
+Client = httpx.AsyncClient
+Serve = Callable[..., Any]
+
+
+@pytest.fixture
+async def serve(postgres: PostgresSite) -> AsyncIterator[Serve]:
+    """Gives a client of an app whose stream `words` is open; options of `Inbox` and `Ingest`."""
+    owner = await Owner.take(postgres.store)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def serve(inbox: dict[str, Any] | None = None, **options: Any) -> Client:
+            pipeline = made(postgres.schema.name, **(inbox or {}))
+            (target,) = Ingest(pipeline).targets.values()
+            await postgres.store.open_inbox(
+                "words",
+                owner.injector.id,
+                requires_id=target.inbox.require_id,
+                remember=target.inbox.remember,
+            )
+            app = Ingest(pipeline, postgres.schema.url, **options)
+            stack.push_async_callback(app.close)
+            transport = httpx.ASGITransport(app=app)
+            return await stack.enter_async_context(Client(transport=transport, base_url="http://x"))
+
+        yield serve
+
+
+async def sent(postgres: PostgresSite) -> list[str]:
+    rows = await postgres.query("SELECT value FROM {t} ORDER BY seq", t="sent_record")
+    return [value.strip('"') for (value,) in rows]
+
+
+async def test_a_record_is_taken_once(postgres: PostgresSite, serve: Serve) -> None:
+    client = await serve()
+    new = await client.post("/streams/words", json="a", headers={KEY: "1"})
+    assert (new.status_code, new.json()) == (
+        200, {"accepted": 1, "duplicates": 0, "idempotent": True},
+    )  # fmt: skip
+    assert await sent(postgres) == ["a"]
+    again = await client.post("/streams/words", json="a", headers={KEY: "1"})
+    assert (again.status_code, again.json()["duplicates"]) == (200, 1)
+    other = await client.post("/streams/words", json="b", headers={KEY: "1"})
+    assert (other.status_code, "another value" in other.json()["error"]) == (422, True)
+    without = await client.post("/streams/words", json="a")
+    assert without.json() == {"accepted": 1, "duplicates": 0, "idempotent": False}
+    assert await sent(postgres) == ["a", "a"]
+
+
+async def test_lines_are_taken_together(postgres: PostgresSite, serve: Serve) -> None:
+    client = await serve()
+
+    async def post(body: bytes, **headers: str) -> httpx.Response:
+        headers = {"content-type": NDJSON, **headers}
+        found: httpx.Response = await client.post("/streams/words", content=body, headers=headers)
+        return found
+
+    new = await post(b'"a"\n\n"b"', **{KEY: "1"})
+    assert new.json() == {"accepted": 2, "duplicates": 0, "idempotent": True}
+    assert (await post(b'"a"\n"b"\n', **{KEY: "1"})).json()["duplicates"] == 2
+    assert (await post(b'"a"', **{KEY: "1"})).status_code == 422
+    assert (await post(b'"a"\n"b"\n"c"', **{KEY: "1"})).status_code == 422
+    bad = await post(b'"c"\n\n5')
+    assert (bad.status_code, bad.json()["line"]) == (400, 3)
+    assert (await post(b"\n")).status_code == 400
+    assert await sent(postgres) == ["a", "b"]
+
+
+async def test_ids_from_the_value(postgres: PostgresSite, serve: Serve) -> None:
+    client = await serve({"id": str.lower, "require_id": True})
+    headers = {"content-type": NDJSON}
+    found = await client.post("/streams/words", content=b'"a"\n"b"\n"a"', headers=headers)
+    assert found.json() == {"accepted": 2, "duplicates": 1, "idempotent": True}
+    assert (await client.post("/streams/words", json="A")).status_code == 422
+    assert (await client.post("/streams/words", json="a")).json()["duplicates"] == 1
+    assert (await client.post("/streams/words", json="")).status_code == 400
+    assert await sent(postgres) == ["a", "b"]
+
+
+async def test_an_id_that_is_missing(serve: Serve) -> None:
+    client = await serve({"require_id": True})
+    found = await client.post("/streams/words", json="a")
+    assert (found.status_code, KEY in found.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status"),
+    [
+        ("POST", "/streams/others", {"json": "a"}, 404),
+        ("GET", "/streams/words", {}, 405),
+        ("POST", "/streams/words", {"json": 5}, 400),
+        ("POST", "/streams/words", {"json": ["a"]}, 400),
+        ("POST", "/streams/words", {"json": "a\0b"}, 400),
+        ("POST", "/streams/words", {"content": b'"a'}, 400),
+        ("POST", "/streams/words", {"content": b'"\xff"'}, 400),
+        ("POST", "/streams/words", {"data": {"a": "b"}}, 415),
+        ("POST", "/streams/words", {"json": "a", "headers": {"content-encoding": "gzip"}}, 415),
+        ("POST", "/streams/words", {"json": "a", "headers": {KEY: ""}}, 400),
+        ("POST", "/streams/words", {"json": "a", "headers": {KEY: "k" * 256}}, 400),
+        ("POST", "/streams/words", {"json": "a" * 100}, 413),
+    ],
+)
+async def test_what_is_refused(
+    postgres: PostgresSite,
+    serve: Serve,
+    method: str,
+    path: str,
+    options: dict[str, Any],
+    status: int,
+) -> None:
+    client = await serve({"max_body": 50})
+    found = await client.request(method, path, **options)
+    assert found.status_code == status
+    assert found.json()["error"]
+    assert await sent(postgres) == []
+
+
+async def test_a_body_without_a_length_is_counted(serve: Serve) -> None:
+    client = await serve({"max_body": 50})
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"          "
+
+    found = await client.post(
+        "/streams/words", content=parts(), headers={"content-type": "application/json"}
+    )
+    assert found.status_code == 413
+
+
+async def test_tokens(serve: Serve) -> None:
+    client = await serve(tokens=["one", "two"])
+    for given, status in (
+        (None, 401),
+        ("Bearer three", 401),
+        ("Basic one", 401),
+        ("Bearer two", 200),
+    ):
+        headers = {} if given is None else {"authorization": given}
+        assert (
+            await client.post("/streams/words", json="a", headers=headers)
+        ).status_code == status
+
+
+async def test_signatures(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await serve(
+        {"verify": hmac_sha256("X-Signature", "WEBHOOK_SECRET", prefix="sha256=")}, tokens=["one"]
+    )
+    body = b'"a"'
+    right = "sha256=" + hmac.new(b"secret", body, hashlib.sha256).hexdigest()
+
+    async def post(body: bytes, signature: str) -> int:
+        headers = {"x-signature": signature, "content-type": "application/json"}
+        return int((await client.post("/streams/words", content=body, headers=headers)).status_code)
+
+    assert await post(body, right) == 500  # the secret is not set
+    monkeypatch.setenv("WEBHOOK_SECRET", "secret")
+    assert await post(body, right) == 200
+    assert await post(body, right.upper()) == 401
+    assert await post(b'"b"', right) == 401
+    assert await post(body, "") == 401
+
+
+async def test_too_many_waiting_records(postgres: PostgresSite, serve: Serve) -> None:
+    client = await serve(most_waiting=2)
+    for _ in range(2):
+        assert (await client.post("/streams/words", json="a")).status_code == 200
+    await asyncio.sleep(0.11)
+    full = await client.post("/streams/words", json="a")
+    assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+    await postgres.query("DELETE FROM {t}", t="sent_record")
+    await asyncio.sleep(0.11)
+    assert (await client.post("/streams/words", json="a")).status_code == 200
+
+
+async def test_requests_share_a_commit_and_not_their_faults(
+    postgres: PostgresSite, serve: Serve
+) -> None:
+    """Of requests that come at once, a bad one fails alone; a repeat counts once."""
+    client = await serve()
+    await client.post("/streams/words", json="a", headers={KEY: "1"})
+
+    async def post(word: str, key: str, kind: str = "application/json") -> int:
+        found = await client.post(
+            "/streams/words", content=f'"{word}"', headers={KEY: key, "content-type": kind}
+        )
+        return int(found.status_code)
+
+    ((before,),) = await postgres.query("SELECT pg_current_xact_id()::text::bigint")
+    good = await asyncio.gather(*(post(f"w{number}", f"g{number}") for number in range(50)))
+    ((after,),) = await postgres.query("SELECT pg_current_xact_id()::text::bigint")
+    assert set(good) == {200}
+    assert after - before < 10
+    mixed = await asyncio.gather(
+        post("b", "2"), post("x", "1"), post("b", "2"), post("c", "3", NDJSON), post("c", "3", NDJSON),
+        post("d", "4", NDJSON), post("y", "3", NDJSON),
+    )  # fmt: skip
+    assert mixed == [200, 422, 200, 200, 200, 200, 422]
+    assert sorted(await sent(postgres)) == sorted(
+        ["a", "b", "c", "d", *(f"w{n}" for n in range(50))]
+    )
+
+
+async def test_a_pipeline_that_has_not_started(postgres: PostgresSite) -> None:
+    app = Ingest(made(postgres.schema.name), postgres.schema.url)
+    async with Client(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
+        found = await client.post("/streams/words", json="a")
+        assert (found.status_code, found.headers["retry-after"]) == (503, "1")
+    await app.close()
+
+
+async def test_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.client.WAIT_SECONDS", 0.2)
+    app = Ingest(made("shop"), "postgresql://nobody@127.0.0.1:1/nothing")
+    async with Client(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
+        found = await client.post("/streams/words", json="a")
+        assert (found.status_code, found.headers["retry-after"]) == (503, "1")
+    await app.close()
+
+
+async def test_mounted_in_another_app(postgres: PostgresSite, serve: Serve) -> None:
+    """Frameworks leave the mount in `path` and name it in `root_path`."""
+    await serve()
+    app = Ingest(made(postgres.schema.name), postgres.schema.url)
+
+    async def mounted(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "root_path": "/api/streams"}, receive, send)
+
+    async with Client(transport=httpx.ASGITransport(app=mounted), base_url="http://x") as client:
+        assert (await client.post("/api/streams/words", json="a")).status_code == 200
+    await app.close()
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="takes no records over HTTP"):
+        Ingest(Pipeline("empty"))
+    with pytest.raises(UsageError, match="needs --ingest"):
+        IngestOptions.parse(None, tmp_path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        IngestOptions.parse("127.0.0.1:0", tmp_path / "none")
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(UsageError, match="no token in it"):
+        IngestOptions.parse("127.0.0.1:0", tmp_path / "empty")
+    (tmp_path / "tokens").write_text("one\ntwo\n")
+    parsed = IngestOptions.parse("0.0.0.0:80", tmp_path / "tokens")
+    assert parsed is not None
+    assert parsed.tokens == ("one", "two")
+    assert "one" not in repr(parsed)
+    with pytest.raises(UsageError, match="anybody who reaches this address"):
+        IngestServer(Ingest(made("shop")), Endpoint("0.0.0.0", 80), has_tokens=False)
+
+
+@pytest.mark.process
+def test_an_accepted_record_is_there_after_a_kill() -> None:
+    """Clients repeat what has no answer, with the same key; a server that takes records is killed and replaced."""
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-ingest-", dir=quick_directory()))
+    directory.chmod(0o755)
+    url = embedded.start(directory / "store").url
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "millwheel", "worker", "tests.inbox.service:pipeline"]
+        with (directory / "log").open("ab") as log:
+            started.append(
+                subprocess.Popen(
+                    [*command, "--ingest", f"127.0.0.1:{port}"],
+                    env={**os.environ, "MILLWHEEL_STORE": str(directory / "store")}, stdout=log, stderr=log,
+                )
+            )  # fmt: skip
+        return started[-1]
+
+    try:
+        posted = asyncio.run(_post_through_kills(port, start, kills=3))
+        deadline = time.monotonic() + 30
+        rows: list[Any] = []
+        while time.monotonic() < deadline and (not rows or rows[0] != (posted, posted)):
+            time.sleep(0.2)
+            with psycopg.connect(url) as connection:
+                rows = connection.execute(
+                    f"SELECT sum(orders)::int, sum(amount)::int FROM {NAME}.totals"
+                ).fetchall()
+        assert rows == [(posted, posted)]
+    finally:
+        for server in started:
+            server.kill()
+            server.wait()
+        embedded.remove(directory / "store")
+
+
+async def _post_through_kills(
+    port: int, start: Callable[[], subprocess.Popen[bytes]], *, kills: int
+) -> int:
+    """Post orders of amount 1 while the server is killed; gives their number."""
+    stop = asyncio.Event()
+    posted = 0
+    choice = random.Random(1)
+
+    async def client(number: int) -> None:
+        nonlocal posted
+        n = 0
+        async with Client(base_url=f"http://127.0.0.1:{port}", timeout=5) as client:
+            while not stop.is_set():
+                n += 1
+                order = {"number": n, "customer": number, "amount": 1}
+                while True:
+                    with contextlib.suppress(httpx.HTTPError):
+                        answer = await client.post(
+                            f"/streams/{ORDERS.name}", json=order, headers={KEY: f"{number}/{n}"}
+                        )
+                        if answer.status_code == 200:
+                            break
+                        assert answer.status_code == 503, answer.text
+                    await asyncio.sleep(0.05)
+                posted += 1
+
+    async def some() -> None:
+        """Wait until 50 more are posted."""
+        before = posted
+        while posted < before + 50:  # noqa: ASYNC110 - a poll will do
+            await asyncio.sleep(0.02)
+
+    clients = [asyncio.create_task(client(number)) for number in range(8)]
+    server = await asyncio.to_thread(start)
+    try:
+        for _ in range(kills):
+            await some()
+            await asyncio.sleep(choice.uniform(0, 1))
+            server.kill()
+            server.wait()
+            server = await asyncio.to_thread(start)
+        await some()
+        stop.set()
+        await asyncio.gather(*clients)
+    finally:
+        for task in clients:
+            task.cancel()
+    return posted
+
+
+def test_streams_of_values_with_ids() -> None:
+    """An Inbox with `id=` reads it from the decoded value."""
+    pipeline = Pipeline("items")
+    pipeline.inject(ITEMS, Inbox(id=lambda item: item.number))
+    (target,) = Ingest(pipeline).targets.values()
+    assert target.inbox.id is not None
+    assert target.inbox.id(Item("a", 3)) == 3
