@@ -17,9 +17,10 @@ there (decision 30; Storm's Trident calls that a transactional topology)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from millwheel.errors import GraphError
+from millwheel.errors import GraphError, MillwheelError
 
 MOST_RECORDS = 10_000
 """Maximum number of records in a bundle: while it is open, each commit stores their ids."""
@@ -76,3 +77,28 @@ class BundleId:
     """The key interval's id."""
     number: int
     """The number within the scope; the first is 1."""
+    previous: int = field(default=0, compare=False, repr=False)
+    """The number of the bundle before it that the store has as delivered, in this scope or in the one that it
+    came from; 0: there was none."""
+    is_repeat: bool = field(default=False, compare=False, repr=False)
+    """It was closed by an earlier owner, or before a restart, and may have been delivered already."""
+    closed_at: int = field(default=0, compare=False, repr=False)
+    """When it was closed, microseconds since 1970 by the worker's clock."""
+    refused: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
+    """Records that an earlier call refused (`RecordsRefused`) and that this call leaves out: the reason, by place
+    in the bundle."""
+
+
+class RecordsRefused(MillwheelError):
+    """Raised by `process_bundle`: some records cannot be delivered, and none of the bundle was.
+
+    With ``on_error="dead_letter"`` these records become dead letters, and the others are delivered by another
+    call (perhaps with no record left), which has them in `BundleId.refused`; otherwise the worker stops.
+
+    Attributes:
+        reasons: the reason for each record, by its place in the bundle.
+    """
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = dict(reasons)

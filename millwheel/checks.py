@@ -21,6 +21,9 @@ from millwheel.inbox import Inbox
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Input, Stream
 
+OF_SINKS = ("bundles", "key", "describe", "deliver", "close")
+"""The members of a `millwheel.sinks.BundleSink`."""
+
 PROCESS = ("process_record", "process_timer", "process_broadcast", "process_bundle")
 """The methods that a computation may define; all of them are ``async def``."""
 
@@ -140,23 +143,42 @@ def _check_pending(stream: Stream[Any], max_pending: object, most: int) -> None:
         )
 
 
-def check_sink(stream: Stream[Any], sink: object) -> None:
-    """Refuse a class in place of an instance, and an object that is not a sink.
+def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str) -> None:
+    """Refuse a class in place of an instance, an object that is not a sink, and options that do not fit.
 
     Raises:
-        GraphError: it is not an instance of a sink.
+        GraphError: there is such a mistake.
     """
     kinds = (Table, JsonLinesFiles, Console, Discard)
     if isinstance(sink, kinds):
+        if on_error != "fail":
+            raise GraphError(
+                f"sink of {stream.name!r}: on_error= is for sinks outside the store; here the computation that "
+                "produces a row decides"
+            )
+        return
+    if not isinstance(sink, type) and all(hasattr(sink, name) for name in OF_SINKS):
+        if not isinstance(sink.bundles, Bundles):  # type: ignore[attr-defined]
+            raise GraphError(
+                f"sink of {stream.name!r}: its `bundles` must be a Bundles(...), not {sink.bundles!r:.80}"  # type: ignore[attr-defined]
+            )
+        if row is not None:
+            raise GraphError(
+                f"sink of {stream.name!r}: row= is for tables, files and the terminal; this sink encodes the "
+                "values itself"
+            )
         return
     names = ", ".join(kind.__name__ for kind in kinds)
-    if isinstance(sink, type) and issubclass(sink, kinds):
+    if isinstance(sink, type) and (
+        issubclass(sink, kinds) or all(hasattr(sink, name) for name in ("deliver", "describe"))
+    ):
         name = sink.__name__
         raise GraphError(
             f"sink of {stream.name!r}: {name} is a class, not a sink; give {name}(...)"
         )
     raise GraphError(
-        f"sink of {stream.name!r}: {shown(sink, 80)} is not a sink; give an instance of {names}"
+        f"sink of {stream.name!r}: {shown(sink, 80)} is not a sink; give an instance of {names}, "
+        f"or a BundleSink, which has {', '.join(OF_SINKS)}"
     )
 
 

@@ -643,18 +643,28 @@ class WeakSpreadContext(SpreadContext[S, T], WeakContext[S, T]):
     __slots__ = ()
 
 
+class ScopeOwner(Protocol):
+    """The worker that processes a bundle, as far as the bundle's context is concerned."""
+
+    async def is_current(self) -> bool: ...
+    async def store_id(self) -> str: ...
+
+
 class BundleContext(SpreadContext[S, T]):
     """The context of a numbered bundle, which has no key: its records have many."""
 
-    __slots__ = ("_bundle_id", "_latest")
+    __slots__ = ("_bundle_id", "_latest", "_owner")
 
-    def _begin(self, bundle_id: BundleId, records: Sequence[Record[Any]]) -> None:
+    def _begin(
+        self, bundle_id: BundleId, records: Sequence[Record[Any]], owner: ScopeOwner
+    ) -> None:
         """Set the next bundle.
 
         The default timestamp of a production is that of the newest record; it may be as old as the
         oldest record.
         """
         self._bundle_id = bundle_id
+        self._owner = owner
         times = [record.micros for record in records]
         self._micros = min(times)
         self._latest = from_micros(max(times))
@@ -662,6 +672,16 @@ class BundleContext(SpreadContext[S, T]):
     @property
     def bundle_id(self) -> BundleId:
         return self._bundle_id
+
+    async def is_owner(self) -> bool:
+        """Whether this worker still owns the bundle's scope, by the store: if it does not, another one delivers
+        the bundle."""
+        return await self._owner.is_current()
+
+    async def store_id(self) -> str:
+        """The pipeline's name, and a text that tells its store from every other: for names in other systems. A
+        copy of the store (a restored dump) has the same one."""
+        return await self._owner.store_id()
 
     @property
     def key(self) -> NoReturn:

@@ -8,7 +8,7 @@ become productions first; files and the terminal read a stream like any computat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import cached_property
@@ -19,10 +19,10 @@ import msgspec
 from millwheel.bundles import Bundles
 from millwheel.codec import Migration
 from millwheel.computation import Computation, snake_case
-from millwheel.context import Context
+from millwheel.context import BundleContext, Context
 from millwheel.errors import GraphError
 from millwheel.model import SLOTS, Key, Record, to_micros
-from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
+from millwheel.sinks import BundleSink, Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.sources import GrowingSource, Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream
@@ -215,6 +215,18 @@ class Relay(Computation[Any, None]):
         ctx.produce(self._to, record.value)
 
 
+class Deliver(Computation[Any, None]):
+    """Gives numbered bundles to a sink outside the store."""
+
+    def __init__(self, sink: BundleSink) -> None:
+        self.bundles = sink.bundles
+        self.sink = sink
+
+    async def process_bundle(self, records: Sequence[Record[Any]], ctx: Context[None]) -> None:
+        assert isinstance(ctx, BundleContext)
+        await self.sink.deliver(records, ctx)
+
+
 class LastPane(msgspec.Struct):
     """The highest pane number passed on so far."""
 
@@ -282,6 +294,12 @@ class Graph:
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
         self._spread_percentiles()
+
+    async def close_sinks(self) -> None:
+        """Close the connections of sinks outside the store."""
+        for node in self.nodes:
+            if isinstance(node.computation, Deliver):
+                await node.computation.sink.close()
 
     @staticmethod
     def _collect_streams(nodes: list[Node]) -> dict[str, Stream[Any]]:
@@ -481,6 +499,8 @@ def sink_name(use: SinkUse) -> str:
             return "console"
         case Discard():
             return "discard"
+        case sink:
+            return snake_case(type(sink).__name__.removesuffix("Sink")) or "sink"
 
 
 def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[Stream[Any], Node]:
@@ -574,6 +594,8 @@ def free_name(name: str, taken: Collection[str]) -> str:
 def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
     """The relay that writes a sink which cannot be written in the producer's commit."""
     name = free_name(f"{stream.name}_to_{sink_name(use)}", taken)
+    if not isinstance(use.sink, (Table, JsonLinesFiles, Console, Discard)):
+        return _delivery_node(name, stream, use.sink, use)
     hidden = _copy(stream, f"{stream.name}__{name}")
     extractor: Callable[[Any], Key] = _constant_key
     panes = False
@@ -589,4 +611,17 @@ def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
         writes=(hidden,),
         computation=PaneRelay(hidden) if panes else Relay(hidden),
         sinks={hidden.name: [use]},
+    )
+
+
+def _delivery_node(name: str, stream: Stream[Any], sink: BundleSink, use: SinkUse) -> Node:
+    """The step of a sink outside the store."""
+    return Node(
+        name=name,
+        kind="computation",
+        inputs=(Input(stream, sink.key or _constant_key),),
+        computation=Deliver(sink),
+        bundles=sink.bundles,
+        sinks={stream.name: [use]},
+        on_error=use.on_error,
     )

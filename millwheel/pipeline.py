@@ -252,18 +252,28 @@ class Pipeline:
             )
         )
 
-    def sink(self, stream: Stream[V], sink: Sink, *, row: Callable[[V], Any] | None = None) -> None:
+    def sink(
+        self,
+        stream: Stream[V],
+        sink: Sink,
+        *,
+        row: Callable[[V], Any] | None = None,
+        on_error: OnError = "fail",
+    ) -> None:
         """Write every record of `stream` to `sink`. A stream may have any number of sinks.
 
         Args:
-            row: converts a value to the sink's row; without it the value is the row.
+            row: converts a value to the sink's row; without it the value is the row. Sinks outside the store have
+                options of their own for that.
+            on_error: for a sink outside the store, such as `millwheel.kafka.KafkaSink`: on records that it cannot
+                take, stop, or keep these records as dead letters.
 
         Raises:
-            GraphError: `stream` is not a stream, or `sink` is not a sink.
+            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit it.
         """
         check_stream(stream, "sink(")
-        check_sink(stream, sink)
-        self.sinks.append((stream, SinkUse(sink, row)))
+        check_sink(stream, sink, row=row, on_error=on_error)
+        self.sinks.append((stream, SinkUse(sink, row, on_error=on_error)))
         self._graph = None
 
     def _add(self, node: Node) -> None:
@@ -375,6 +385,8 @@ def _rides_along(writer: Node, use: SinkUse) -> bool:
             return False
         case Discard():
             return True
+        case _:
+            return False
 
 
 def _without_sinks(node: Node) -> Node:

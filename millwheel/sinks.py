@@ -1,9 +1,10 @@
-"""Sinks: tables of the same Postgres, files, the terminal.
+"""Sinks: tables of the same Postgres, files, the terminal, and systems outside.
 
 A row of a `Table` is written in the transaction that commits its record, so it is written exactly
 once. Files of `JsonLinesFiles` are cut back to the committed length after a crash, so their lines
 are written exactly once too. `Console` prints before the commit: after a crash, a line may be
-printed twice.
+printed twice. A `BundleSink` receives numbered bundles, with which it can write exactly once to
+another system; that of Kafka is `millwheel.kafka.KafkaSink`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,31 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 from uuid import UUID
 
 import msgspec
 
+from millwheel.bundles import Bundles
 from millwheel.codec import Codec
+from millwheel.context import BundleContext
 from millwheel.errors import GraphError
-from millwheel.model import Key
+from millwheel.model import Key, Record
 from millwheel.streams import check_name
 
 R = TypeVar("R")
@@ -279,7 +292,43 @@ class Discard:
         return {"discard": True}
 
 
-Sink = Table[Any] | JsonLinesFiles | Console | Discard
+class BundleSink(Protocol):
+    """A sink outside the store, which receives numbered bundles (decision 30); write one for your own system.
+
+    `deliver` must make a bundle's records durable together with the bundle's number, and recognize a number that
+    comes again. Then each record is written exactly once. See ``docs/sinks.md``.
+    """
+
+    @property
+    def bundles(self) -> Bundles:
+        """The limits of a bundle."""
+        ...
+
+    @property
+    def key(self) -> Callable[[Any], Key] | None:
+        """Returns the key of a value: values of a key are delivered in order. None: all are, by one worker."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The description stored in the graph, without secrets."""
+        ...
+
+    async def deliver(self, records: Sequence[Record[Any]], ctx: BundleContext[Any, Any]) -> None:
+        """Deliver a bundle. ``ctx.bundle_id`` has its scope and its number.
+
+        It may be cancelled: then another worker, or this one later, delivers the bundle.
+
+        Raises:
+            RecordsRefused: some records cannot be delivered; none was.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections: the worker ends."""
+        ...
+
+
+Sink = Table[Any] | JsonLinesFiles | Console | Discard | BundleSink
 
 
 @dataclass(frozen=True)
@@ -290,3 +339,5 @@ class SinkUse:
     row: Callable[[Any], Any] | None = field(default=None)
     apart: bool = False
     """Whether a separate step writes it, even if the producer's commit could."""
+    on_error: Literal["fail", "dead_letter"] = "fail"
+    """For sinks that receive bundles: what to do with records that cannot be delivered."""

@@ -162,6 +162,10 @@ class PostgresClaims(Subject):
     async def read_placement(self) -> Placement:
         return await self._placement.read()
 
+    async def is_owner(self, interval_id: int, sequencer: int) -> bool:
+        params = {"interval_id": interval_id, "sequencer": sequencer}
+        return bool((await self.connections.rows("is_owner", params))[0][0])
+
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         return await self._placement.release(worker, sequencers)
 

@@ -623,6 +623,10 @@ class Store(Protocol):
         """
         ...
 
+    async def is_owner(self, interval_id: int, sequencer: int) -> bool:
+        """Whether an interval still has a sequencer: no other worker has claimed it since."""
+        ...
+
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         """Release drained and folded intervals, for their wanted owners to claim.
 

@@ -88,6 +88,27 @@ def latency(found: Found) -> Section:
     )
 
 
+def ingest(found: Found) -> Section:
+    """Records that programs send."""
+    return Section(
+        "A record over HTTP and by send(), until it is durable",
+        [
+            Ratio("p50, POST of one client / raw one-row commit", found["post_ratio"]),
+            Ratio("p50, send / raw one-row commit", found["send_ratio"]),
+            Ratio("32 clients, requests / raw commits of one connection", found["requests_ratio"]),
+        ],
+        [
+            Table(
+                ("what", "p50, ms", "p99, ms"),
+                [
+                    (name, found["p50_ms"][name], found["p99_ms"][name])
+                    for name in ("raw", "post", "send")
+                ],
+            )
+        ],
+    )
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

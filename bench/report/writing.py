@@ -16,6 +16,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "before": engine_parts.before,
     "instructions": engine_parts.instructions,
     "latency": engine_parts.latency,
+    "ingest": engine_parts.ingest,
     "commits": engine_parts.commits,
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,

@@ -1,13 +1,14 @@
-"""Kafka as a source. Needs ``pip install 'millwheel[kafka]'``.
+"""Kafka as a source and as a sink. Needs ``pip install 'millwheel[kafka]'``.
 
 ::
 
     CLUSTER = KafkaCluster("broker1:9092,broker2:9092")
     pipeline.inject(ORDERS, Kafka(CLUSTER, "orders"), timestamp=lambda order: order.at)
+    pipeline.sink(ALERTS, KafkaSink(CLUSTER, "alerts", key=lambda alert: alert.customer))
 
 Read these modules in this order: `cluster` (how to connect), `port` (the calls that the rest needs of a
-client), `aio` (these calls by aiokafka), `names`, `decoding`, `reader` (one partition), `discovery` (the partitions of a
-topic), `source`.
+client), `aio` and `writing` (these calls by aiokafka); for the source `names`, `decoding`, `reader` (one partition),
+`discovery` (the partitions of a topic), `source`; for the sink `positions` (the rules of exactly once), `sink`.
 """
 
 from millwheel.errors import UsageError
@@ -19,6 +20,7 @@ except ModuleNotFoundError as error:
 
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import KafkaRecord
+from millwheel.kafka.sink import KafkaSink
 from millwheel.kafka.source import Kafka
 
-__all__ = ["Kafka", "KafkaCluster", "KafkaRecord"]
+__all__ = ["Kafka", "KafkaCluster", "KafkaRecord", "KafkaSink"]

@@ -17,6 +17,7 @@ from uuid import UUID
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -31,7 +32,8 @@ from aiokafka.protocol.types import (
 
 from millwheel.errors import InputError
 from millwheel.kafka.cluster import KafkaCluster
-from millwheel.kafka.port import Bounds, KafkaRecord, OffsetGone, Topic
+from millwheel.kafka.port import Bounds, KafkaRecord, OffsetGone, Position, Topic
+from millwheel.kafka.writing import AioWriter
 
 T = TypeVar("T")
 
@@ -66,6 +68,7 @@ class AioClient:
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._client: AIOKafkaClient | None = None
+        self._admin: AIOKafkaAdminClient | None = None
         self._patience = PATIENCE_SECONDS
 
     def wait_for_ever(self) -> None:
@@ -191,6 +194,48 @@ class AioClient:
 
         return await self._patiently(once)
 
+    async def writer(self, id: str | None) -> AioWriter:
+        """Become the only writer of a transactional id; None: a writer without transactions.
+
+        Raises:
+            InputError: the cluster refuses it, or no broker answers.
+        """
+
+        async def once() -> AioWriter:
+            writer = AioWriter(self._cluster, id)
+            try:
+                await writer.start()
+            except BaseException:
+                await writer.close()
+                raise
+            return writer
+
+        return await self._patiently(once)
+
+    async def position(self, id: str, topic: str) -> Position | None:
+        """The position of the writer of a transactional id in a topic.
+
+        Raises:
+            InputError: the cluster refuses it, or no broker answers.
+        """
+
+        async def once() -> Position | None:
+            if self._admin is None:
+                admin = AIOKafkaAdminClient(**self._cluster.options())
+                await admin.start()
+                self._admin = admin
+            place = TopicPartition(topic, 0)
+            try:
+                found = await self._admin.list_consumer_group_offsets(id, partitions=[place])
+            except BaseException:
+                admin, self._admin = self._admin, None
+                await admin.close()
+                raise
+            offset, note = found[place]
+            return None if offset < 0 else Position(offset, note or "")
+
+        return await self._patiently(once)
+
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call while no broker answers, or they cannot answer yet.
 
@@ -222,6 +267,9 @@ class AioClient:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            await admin.close()
 
 
 class AioFetcher:

@@ -58,6 +58,62 @@ class Bounds(NamedTuple):
     """One past the last record that a reader of committed records may see."""
 
 
+class Message(NamedTuple):
+    """A record to write."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    """None: a tombstone."""
+    timestamp: int
+    """Milliseconds since the epoch."""
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Position(NamedTuple):
+    """The position of a writer, which Kafka keeps as the offset of a group."""
+
+    number: int
+    """The number of the last bundle that is written."""
+    note: str = ""
+    """The text that came with it, up to 4,096 bytes."""
+
+
+class Refused(Exception):
+    """The brokers refuse some messages; nothing of the transaction is written.
+
+    Attributes:
+        reasons: the reason for each message, by its place.
+    """
+
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = reasons
+
+
+class Interrupted(Exception):
+    """It is not known whether a transaction was committed: the producer cannot be used any more."""
+
+
+class Writer(Protocol):
+    """Writes transactions under a transactional id, which no other writer has any more."""
+
+    async def write(
+        self, topic: str, messages: Sequence[Message], position: Position | None
+    ) -> None:
+        """Write messages and the writer's position, all or nothing. Without a position there is no transaction:
+        each message is written at least once.
+
+        Raises:
+            Refused: see there.
+            Interrupted: see there.
+            OutputError: the cluster does not let this user write.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
 class OffsetGone(Exception):
     """The partition has no record at an offset: it is below the first or above the end."""
 
@@ -116,6 +172,26 @@ class KafkaClient(Protocol):
 
     async def fetcher(self, topic: str, partition: int, offset: int, group: str | None) -> Fetcher:
         """Begin to fetch a partition."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class KafkaOutput(Protocol):
+    """A connection to a cluster that is written to. Its calls raise `InputError` as those of `KafkaClient`."""
+
+    async def topic(self, name: str) -> Topic | None:
+        """A topic; None: there is none of this name, or it may not be described."""
+        ...
+
+    async def writer(self, id: str | None) -> Writer:
+        """Become the only writer of a transactional id: others are fenced, and their open transaction has ended
+        before this returns. None: a writer without transactions."""
+        ...
+
+    async def position(self, id: str, topic: str) -> Position | None:
+        """The position of the writer of a transactional id in a topic; None: the cluster has none, or has it no
+        more. During a transaction and for a moment after it, it is the one before."""
         ...
 
     async def close(self) -> None: ...

@@ -297,6 +297,7 @@ class Engine:
             if interval.ownership is Ownership.HELD:
                 interval.transition("release")
         await give_up_lease(env)
+        await env.graph.close_sinks()
 
     async def kill(self) -> None:
         """Stop at once, as in a crash: without a commit, and without notice to other workers."""

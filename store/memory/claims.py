@@ -84,6 +84,10 @@ class MemoryClaims(MemoryWorkers):
         await self._called("read_placement")
         return self._placement.read()
 
+    async def is_owner(self, interval_id: int, sequencer: int) -> bool:
+        await self._called("is_owner")
+        return self.tables.is_current(interval_id, sequencer)
+
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         await self._called("release")
         return self._placement.release(worker, sequencers)

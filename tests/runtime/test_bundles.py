@@ -1204,11 +1204,11 @@ def test_a_commit_says_of_a_bundle_what_is_true_with_it() -> None:
     bundling.offer([delivery(5), delivery(3), delivery(4)], now=10)
     assert bundling.position(1, delivers=False) == {"number": 0}
     assert bundling.is_due(10)
-    bundling.close()
+    bundling.close(0)
     bundling.settled(1)
     assert phase_of(bundling) == "closing", "the commit before does not have it"
     ids = [record_id(1, number).hex() for number in (5, 3)]
-    held = {"number": 1, "open": ids}
+    held = {"number": 1, "open": ids, "previous": 0, "at": 0}
     for n in (2, 3):
         assert bundling.position(n, delivers=False) == held
     bundling.settled(2)
@@ -1230,7 +1230,7 @@ def test_a_bundle_is_stored_in_the_order_in_which_it_is_given() -> None:
     arrived = [5, 3, 9, 1]
     bundling = Batches(Bundles(records=4), None)
     bundling.offer([delivery(number) for number in arrived], now=0)
-    bundling.close()
+    bundling.close(0)
     assert [member.value.number for member in bundling.members] == arrived
     stored = bundling.position(1, delivers=False)
     again = Batches(Bundles(records=4), {"bundle": stored})
@@ -1268,7 +1268,7 @@ def test_what_nobody_else_keeps_is_stored_by_the_first_commit_that_carries_it() 
     bundling = Batches(Bundles(records=9), None, most_bytes=20)
     bundling.offer([weak(1), delivery(2), weak(3), weak(4)], now=0)
     assert bundling.to_keep() == []
-    bundling.close()
+    bundling.close(0)
     assert [member.value.number for member in bundling.members] == [1, 2, 3], "20 bytes"
     assert [member.value.number for member in bundling.to_keep()] == [1, 3]
     bundling.position(5, delivers=False)
@@ -1296,7 +1296,8 @@ def test_a_claim_goes_on_from_what_is_stored() -> None:
     assert (bundling.phase, bundling.missing) == (Phase.REPLAYING, 1)
     assert bundling.wants_more, "the other may be behind any number of them"
     assert bundling.due_at() is None
-    assert bundling.position(1, delivers=False) == {"number": 7, "open": ids}
+    held = {"number": 7, "open": ids, "previous": 6, "at": 0}
+    assert bundling.position(1, delivers=False) == held
     bundling.offer([delivery(5)], now=11)
     assert [member.value.number for member in bundling.members] == [5, 3]
     assert bundling.may_be_delivered

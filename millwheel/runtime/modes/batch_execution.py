@@ -7,18 +7,19 @@ tried again, or is given up.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from millwheel.bundles import BundleId
+from millwheel.bundles import BundleId, RecordsRefused
 from millwheel.codec import KEY_CHARACTERS, reason, shown
 from millwheel.context import DEAD_LETTERS, BundleContext, Effects
-from millwheel.errors import InvariantBroken, UserCodeError
+from millwheel.errors import InvariantBroken, OutputError, UserCodeError
 from millwheel.model import Delivery, Key
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.dead_letters import dead_letter
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.batches import Batches
-from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 from millwheel.state import UNKNOWN
 
@@ -39,7 +40,7 @@ class Stateless:
         raise InvariantBroken("a bundle has no state")
 
 
-async def run_batch(interval: Interval, batches: Batches, now: int, late_uses: LateUses) -> Effects:
+async def run_batch(env: Environment, interval: Interval, batches: Batches) -> Effects:
     """Call `process_bundle` with the open bundle.
 
     Returns:
@@ -48,37 +49,106 @@ async def run_batch(interval: Interval, batches: Batches, now: int, late_uses: L
     Raises:
         UserCodeError: all attempts failed, and the computation has ``on_error="fail"``.
     """
-    node = interval.step.node
-    assert node.computation is not None
-    members = batches.members
+    node, now = interval.step.node, env.now()
     refusal = batches.refusal
     if refusal is not None and refusal.tries > node.retries:
         return _give_up(interval, batches, refusal.error, refusal.tries, now)
-    first = members[0]
-    cell = Stateless(first.key, first.key_text, first.slot)
-    effects = Effects()
-    effects.keeper = interval.watermarks
-    for attempt in range(1, node.retries + 2):
-        context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
-        context._begin(BundleId(interval.id, batches.number), members)
-        context._open(cell, interval.watermarks.input, interval.watermarks.promised, now)
+    refused: dict[int, str] = {}
+    attempt = 0
+    while True:
+        attempt += 1
+        effects = Effects()
+        effects.keeper = interval.watermarks
         try:
-            await in_own_task(node.computation.process_bundle(tuple(members), context))
+            await _call(env, interval, batches, effects, refused, now)
         except GeneratorExit:
             raise
+        except RecordsRefused as error:
+            new = {place: why for place, why in error.reasons.items() if place not in refused}
+            if not new or node.on_error == "fail":
+                return _give_up(interval, batches, error, attempt, now)
+            refused.update(new)
+            attempt -= 1
         except BaseException as error:
-            effects.clear()
             if is_ours(error):
                 raise_ours(error)
+            if isinstance(error, OutputError):
+                raise  # no record is at fault
             if attempt > node.retries:
                 return _give_up(interval, batches, error, attempt, now)
         else:
+            _set_aside(effects, interval, batches, refused, now)
             return effects
-        finally:
-            late_uses.end(context)
-        for member in members:
+        effects.clear()
+        for member in batches.members:
             interval.step.renew(member)
-    raise AssertionError("the last attempt returns or raises")
+
+
+async def _call(
+    env: Environment,
+    interval: Interval,
+    batches: Batches,
+    effects: Effects,
+    refused: dict[int, str],
+    now: int,
+) -> None:
+    """Call user code once, without the records that it has refused."""
+    node, members = interval.step.node, batches.members
+    assert node.computation is not None
+    first = members[0]
+    bundle_id = BundleId(
+        interval.id,
+        batches.number,
+        batches.previous,
+        batches.is_replay,
+        batches.closed_at,
+        dict(refused),
+    )
+    context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
+    context._begin(bundle_id, members, BundleOwner(env, interval))
+    context._open(
+        Stateless(first.key, first.key_text, first.slot),
+        interval.watermarks.input,
+        interval.watermarks.promised,
+        now,
+    )
+    left = [member for place, member in enumerate(members) if place not in refused]
+    try:
+        await in_own_task(node.computation.process_bundle(tuple(left), context))
+    finally:
+        env.late_uses.end(context)
+
+
+class BundleOwner:
+    """What `BundleContext` asks the engine about the bundle's scope."""
+
+    def __init__(self, env: Environment, interval: Interval) -> None:
+        self._env = env
+        self._interval = interval
+
+    async def is_current(self) -> bool:
+        """Whether this worker still owns the scope, by the store."""
+        env, interval = self._env, self._interval
+        return await env.patiently(
+            lambda: env.store.is_owner(interval.id, interval.commits.sequencer)
+        )
+
+    async def store_id(self) -> str:
+        """The pipeline's name, and a text that tells its store from every other."""
+        secret = await self._env.patiently(self._env.store.peer_secret)
+        digest = hashlib.sha256(b"store id" + secret).hexdigest()
+        return f"{self._env.graph.name}.{digest[:12]}"
+
+
+def _set_aside(
+    effects: Effects, interval: Interval, batches: Batches, refused: dict[int, str], now: int
+) -> None:
+    """Make dead letters of records that were refused; the others are delivered."""
+    for place, why in refused.items():
+        letter = dead_letter(interval, batches.members[place], UserCodeError(why), 1, now)
+        effects.dead_letters.append(letter)
+    if refused:
+        effects.count(DEAD_LETTERS, len(refused))
 
 
 def _give_up(

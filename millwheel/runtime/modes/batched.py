@@ -69,7 +69,7 @@ class Batched(Mode):
         interval, batches = self._interval, self.batches
         assert interval.lane is not None
         if batches.is_due(now) and not interval.leaving:
-            batches.close()
+            batches.close(now)
             interval.lane.open_work(interval)
         elif batches.may_be_delivered:  # also while the interval leaves: its credits are taken
             batches.deliver()
@@ -86,7 +86,7 @@ class Batched(Mode):
                 number=batches.number,
                 records=len(batches.members),
             )
-        effects = await run_batch(interval, batches, env.now(), env.late_uses)
+        effects = await run_batch(env, interval, batches)
         batches.delivered()
         assert interval.lane is not None
         work = interval.lane.open_work(interval, alone=batches.refusal is not None)

@@ -144,6 +144,10 @@ class Batches:
         self.phase = Phase.GATHERING
         self.number: int = stored.get("number", 0)
         """The number of the newest bundle; 0: there was none."""
+        self.previous: int = stored.get("previous", self.number - ("open" in stored))
+        """The number of the newest bundle that is delivered."""
+        self.closed_at: int = stored.get("at", 0)
+        """When the open bundle was closed, microseconds."""
         self.members: list[Delivery[Any]] = []
         """The members of the open bundle, in order."""
         self.kept = range(0)
@@ -245,9 +249,10 @@ class Batches:
 
     # -- the protocol of a bundle -----------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, now: int) -> None:
         """Close the next bundle: give it its number and the oldest gathered records."""
         self._change("close")
+        self.previous, self.closed_at = self.number, now
         if self._incarnation != self._numbering.incarnation:
             self.number = max(self.number, self._numbering.floor)
             self._incarnation = self._numbering.incarnation
@@ -296,7 +301,7 @@ class Batches:
             self.phase is Phase.DELIVERED and self._stored_by is not None
         ):
             return found
-        return {**found, "open": self._open}
+        return {**found, "open": self._open, "previous": self.previous, "at": self.closed_at}
 
     def settled(self, n: int) -> None:
         """Note that commit `n` of the interval is durable."""

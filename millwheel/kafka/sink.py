@@ -1,0 +1,354 @@
+"""A topic as a sink: each record once, for readers of committed records.
+
+::
+
+    bundle n ──▶ writer of the scope ──▶ transaction: messages + position n ──▶ position read back ──▶ acknowledged
+
+The engine numbers bundles and repeats them unchanged (decision 30). The number is the writer's position, which Kafka
+keeps as the offset of a group, in the transaction of the bundle. An owner first becomes the only writer of the scope's
+transactional id, which ends whatever its predecessor has left open; only then it reads the position, and decides
+(`millwheel.kafka.positions`).
+
+A commit that has returned is no proof: once in ten tries with a frozen broker it was none. So a bundle is acknowledged
+when its position is read back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import structlog
+from aiokafka.partitioner import murmur2
+
+from millwheel.bundles import Bundles, RecordsRefused
+from millwheel.codec import place_of, reason
+from millwheel.context import BundleContext
+from millwheel.errors import OutputError, UsageError
+from millwheel.kafka.aio import AioClient
+from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Refused, Writer
+from millwheel.kafka.positions import OnLostCommits, is_written
+from millwheel.model import Key, Record
+
+BUNDLES = Bundles(records=2_000, seconds=0.05)
+
+PARTITIONS_SECONDS = 60.0
+"""How long the number of the topic's partitions is used."""
+
+RETRY_SECONDS = 0.5
+
+READ_BACK_SECONDS = 0.005
+"""First pause before the position is read again; each further one is doubled, up to `RETRY_SECONDS`."""
+
+STUCK_SECONDS = 60.0
+"""A position that has not followed its commit for so long is a hung transaction."""
+
+Headers = Callable[[Any], Sequence[tuple[str, "bytes | None"]]]
+
+logger = structlog.get_logger("millwheel.kafka")
+
+
+@dataclass
+class _ScopeWriter:
+    """The writer of a scope."""
+
+    writer: Writer
+    number: int
+    """The number of the last bundle that is written."""
+
+
+class KafkaSink:
+    """Writes the values of a stream to a topic, exactly once for readers of committed records.
+
+    Readers need ``isolation.level=read_committed``: Kafka's own default also shows aborted records.
+
+    Args:
+        cluster: how to connect.
+        topic: the topic's name; the topic must exist.
+        key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go to one partition,
+            as Java's producer chooses it, in order. None: no key; then one worker writes all values, in order.
+        encode: returns the bytes of a value, or None for a tombstone. By default JSON.
+        headers: returns the headers of a value.
+        bundles: how many records a transaction has, and how long it waits for them. A transaction takes some 20 ms,
+            whatever it holds.
+        exactly_once: False: without transactions and positions; after a crash, records are written again.
+        id_prefix: the beginning of the transactional ids and groups. By default made of the pipeline and its
+            store; a copy of the store that writes to the same topic needs another one.
+        positions_kept: how long the cluster keeps the position of a group without members
+            (``offsets.retention.minutes``), at least.
+        on_lost_commits: if Kafka has bundles that the store does not know, stop, or write their records again.
+
+    Raises:
+        UsageError: an option does not fit.
+    """
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        topic: str,
+        *,
+        key: Callable[[Any], Any] | None = None,
+        encode: Callable[[Any], bytes | None] | None = None,
+        headers: Headers | None = None,
+        bundles: Bundles = BUNDLES,
+        exactly_once: bool = True,
+        id_prefix: str | None = None,
+        positions_kept: timedelta = timedelta(days=6),
+        on_lost_commits: OnLostCommits = "fail",
+    ) -> None:
+        what = f"Kafka topic {topic!r}"
+        if not isinstance(cluster, KafkaCluster):
+            raise UsageError(f'{what}: give KafkaCluster("HOST:PORT") first, not {cluster!r:.80}')
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
+            raise UsageError(
+                f"{what}: a topic's name has up to 249 letters, digits, '.', '_' and '-'"
+            )
+        for option, given in (("key", key), ("encode", encode), ("headers", headers)):
+            if given is not None and not callable(given):
+                raise UsageError(f"{what}: {option} must be a function of a value, not {given!r}")
+        if on_lost_commits not in ("fail", "repeat"):
+            raise UsageError(
+                f'{what}: on_lost_commits must be "fail" or "repeat", not {on_lost_commits!r}'
+            )
+        self.topic = topic
+        self.bundles = bundles
+        self.cluster = cluster
+        self._key = key
+        self._encode = encode or msgspec.json.Encoder().encode
+        self._headers = headers
+        self._exactly_once = exactly_once
+        self._prefix = id_prefix
+        self._kept = positions_kept
+        self._on_lost_commits = on_lost_commits
+        self._client: KafkaOutput | None = None
+        self._writers: dict[int, _ScopeWriter] = {}
+        """The writer of each scope that this worker has delivered for."""
+        self._partitions = 0
+        self._partitions_at = 0.0
+
+    @property
+    def key(self) -> Callable[[Any], Key] | None:
+        """The function by which values are distributed over key intervals."""
+        if self._key is None:
+            return None
+
+        def key(value: Any) -> str:
+            assert self._key is not None
+            return _text(self._key(value))
+
+        return key
+
+    def describe(self) -> dict[str, Any]:
+        """The topic, without addresses and secrets."""
+        return {"kafka": self.topic}
+
+    def connect(self) -> KafkaOutput:
+        """A new client of the cluster."""
+        return AioClient(self.cluster)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        writers, self._writers = list(self._writers.values()), {}
+        client, self._client = self._client, None
+        await asyncio.gather(*(each.writer.close() for each in writers))
+        if client is not None:
+            await client.close()
+
+    # -- delivery ------------------------------------------------------------------------
+
+    async def deliver(self, records: Sequence[Record[Any]], ctx: BundleContext[Any, Any]) -> None:
+        """Write a bundle, unless Kafka has it.
+
+        Raises:
+            RecordsRefused: some records cannot be encoded, or the brokers refuse them; none is written.
+            OutputError: the topic is gone, or the position of the scope does not fit the store's.
+        """
+        bundle = ctx.bundle_id
+        id_ = await self._id(ctx) if self._exactly_once else None
+        while True:
+            try:
+                if await self._has(bundle.scope, id_, ctx):
+                    return
+                messages = await self._messages(records, ctx)
+                await self._write(id_, messages, ctx)
+            except Interrupted as error:
+                await self._drop(bundle.scope)
+                logger.warning("transaction_interrupted", topic=self.topic, reason=str(error))
+                if not await ctx.is_owner():
+                    await (
+                        asyncio.Event().wait()
+                    )  # another worker delivers the bundle; this call is cancelled
+                await asyncio.sleep(RETRY_SECONDS)
+            except BaseException:
+                await self._drop(bundle.scope)
+                raise
+            else:
+                return
+
+    async def _id(self, ctx: BundleContext[Any, Any]) -> str:
+        """The transactional id of the bundle's scope, which is its group as well."""
+        prefix = self._prefix
+        if prefix is None:
+            prefix = self._prefix = f"millwheel.{await ctx.store_id()}"
+        return f"{prefix}.{self.topic}.{ctx.bundle_id.scope}"
+
+    async def _has(self, scope: int, id_: str | None, ctx: BundleContext[Any, Any]) -> bool:
+        """Become the writer of the scope, and find out whether Kafka has the bundle."""
+        bundle, client = ctx.bundle_id, self._connected()
+        known = self._writers.get(scope)
+        if known is not None and not bundle.is_repeat and known.number == bundle.previous:
+            return False  # it has written the bundle before, and fails if another writer has begun since
+        await self._drop(scope)
+        self._writers[scope] = _ScopeWriter(await client.writer(id_), bundle.previous)
+        if id_ is None:
+            return False
+        position = await client.position(id_, self.topic)
+        found = is_written(
+            f"Kafka topic {self.topic!r}, group {id_!r}",
+            bundle,
+            position,
+            now=time.time_ns() // 1000,
+            kept=self._kept,
+            on_lost_commits=self._on_lost_commits,
+        )
+        if found and position is not None and not bundle.refused and position.note:
+            reasons = msgspec.json.decode(position.note, type=dict[int, str])
+            raise RecordsRefused(
+                reasons
+            )  # as before the restart, so that they are kept as dead letters
+        return found
+
+    async def _write(
+        self, id_: str | None, messages: list[Message], ctx: BundleContext[Any, Any]
+    ) -> None:
+        bundle = ctx.bundle_id
+        note = msgspec.json.encode(_shortened(bundle.refused)).decode() if bundle.refused else ""
+        position = None if id_ is None else Position(bundle.number, note)
+        try:
+            await self._writers[bundle.scope].writer.write(self.topic, messages, position)
+        except Refused as refused:
+            places = [
+                n for n in range(len(messages) + len(bundle.refused)) if n not in bundle.refused
+            ]
+            raise RecordsRefused(
+                {places[n]: why for n, why in refused.reasons.items()}
+            ) from refused
+        if id_ is not None:
+            await self._read_back(id_, bundle.number)
+        self._writers[bundle.scope].number = bundle.number
+
+    async def _read_back(self, id_: str, number: int) -> None:
+        """Wait until the position is that of the bundle.
+
+        Raises:
+            OutputError: it does not come.
+        """
+        client, pause = self._connected(), READ_BACK_SECONDS
+        began = time.monotonic()
+        while True:
+            position = await client.position(id_, self.topic)
+            if position is not None and position.number == number:
+                return
+            if time.monotonic() - began > STUCK_SECONDS:
+                raise OutputError(
+                    f"Kafka topic {self.topic!r}: the transaction of bundle {number} was committed, but its position "
+                    f"is not readable after {STUCK_SECONDS:g} s: a transaction of {id_!r} hangs, and readers of "
+                    "committed records wait for it. Find it with kafka-transactions.sh find-hanging, end it with "
+                    "kafka-transactions.sh abort, and start again: what is missing is then written again"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_SECONDS)
+
+    async def _drop(self, scope: int) -> None:
+        dropped = self._writers.pop(scope, None)
+        if dropped is not None:
+            await asyncio.shield(asyncio.ensure_future(dropped.writer.close()))
+
+    def _connected(self) -> KafkaOutput:
+        if self._client is None:
+            self._client = self.connect()
+        return self._client
+
+    # -- messages ------------------------------------------------------------------------
+
+    async def _messages(
+        self, records: Sequence[Record[Any]], ctx: BundleContext[Any, Any]
+    ) -> list[Message]:
+        """
+        Raises:
+            RecordsRefused: some records cannot be encoded.
+        """
+        partitions = await self._partition_count()
+        refused = ctx.bundle_id.refused
+        places = [n for n in range(len(records) + len(refused)) if n not in refused]
+        found: list[Message] = []
+        failed: dict[int, str] = {}
+        for place, record in zip(places, records, strict=True):
+            try:
+                found.append(self._message(record, place, partitions))
+            except Exception as error:  # user code
+                failed[place] = f"Kafka topic {self.topic!r}: {reason(error)}"
+        if failed:
+            raise RecordsRefused(failed)
+        return found
+
+    def _message(self, record: Record[Any], place: int, partitions: int) -> Message:
+        value = record.value
+        key = None if self._key is None else _bytes(self._key(value))
+        partition = place % partitions if key is None else _partition(key, partitions)
+        encoded = self._encode(value)
+        if encoded is not None and not isinstance(encoded, bytes):
+            raise TypeError(
+                f"encode=, {place_of(self._encode)}, returned {type(encoded).__name__}, not bytes"
+            )
+        headers = () if self._headers is None else self._headers(value)
+        return Message(partition, key, encoded, max(0, record.micros // 1000), headers)
+
+    async def _partition_count(self) -> int:
+        """
+        Raises:
+            OutputError: there is no such topic.
+        """
+        now = time.monotonic()
+        if not self._partitions or now - self._partitions_at > PARTITIONS_SECONDS:
+            topic = await self._connected().topic(self.topic)
+            if topic is None or not topic.partitions:
+                raise OutputError(
+                    f"there is no Kafka topic {self.topic!r}, or it may not be described. Make it, and start again: no "
+                    "record is lost"
+                )
+            self._partitions, self._partitions_at = len(topic.partitions), now
+        return self._partitions
+
+    def __repr__(self) -> str:
+        return f"KafkaSink({self.topic!r})"
+
+
+def _partition(key: bytes, partitions: int) -> int:
+    """The partition that Java's producer chooses for a key."""
+    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
+
+
+def _bytes(key: Any) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    return key.encode() if isinstance(key, str) else msgspec.json.encode(key)
+
+
+def _text(key: Any) -> str:
+    """A key of the engine for a key of Kafka."""
+    found = _bytes(key)
+    return "" if found is None else found.decode("utf-8", "backslashreplace")
+
+
+def _shortened(refused: Any) -> dict[int, str]:
+    """Reasons that fit into the note of a position (4,096 bytes)."""
+    room = max(20, 3_000 // len(refused) - 20)
+    return {place: why[:room] for place, why in refused.items()}

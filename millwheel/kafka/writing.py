@@ -1,0 +1,189 @@
+"""The writer by aiokafka.
+
+* A commit of aiokafka reports success although a message of the transaction failed, and loses those behind it. So the
+  result of each batch is awaited before the commit.
+* A producer that has failed once is thrown away: its further calls raise errors of all kinds, AssertionError among
+  them.
+* Whole batches are written, not single messages, which take ten times the CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import errors as kafka_errors
+from aiokafka.structs import OffsetAndMetadata
+
+from millwheel.errors import OutputError
+from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.port import Interrupted, Message, Position, Refused
+
+BATCH_BYTES = 900_000
+"""Most bytes of a batch, before compression: a broker takes 1 MiB by default."""
+
+TRANSACTION_SECONDS = 15.0
+"""The brokers abort a transaction that takes longer. A killed writer keeps readers waiting as long, unless its successor
+ends the transaction before."""
+
+OF_MESSAGES = (
+    kafka_errors.MessageSizeTooLargeError,
+    kafka_errors.RecordListTooLargeError,
+    kafka_errors.InvalidTimestampError,
+    kafka_errors.CorruptRecordException,
+)
+"""Errors for which messages are at fault. 87 is INVALID_RECORD, which aiokafka does not name."""
+
+OF_RIGHTS = (
+    kafka_errors.TopicAuthorizationFailedError,
+    kafka_errors.GroupAuthorizationFailedError,
+    kafka_errors.ClusterAuthorizationFailedError,
+    kafka_errors.TransactionalIdAuthorizationFailed,
+)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the brokers refuse a message, rather than cannot take it now."""
+    return isinstance(error, OF_MESSAGES) or getattr(error, "errno", None) == 87
+
+
+class AioWriter:
+    """Writes by a producer of its own.
+
+    Args:
+        id: the transactional id, which is also the group of the position; None: no transactions.
+    """
+
+    def __init__(self, cluster: KafkaCluster, id: str | None) -> None:
+        self._id = id
+        self._producer = AIOKafkaProducer(
+            **cluster.options(),
+            enable_idempotence=True,
+            transactional_id=id,
+            transaction_timeout_ms=int(TRANSACTION_SECONDS * 1000),
+            request_timeout_ms=int(TRANSACTION_SECONDS * 1000),
+            max_batch_size=BATCH_BYTES,
+            max_request_size=1 << 30,  # the brokers know the limit, which topics may change
+        )
+
+    async def start(self) -> None:
+        """Connect; become the only writer of the id."""
+        await self._producer.start()
+
+    async def write(
+        self, topic: str, messages: Sequence[Message], position: Position | None
+    ) -> None:
+        """Write messages and the position, all or nothing.
+
+        Raises:
+            Refused: the brokers refuse some messages; nothing is written.
+            Interrupted: it is not known what is written.
+            OutputError: the cluster does not let this user write.
+        """
+        if position is None:
+            await self._write_plainly(topic, messages)
+            return
+        parts = _by_partition(messages)
+        place = {TopicPartition(topic, 0): OffsetAndMetadata(position.number, position.note)}
+        refused: dict[int, str] = {}
+        try:
+            for one_by_one in (False, True):
+                await self._producer.begin_transaction()
+                refused = await self._send(topic, parts, one_by_one=one_by_one)
+                if not refused:
+                    await self._producer.send_offsets_to_transaction(place, self._id)
+                    await self._producer.commit_transaction()
+                    return
+                await self._producer.abort_transaction()
+        except OF_RIGHTS as error:
+            raise _no_right(topic, error) from error
+        except (kafka_errors.KafkaError, AssertionError, TimeoutError) as error:
+            raise Interrupted(repr(error)) from error
+        raise Refused(refused)
+
+    async def _write_plainly(self, topic: str, messages: Sequence[Message]) -> None:
+        refused = await self._send(topic, _by_partition(messages), one_by_one=False)
+        if refused:
+            raise Refused(refused)
+
+    async def _send(
+        self, topic: str, parts: list[list[tuple[int, Message]]], *, one_by_one: bool
+    ) -> dict[int, str]:
+        """Send messages and wait for all of them.
+
+        Args:
+            parts: messages with their places, those of a partition in order.
+            one_by_one: a batch for each message, to find those that are refused.
+
+        Returns:
+            The reason for each refused message, or for each message of a refused batch.
+
+        Raises:
+            Interrupted: a batch failed for another reason.
+        """
+        sent: list[tuple[list[int], asyncio.Future[Any]]] = []
+        for part in parts:
+            places: list[int] = []
+            batch = self._producer.create_batch()
+            for place, message in part:
+                if (one_by_one and places) or not _append(batch, message):
+                    sent.append((places, await self._send_batch(topic, part, places, batch)))
+                    places, batch = [], self._producer.create_batch()
+                    _append(batch, message)
+                places.append(place)
+            sent.append((places, await self._send_batch(topic, part, places, batch)))
+        results = await asyncio.gather(*(future for _, future in sent), return_exceptions=True)
+        refused: dict[int, str] = {}
+        others: list[BaseException] = []
+        for (places, _), result in zip(sent, results, strict=True):
+            if isinstance(result, BaseException):
+                if is_refusal(result):
+                    refused.update(dict.fromkeys(places, f"Kafka topic {topic!r}: {result!r}"))
+                else:
+                    others.append(result)
+        if refused:
+            return refused
+        for error in others:
+            if isinstance(error, OF_RIGHTS):
+                raise _no_right(topic, error) from error
+            raise Interrupted(repr(error)) from error
+        return {}
+
+    async def _send_batch(
+        self, topic: str, part: list[tuple[int, Message]], places: list[int], batch: Any
+    ) -> asyncio.Future[Any]:
+        batch.close()
+        partition = part[0][1].partition
+        return await self._producer.send_batch(batch, topic, partition=partition)  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """Close the connections; an open transaction is aborted."""
+        with suppress(kafka_errors.KafkaError, AssertionError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._producer.stop(), TRANSACTION_SECONDS)
+
+
+def _append(batch: Any, message: Message) -> bool:
+    done = batch.append(
+        key=message.key,
+        value=message.value,
+        timestamp=message.timestamp,
+        headers=list(message.headers),
+    )
+    return done is not None
+
+
+def _by_partition(messages: Sequence[Message]) -> list[list[tuple[int, Message]]]:
+    parts: dict[int, list[tuple[int, Message]]] = {}
+    for place, message in enumerate(messages):
+        parts.setdefault(message.partition, []).append((place, message))
+    return list(parts.values())
+
+
+def _no_right(topic: str, error: BaseException) -> OutputError:
+    return OutputError(
+        f"Kafka topic {topic!r} cannot be written: {error!r}. Give the user the rights to write the topic, to write and "
+        "describe its transactional ids, and to read its groups (docs/sinks.md), and start again"
+    )
