@@ -180,6 +180,10 @@ class KafkaClient(Protocol):
 class KafkaOutput(Protocol):
     """A connection to a cluster that is written to. Its calls raise `InputError` as those of `KafkaClient`."""
 
+    def wait_for_ever(self) -> None:
+        """From now on wait for brokers for as long as it takes: the cluster was there once."""
+        ...
+
     async def topic(self, name: str) -> Topic | None:
         """A topic; None: there is none of this name, or it may not be described."""
         ...

@@ -30,7 +30,7 @@ from aiokafka.partitioner import murmur2
 from millwheel.bundles import Bundles, RecordsRefused
 from millwheel.codec import place_of, reason
 from millwheel.context import BundleContext
-from millwheel.errors import OutputError, UsageError
+from millwheel.errors import InputError, OutputError, UsageError
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Refused, Writer
@@ -186,6 +186,8 @@ class KafkaSink:
                         asyncio.Event().wait()
                     )  # another worker delivers the bundle; this call is cancelled
                 await asyncio.sleep(RETRY_SECONDS)
+            except InputError as error:
+                raise OutputError(str(error)) from error
             except BaseException:
                 await self._drop(bundle.scope)
                 raise
@@ -324,6 +326,7 @@ class KafkaSink:
                     f"there is no Kafka topic {self.topic!r}, or it may not be described. Make it, and start again: no "
                     "record is lost"
                 )
+            self._connected().wait_for_ever()
             self._partitions, self._partitions_at = len(topic.partitions), now
         return self._partitions
 

@@ -1,8 +1,9 @@
 """Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kills 100] [--zombies 20]``.
 
-Two ``millwheel worker`` processes read a topic into a table. This process writes single records, committed and
-aborted transactions to the topic, adds partitions, kills and freezes workers, and kills the broker. In the end
-the table must equal the sums of the committed records.
+Two ``millwheel worker`` processes read a topic, and write totals into a table and into another topic. This process
+writes single records, committed and aborted transactions to the topic, adds partitions, kills and freezes workers, and
+kills the broker. In the end the table must equal the sums of the committed records, and a reader of committed records
+must find each total of each customer once, in order.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 
 from examples.kafka_broker import KafkaBroker
 from millwheel import Pipeline, Settings, Table
-from millwheel.kafka import Kafka, KafkaCluster
+from millwheel.kafka import Kafka, KafkaCluster, KafkaSink
 from tests.support.orders import ORDERS, TOTALS, AddUp, Order, Total
 from tests.support.worker_processes import LEASE_SECONDS, Workers
 
 NAME = "kafka_shop"
 PIPELINE = "tests.kafka.service:pipeline"
 TOPIC = "orders"
+OUTPUT = "totals"
+OUTPUT_PARTITIONS = 3
 PARTITIONS = 2
 MOST_PARTITIONS = 5
 CUSTOMERS = 200
@@ -45,6 +48,7 @@ def pipeline() -> Pipeline:
     made.inject(ORDERS, Kafka(cluster, TOPIC, group="millwheel-test"))
     made.add(AddUp(), ORDERS.by(lambda order: order.customer))
     made.sink(TOTALS, Table("totals", Total, key=("customer",)))
+    made.sink(TOTALS, KafkaSink(cluster, OUTPUT, key=lambda total: total.customer))
     return made
 
 
@@ -65,7 +69,9 @@ class Writer:
     async def begin(self) -> None:
         self._admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
         await self._admin.start()
-        await self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        await self._admin.create_topics(
+            [NewTopic(TOPIC, PARTITIONS, 1), NewTopic(OUTPUT, OUTPUT_PARTITIONS, 1)]
+        )
         self._plain = AIOKafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=True)
         self._atomic = AIOKafkaProducer(bootstrap_servers=self._bootstrap, transactional_id="shop")
         await self._plain.start()
@@ -119,6 +125,46 @@ def totals(workers: Workers) -> dict[int, Total]:
     return {row[0]: Total(*row) for row in rows}
 
 
+class Output:
+    """What a reader of committed records finds in the output topic."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self.newest: dict[int, Total] = {}
+        self.wrong: list[str] = []
+        """Totals that are missing, come twice, or out of order."""
+
+    async def read(self, until: int) -> None:
+        """Read until there are so many totals, or none for some seconds."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        places = [TopicPartition(OUTPUT, number) for number in range(OUTPUT_PARTITIONS)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        found = 0
+        waited = time.monotonic()
+        while found < until or time.monotonic() - waited < 2.0:
+            for records in (await consumer.getmany(*places, timeout_ms=200)).values():
+                for record in records:
+                    found += 1
+                    waited = time.monotonic()
+                    self._see(msgspec.json.decode(record.value, type=Total))
+            if time.monotonic() - waited > 30:
+                break
+        await consumer.stop()
+
+    def _see(self, total: Total) -> None:
+        before = self.newest.get(total.customer, Total(total.customer))
+        if total.orders != before.orders + 1:
+            self.wrong.append(f"in the topic, {total} after {before}")
+        self.newest[total.customer] = total
+
+
 async def run(
     broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, brokers: int, seed: int,
     say: Callable[[str], None]
@@ -169,9 +215,17 @@ async def run(
             for customer, total in writer.expected.items()
             if found.get(customer) != total
         ]
+        orders = sum(total.orders for total in writer.expected.values())
+        output = Output(broker.bootstrap)
+        await output.read(orders)
+        wrong += output.wrong[:10]
+        wrong += [
+            f"in the topic, {output.newest.get(customer)} in place of {total}"
+            for customer, total in writer.expected.items()
+            if output.newest.get(customer) != total
+        ]
         if wrong or workers.errors:
             wrong.append(workers.tail())
-        orders = sum(total.orders for total in writer.expected.values())
         say(f"{orders} orders in {writer.partitions} partitions: {len(wrong)} differences")
         return [*workers.errors, *wrong]
     finally:
