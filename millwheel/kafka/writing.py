@@ -58,16 +58,26 @@ class AioWriter:
     """
 
     def __init__(self, cluster: KafkaCluster, id: str | None) -> None:
+        self._cluster = cluster
         self._id = id
-        self._producer = AIOKafkaProducer(
-            **cluster.options(),
+        self._producer = self._made()
+
+    def _made(self) -> AIOKafkaProducer:
+        return AIOKafkaProducer(
+            **self._cluster.options(),
             enable_idempotence=True,
-            transactional_id=id,
+            transactional_id=self._id,
             transaction_timeout_ms=int(TRANSACTION_SECONDS * 1000),
             request_timeout_ms=int(TRANSACTION_SECONDS * 1000),
             max_batch_size=BATCH_BYTES,
             max_request_size=1 << 30,  # the brokers know the limit, which topics may change
         )
+
+    async def _begin_again(self) -> None:
+        """Take a new producer: one whose batch was refused has lost count of its batches."""
+        await self.close()
+        self._producer = self._made()
+        await self._producer.start()
 
     async def start(self) -> None:
         """Connect; become the only writer of the id."""
@@ -98,6 +108,7 @@ class AioWriter:
                     await self._producer.commit_transaction()
                     return
                 await self._producer.abort_transaction()
+                await self._begin_again()
         except OF_RIGHTS as error:
             raise _no_right(topic, error) from error
         except (kafka_errors.KafkaError, AssertionError, TimeoutError) as error:

@@ -1,0 +1,384 @@
+"""The sink on a real broker: what readers of committed records find."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from examples.kafka_broker import KafkaBroker
+from millwheel.bundles import BundleId, RecordsRefused
+from millwheel.errors import OutputError, UsageError
+from millwheel.kafka import KafkaCluster, KafkaSink
+from millwheel.kafka.aio import AioClient
+from millwheel.kafka.port import Interrupted, Message, Position, Refused, Topic
+from millwheel.model import Record
+
+_names = itertools.count()
+
+
+class Bench:
+    """A topic, and sinks that write to it as the workers of one pipeline."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.cluster = KafkaCluster(bootstrap)
+        self.topic = topic
+        self.client = AioClient(self.cluster)
+        self._sinks: list[KafkaSink] = []
+
+    def sink(self, **options: Any) -> KafkaSink:
+        """The sink of another worker."""
+        self._sinks.append(KafkaSink(self.cluster, self.topic, **options))
+        return self._sinks[-1]
+
+    async def read(self, isolation: str = "read_committed") -> list[Any]:
+        """All records, by partition and offset, without waiting for open transactions."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.cluster.bootstrap,
+            isolation_level=isolation,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        try:
+            topic = await self.client.topic(self.topic)
+            assert topic is not None
+            places = [TopicPartition(self.topic, number) for number in topic.partitions]
+            consumer.assign(places)
+            await consumer.seek_to_beginning(*places)
+            found: list[Any] = []
+            while some := await consumer.getmany(*places, timeout_ms=700):
+                found += itertools.chain.from_iterable(some.values())
+            return sorted(found, key=lambda one: (one.partition, one.offset))
+        finally:
+            await consumer.stop()
+
+    async def values(self) -> list[bytes]:
+        return [one.value for one in await self.read()]
+
+    async def close(self) -> None:
+        for sink in self._sinks:
+            await sink.close()
+        await self.client.close()
+
+
+@pytest.fixture
+async def bench(broker: KafkaBroker) -> AsyncIterator[Bench]:
+    """A topic with one partition."""
+    topic = f"sink-{next(_names)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.close()
+    made = Bench(broker.bootstrap, topic)
+    yield made
+    await made.close()
+
+
+class Bundle:
+    """The context of a bundle."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        repeat: bool = False,
+        previous: int | None = None,
+        owned: bool = True,
+        refused: dict[int, str] | None = None,
+        closed_at: int = 1 << 60,
+    ) -> None:
+        before = number - 1 if previous is None else previous
+        self.bundle_id = BundleId(17, number, before, repeat, closed_at, refused or {})
+        self._owned = owned
+        self.asked = 0
+
+    async def is_owner(self) -> bool:
+        self.asked += 1
+        return self._owned
+
+    async def store_id(self) -> str:
+        return "shop.0123456789ab"
+
+
+def records(*values: Any, micros: int = 1_700_000_000_123_456) -> list[Record[Any]]:
+    return [Record("k", value, micros, "alerts") for value in values]
+
+
+async def deliver(sink: KafkaSink, values: Sequence[Any], number: int, **options: Any) -> None:
+    bundle: Any = Bundle(number, **options)
+    await asyncio.wait_for(sink.deliver(records(*values), bundle), 40)
+
+
+async def test_a_message_has_key_value_headers_and_time(bench: Bench) -> None:
+    sink = bench.sink(
+        key=lambda value: value[0],
+        encode=lambda value: None if value == "b" else value.encode(),
+        headers=lambda value: [("h", b"1"), ("h", None)],
+    )
+    await deliver(sink, ["a1", "b", "\u00e42"], 1)
+    first, second, third = await bench.read()
+    assert (first.key, first.value, first.timestamp) == (b"a", b"a1", 1_700_000_000_123)
+    assert tuple(first.headers) == (("h", b"1"), ("h", None))
+    assert second.value is None
+    assert third.key == "\u00e4".encode()
+
+
+async def test_a_bundle_that_comes_again_is_not_written_again(bench: Bench) -> None:
+    """By the worker that wrote it (its commit was refused), and by another one."""
+    first = bench.sink()
+    await deliver(first, ["a", "b"], 1)
+    await deliver(first, ["a", "b"], 1, repeat=True)
+    await deliver(first, ["c"], 2)
+    second = bench.sink()
+    await deliver(second, ["c"], 2, repeat=True)
+    await deliver(second, ["d"], 3)
+    assert await bench.values() == [b'"a"', b'"b"', b'"c"', b'"d"']
+
+
+async def test_a_transaction_that_a_dead_worker_left_open_ends(bench: Bench) -> None:
+    """Its records are never read, and readers do not wait for its timeout."""
+    await deliver(bench.sink(), ["a"], 1)
+    id_ = f"millwheel.shop.0123456789ab.{bench.topic}.17"
+    dead = await bench.client.writer(id_)
+    await dead._producer.begin_transaction()
+    await dead._send(bench.topic, [[(0, Message(0, None, b"lost", 0))]], one_by_one=False)
+    successor = bench.sink()
+    await deliver(successor, ["b"], 2, repeat=True)
+    assert await bench.values() == [b'"a"', b'"b"']
+    assert b"lost" in [one.value for one in await bench.read("read_uncommitted")]
+    await dead.close()
+
+
+async def test_a_worker_that_was_replaced_writes_nothing_and_fences_nobody(bench: Bench) -> None:
+    former, successor = bench.sink(), bench.sink()
+    await deliver(former, ["a"], 1)
+    await deliver(successor, ["a"], 1, repeat=True)
+    zombie: Any = Bundle(2, owned=False)
+    task = asyncio.create_task(former.deliver(records("zombie"), zombie))
+    while not zombie.asked:  # noqa: ASYNC110 - it asks once, after it was fenced
+        await asyncio.sleep(0.05)
+    await deliver(successor, ["b"], 2)
+    await deliver(successor, ["c"], 3)
+    assert not task.done()
+    assert zombie.asked == 1
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert await bench.values() == [b'"a"', b'"b"', b'"c"']
+
+
+async def test_an_owner_that_was_fenced_becomes_the_writer_again(bench: Bench) -> None:
+    """As after a transaction that took longer than its timeout."""
+    sink = bench.sink()
+    await deliver(sink, ["a"], 1)
+    other = await bench.client.writer(f"millwheel.shop.0123456789ab.{bench.topic}.17")
+    await deliver(sink, ["b"], 2)
+    assert await bench.values() == [b'"a"', b'"b"']
+    await other.close()
+
+
+async def test_a_record_that_is_too_large_is_named_and_nothing_behind_it_is_lost(
+    bench: Bench,
+) -> None:
+    """aiokafka commits such a transaction without an error, and loses the records from there on."""
+    sink, large = bench.sink(), "x" * (2 << 20)
+    with pytest.raises(RecordsRefused) as caught:
+        await deliver(sink, ["a", large, "b"], 1)
+    assert list(caught.value.reasons) == [1]
+    assert await bench.values() == []
+    reasons = caught.value.reasons
+    await deliver(sink, ["a", "b"], 1, refused=reasons)
+    assert await bench.values() == [b'"a"', b'"b"']
+    again = bench.sink()  # the commit with the dead letter was lost: it is told again
+    with pytest.raises(RecordsRefused) as caught:
+        await deliver(again, ["a", large, "b"], 1, repeat=True)
+    assert list(caught.value.reasons) == [1]
+    await deliver(again, ["a", "b"], 1, repeat=True, refused=reasons)
+    assert await bench.values() == [b'"a"', b'"b"']
+
+
+async def test_a_record_that_cannot_be_encoded_is_named(bench: Bench) -> None:
+    def encode(value: str) -> bytes:
+        if value == "bad":
+            raise ValueError(value)
+        return value.encode()
+
+    sink = bench.sink(encode=encode)
+    with pytest.raises(RecordsRefused, match="ValueError: bad") as caught:
+        await deliver(sink, ["a", "bad", "b", "bad"], 1)
+    assert list(caught.value.reasons) == [1, 3]
+    await deliver(sink, ["a", "b"], 1, refused=caught.value.reasons)
+    await deliver(sink, [], 2, refused={0: "all of it"})
+    other = bench.sink(encode=encode)
+    await deliver(other, ["c"], 3)
+    assert await bench.values() == [b"a", b"b", b"c"]
+
+
+async def test_a_topic_that_is_not_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.kafka.aio.UNKNOWN_SECONDS", 0.5)
+    sink = KafkaSink(bench.cluster, "no-such-topic")
+    with pytest.raises(OutputError, match="there is no Kafka topic 'no-such-topic'"):
+        await deliver(sink, ["a"], 1)
+    await sink.close()
+
+
+async def test_refusals_name_both_numbers(bench: Bench) -> None:
+    """A restored store, a reset group, an expired position; each leaves the topic as it is."""
+    await deliver(bench.sink(), ["a"], 5)
+    for number, previous, repeat, reason in (
+        (4, 3, False, "Kafka has bundle 5, but the store has only delivered bundle 3"),
+        (9, 8, False, "Kafka has bundle 5, but bundle 8 was acknowledged"),
+    ):
+        with pytest.raises(OutputError, match=reason):
+            await deliver(bench.sink(), ["x"], number, previous=previous, repeat=repeat)
+    elsewhere = bench.sink(id_prefix="another", positions_kept=timedelta(days=6))
+    with pytest.raises(OutputError, match="Kafka has no position any more"):
+        await deliver(elsewhere, ["x"], 5, repeat=True, closed_at=0)
+    assert await bench.values() == [b'"a"']
+
+
+async def test_without_exactly_once_there_is_no_position(bench: Bench) -> None:
+    sink = bench.sink(exactly_once=False)
+    await deliver(sink, ["a"], 1)
+    await deliver(bench.sink(exactly_once=False), ["a"], 1, repeat=True)
+    with pytest.raises(RecordsRefused):
+        await deliver(sink, ["b", "x" * (2 << 20)], 2)
+    assert (await bench.values())[:2] == [b'"a"', b'"a"']
+    assert (
+        await bench.client.position(f"millwheel.shop.0123456789ab.{bench.topic}.17", bench.topic)
+        is None
+    )
+
+
+async def test_many_partitions_and_batches(broker: KafkaBroker) -> None:
+    """A bundle of several batches, in order for each key."""
+    topic = f"sink-{next(_names)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 4, 1)])
+    await admin.close()
+    bench = Bench(broker.bootstrap, topic)
+    sink = bench.sink(key=lambda value: value["key"])
+    values = [{"key": f"k{n % 50}", "n": n, "pad": "x" * 900} for n in range(5000)]
+    for number in range(3):
+        await deliver(sink, values, number + 1)
+    found = await bench.read()
+    assert len(found) == 15_000
+    assert len({one.partition for one in found}) == 4
+    by_key: dict[bytes, list[bytes]] = {}
+    for one in found:
+        by_key.setdefault(one.key, []).append(one.value)
+    assert all(len(of_key) == 300 for of_key in by_key.values())
+    assert by_key[b"k7"] == 3 * [one.value for one in found if one.key == b"k7"][:100]
+    await bench.close()
+
+
+class Hanging:
+    """A cluster whose commits return, and whose positions do not follow."""
+
+    def __init__(self) -> None:
+        self.follows = False
+        self.number = 0
+
+    def wait_for_ever(self) -> None: ...
+
+    async def topic(self, name: str) -> Topic | None:
+        return Topic("id", [0])
+
+    async def writer(self, id: str | None) -> Hanging:
+        return self
+
+    async def write(
+        self, topic: str, messages: Sequence[Message], position: Position | None
+    ) -> None:
+        if self.follows and position is not None:
+            self.number = position.number
+
+    async def position(self, id: str, topic: str) -> Position | None:
+        return Position(self.number)
+
+    async def close(self) -> None: ...
+
+
+async def test_a_commit_that_returned_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle is done when its position is read back."""
+    monkeypatch.setattr("millwheel.kafka.sink.STUCK_SECONDS", 0.5)
+    sink, cluster = KafkaSink(KafkaCluster("localhost:9092"), "t"), Hanging()
+    monkeypatch.setattr(sink, "connect", lambda: cluster)
+    task = asyncio.create_task(deliver(sink, ["a"], 1))
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    with pytest.raises(OutputError, match=r"a transaction of 'millwheel.shop.*' hangs"):
+        await task
+    cluster.follows = True
+    await deliver(sink, ["a"], 1, repeat=True)
+
+
+# -- the port -------------------------------------------------------------------------------
+
+
+async def test_a_new_writer_fences_the_one_before(bench: Bench) -> None:
+    first = await bench.client.writer("w")
+    await first.write(bench.topic, [Message(0, None, b"a", 0)], Position(1, "note"))
+    second = await bench.client.writer("w")
+    assert await bench.client.position("w", bench.topic) == Position(1, "note")
+    with pytest.raises(Interrupted):
+        await first.write(bench.topic, [Message(0, None, b"b", 0)], Position(2))
+    await second.write(bench.topic, [Message(0, None, b"c", 0)], Position(2))
+    assert await bench.values() == [b"a", b"c"]
+    await first.close()
+    await second.close()
+
+
+async def test_nothing_is_written_with_a_refused_message(bench: Bench) -> None:
+    writer = await bench.client.writer("w")
+    messages = [
+        Message(0, None, b"a", 0),
+        Message(0, None, b"x" * (2 << 20), 0),
+        Message(0, None, b"b", 0),
+    ]
+    with pytest.raises(Refused) as caught:
+        await writer.write(bench.topic, messages, Position(1))
+    assert list(caught.value.reasons) == [1]
+    assert await bench.client.position("w", bench.topic) is None
+    await writer.write(bench.topic, messages[:1], Position(1))
+    assert await bench.values() == [b"a"]
+    await writer.close()
+
+
+async def test_a_topic_that_takes_small_batches_only(broker: KafkaBroker) -> None:
+    """Its limit counts for a batch: no record is at fault if each fits alone."""
+    topic = f"sink-{next(_names)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"max.message.bytes": "10000"})])
+    await admin.close()
+    bench = Bench(broker.bootstrap, topic)
+    sink = bench.sink()
+    for number in range(2):
+        await deliver(sink, ["x" * 3000] * 20, number + 1)
+    assert len(await bench.values()) == 40
+    await bench.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topic": "a b"}, "a topic's name has"),
+        ({"key": "word"}, "key must be a function"),
+        ({"on_lost_commits": "skip"}, "on_lost_commits must be"),
+        ({"cluster": "localhost:9092"}, "give KafkaCluster"),
+    ],
+)
+def test_mistakes(options: dict[str, Any], reason: str) -> None:
+    given: dict[str, Any] = {"cluster": KafkaCluster("localhost:9092"), "topic": "t", **options}
+    with pytest.raises(UsageError, match=reason):
+        KafkaSink(given.pop("cluster"), given.pop("topic"), **given)
