@@ -215,7 +215,7 @@ class Relay(Computation[Any, None]):
         ctx.produce(self._to, record.value)
 
 
-class Deliver(Computation[Any, None]):
+class BundleDelivery(Computation[Any, None]):
     """Gives numbered bundles to a sink outside the store."""
 
     def __init__(self, sink: BundleSink) -> None:
@@ -298,7 +298,7 @@ class Graph:
     async def close_sinks(self) -> None:
         """Close the connections of sinks outside the store."""
         for node in self.nodes:
-            if isinstance(node.computation, Deliver):
+            if isinstance(node.computation, BundleDelivery):
                 await node.computation.sink.close()
 
     @staticmethod
@@ -620,7 +620,7 @@ def _delivery_node(name: str, stream: Stream[Any], sink: BundleSink, use: SinkUs
         name=name,
         kind="computation",
         inputs=(Input(stream, sink.key or _constant_key),),
-        computation=Deliver(sink),
+        computation=BundleDelivery(sink),
         bundles=sink.bundles,
         sinks={stream.name: [use]},
         on_error=use.on_error,

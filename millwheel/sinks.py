@@ -78,6 +78,8 @@ RESERVED_TABLES = frozenset(
         "seen_record",
         "sent_id",
         "sent_record",
+        "sinks",
+        "source_partitions",
         "straggler",
         "sequence_number",
         "source_partition",

@@ -26,6 +26,8 @@ VIEWS = (
     "workers",
     "placement_events",
     "dead_letters",
+    "source_partitions",
+    "sinks",
 )
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,11 +15,16 @@ import pytest
 
 from bench import summary
 from bench.__main__ import parsed
+from millwheel.bundles import BundleId
+from millwheel.checks import check_sink
+from millwheel.model import Record
 from millwheel.sources import Row
+from tests.support.values import TALLY
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = DOCS / "sources.md"
+SINKS = DOCS / "sinks.md"
 COMPUTATIONS = DOCS / "computations.md"
 PAGES = (
     ROOT / "README.md",
@@ -71,6 +77,21 @@ class Order(msgspec.Struct):
     """What the table of `docs/sources.md` holds, as JSON."""
 
     item: str
+
+
+async def test_the_sink_of_the_guide_writes_each_bundle_once(tmp_path: Path) -> None:
+    guide = SINKS.read_text("utf-8").partition("## A sink of your own")[2]
+    (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, str(SINKS), "exec"), names)
+    sink = names["Sqlite"](str(tmp_path / "books.db"))
+    check_sink(TALLY, sink, row=None, on_error="dead_letter")
+    records = [Record("k", Order(item), 0, "orders") for item in ("tea", "salt")]
+    for scope, number in ((1, 1), (1, 1), (2, 1), (1, 2)):
+        await sink.deliver(records, SimpleNamespace(bundle_id=BundleId(scope, number)))
+    await sink.close()
+    with sqlite3.connect(tmp_path / "books.db") as database:
+        assert database.execute("SELECT count(*) FROM ledger").fetchone() == (6,)
 
 
 async def test_the_source_of_the_guide_keeps_the_protocol(tmp_path: Path) -> None:

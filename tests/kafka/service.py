@@ -34,6 +34,11 @@ NAME = "kafka_shop"
 PIPELINE = "tests.kafka.service:pipeline"
 TOPIC = "orders"
 OUTPUT = "totals"
+PLACEMENT = (
+    "SELECT at::text, computation, slot_from, slot_to, what, from_worker::text, to_worker::text "
+    "FROM SCHEMA.placement_events ORDER BY at"
+)
+"""What became of the key intervals, to be shown with differences."""
 OUTPUT_PARTITIONS = 3
 PARTITIONS = 2
 MOST_PARTITIONS = 5
@@ -153,15 +158,16 @@ class Output:
                 for record in records:
                     found += 1
                     waited = time.monotonic()
-                    self._see(msgspec.json.decode(record.value, type=Total))
+                    written = time.strftime("%H:%M:%S", time.gmtime(record.timestamp / 1000))
+                    self._see(msgspec.json.decode(record.value, type=Total), written)
             if time.monotonic() - waited > 30:
                 break
         await consumer.stop()
 
-    def _see(self, total: Total) -> None:
+    def _see(self, total: Total, written: str) -> None:
         before = self.newest.get(total.customer, Total(total.customer))
         if total.orders != before.orders + 1:
-            self.wrong.append(f"in the topic, {total} after {before}")
+            self.wrong.append(f"in the topic, written at {written}, {total} after {before}")
         self.newest[total.customer] = total
 
 
@@ -225,6 +231,7 @@ async def run(
             if output.newest.get(customer) != total
         ]
         if wrong or workers.errors:
+            wrong += [str(event) for event in workers.query(PLACEMENT)]
             wrong.append(workers.tail())
         say(f"{orders} orders in {writer.partitions} partitions: {len(wrong)} differences")
         return [*workers.errors, *wrong]

@@ -165,6 +165,7 @@ async def test_a_worker_that_was_replaced_writes_nothing_and_fences_nobody(bench
     task = asyncio.create_task(former.deliver(records("zombie"), zombie))
     while not zombie.asked:  # noqa: ASYNC110 - it asks once, after it was fenced
         await asyncio.sleep(0.05)
+    await asyncio.sleep(1.5)  # it would have tried again
     await deliver(successor, ["b"], 2)
     await deliver(successor, ["c"], 3)
     assert not task.done()

@@ -240,8 +240,8 @@ async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     link = Narrow()
     courier.peers._links["they"] = link
     step = Step(3, 0, pipeline.graph().nodes[-1], {})
-    owner = cast(Interval, SimpleNamespace(commits=SimpleNamespace(sequencer=1)))
     for log in (1, 2):
+        owner = cast(Interval, SimpleNamespace(id=log, commits=SimpleNamespace(sequencer=1)))
         engine.exchange.logs[log] = SentLog(log, Holds()), owner
     remotes = [Remote(courier.sender, step, id_, (0, SLOTS)) for id_ in (10, 11)]
     for remote in remotes:
@@ -258,6 +258,33 @@ async def test_while_a_link_is_full_all_who_send_over_it_take_turns() -> None:
     order = [(interval, log) for interval, log, _ in link.sent]
     assert order == 3 * [(10, 1), (11, 1), (10, 2), (11, 2)]
     assert [seq for *_, seq in link.sent] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+async def test_a_newer_log_of_an_interval_is_sent_after_the_older_one() -> None:
+    """What a key has sent before a takeover of its interval goes before what it sends after it."""
+    pipeline, _ = weighing([], LARGE)
+    engine = Engine(
+        pipeline, MemoryStore("weighing"), network=lambda worker: cast(Network, object())
+    )
+    courier = engine.courier
+    assert courier is not None
+    link = Narrow()
+    courier.peers._links["they"] = link
+    owner = cast(Interval, SimpleNamespace(id=7, commits=SimpleNamespace(sequencer=1)))
+    for log in (1, 2):
+        engine.exchange.logs[log] = SentLog(log, Holds()), owner
+    remote = Remote(courier.sender, Step(3, 0, pipeline.graph().nodes[-1], {}), 10, (0, SLOTS))
+    remote.owner = "they"
+    for log, seq in itertools.product((2, 1), range(3)):
+        parcel = Parcel(seq)
+        remote.append(
+            Delivery(seq, parcel, 0, "parcels", b"0", 0, 3, 0, FRAME_BYTES, b"{}", log, seq)
+        )
+    for _ in range(8):
+        await asyncio.sleep(0)
+        link.full = False
+        courier.link_drained(link)
+    assert [log for _, log, _ in link.sent] == [1, 1, 1, 2, 2, 2]
 
 
 async def test_a_row_that_is_too_large_is_a_dead_letter_where_it_is_read() -> None:

@@ -332,6 +332,56 @@ async def test_workers_show_what_they_hold(postgres: PostgresSite) -> None:
     assert rows == [(owner.worker, 3, False, {"backlog": 3}, True), (idle, 0, True, {}, False)]
 
 
+async def test_source_partitions_show_positions_and_what_waits(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    commit = owner.commit(owner.injector)
+    (log,) = [log.id for log in owner.claims[owner.injector.id].logs]
+    commit.intervals[0].acked = msgspec.json.encode({log: [40, []]})
+    commit.intervals[0].position = msgspec.json.encode(
+        {"reader": {"next": 41}, "held_by": 40, "since": START, "ended": False}
+    )
+    await owner.lane.commit(commit)
+    flow = {
+        "pending": 3,
+        "cap": 9,
+        "latency": 0.5,
+        "target": None,
+        "lag_rows": 7,
+        "lag_bytes": None,
+    }
+    await postgres.store.heartbeat(
+        owner.worker, 60.0, {"intervals": {str(owner.injector.id): {"flow": flow}}}
+    )
+    ((*found, behind, owner_id),) = await postgres.query(
+        "SELECT injector, partition, next, acked, pending, lag_rows, lag_bytes, acknowledged_in, "
+        "held_by, ended, behind, owner FROM {v}",
+        v="source_partitions",
+    )
+    assert found == ["lines", "file lines.txt", "41", 40, 3, 7, None, 0.5, "40", False]
+    assert behind is None or behind > timedelta(0)
+    assert str(owner_id) == owner.worker
+
+
+async def test_sinks_show_the_bundle_that_is_delivered(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    low, high = owner.intervals
+    for interval, bundle in (
+        (low, {"number": 5}),
+        (high, {"number": 9, "open": ["00", "01"], "previous": 7, "at": START}),
+    ):
+        commit = owner.commit(interval)
+        commit.intervals[0].position = msgspec.json.encode({"bundle": bundle})
+        await owner.lane.commit(commit)
+    rows = await postgres.query(
+        "SELECT sink, scope, acked, open, open_records, open_since FROM {v} ORDER BY scope",
+        v="sinks",
+    )
+    assert rows == [
+        ("count", low.id, 5, None, None, None),
+        ("count", high.id, 7, 9, 2, from_micros(START)),
+    ]
+
+
 async def test_dead_letters_show_what_was_given_up_and_why(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
     letter = owner.dead_letter(1)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from millwheel.model import Delivery, is_derived
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.modes.tree_acks import QUEUED_MOST
 from millwheel.runtime.network.frames import (
     FRAME_INTERVALS,
@@ -177,32 +178,31 @@ class Sender:
         """
         if remote.queued:
             self._send_loose(remote, link)
-        for log, stream in list(remote.streams.items()):
+        for logs in _in_turn(remote, self._exchange.logs):
             if link.full:
                 break
-            if not stream.unacked:
-                continue
-            found = self._exchange.logs.get(log)
-            if found is None:
-                continue  # this worker has lost the log; the next owner sends
-            _, owner = found
-            if not stream.epoch:
-                self.begin(remote, log)
-            stream.set_receiver(link.peer)
-            remote.streams[log] = remote.streams.pop(
-                log
-            )  # to the end: the other logs go first next time
-            while not link.full:
-                previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
-                if not taken:
-                    break
-                link.send(
-                    Deliver(
-                        log, owner.commits.sequencer, stream.epoch, remote.id, remote.step.id, previous,
-                        [self._row(delivery) for delivery in taken],
-                    )
-                )  # fmt: skip
+            for log in logs:
+                if not self._send_log(remote, link, log):
+                    break  # newer logs of the interval follow this one
         return not link.full
+
+    def _send_log(self, remote: Remote, link: Link, log: int) -> bool:
+        """Send the waiting records of a log until the link is full; whether none is left to be sent."""
+        stream, (_, owner) = remote.streams[log], self._exchange.logs[log]
+        if not stream.epoch:
+            self.begin(remote, log)
+        stream.set_receiver(link.peer)
+        while not link.full:
+            previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
+            if not taken:
+                break
+            link.send(
+                Deliver(
+                    log, owner.commits.sequencer, stream.epoch, remote.id, remote.step.id, previous,
+                    [self._row(delivery) for delivery in taken],
+                )
+            )  # fmt: skip
+        return stream.is_sent
 
     def _send_loose(self, remote: Remote, link: Link) -> None:
         """Send records in no log, and forget them."""
@@ -265,6 +265,21 @@ class Sender:
         """Cancel the scheduled sending."""
         if self._flushing is not None:
             self._flushing.cancel()
+
+
+def _in_turn(remote: Remote, logs: Mapping[int, tuple[SentLog, Interval]]) -> Iterator[list[int]]:
+    """The logs with un-ACKed records, those of each sending interval together and in their order, which is
+    that of its records. Intervals take turns: those that were served come last."""
+    found: dict[int, list[int]] = {}
+    for log, stream in remote.streams.items():
+        of = logs.get(log)
+        if stream.unacked and of is not None:  # otherwise the log is lost: its next owner sends
+            found.setdefault(of[1].id, []).append(log)
+    for together in found.values():
+        together.sort()
+        yield together
+        for log in together:
+            remote.streams[log] = remote.streams.pop(log)
 
 
 def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:

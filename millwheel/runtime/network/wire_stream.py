@@ -166,6 +166,11 @@ class Outgoing:
             del self.unacked[seq]
         return dropped
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether all un-ACKed records were sent in this epoch."""
+        return not self._unsent and not (self.unacked and (self.halted or self.held))
+
     def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:
         """The number sent before, and the next records to send; an empty list if none can be sent.
 
