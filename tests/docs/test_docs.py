@@ -7,7 +7,6 @@ import sqlite3
 import sys
 import types
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,10 +14,9 @@ import pytest
 
 from bench import summary
 from bench.__main__ import parsed
-from millwheel.bundles import BundleId
-from millwheel.checks import check_sink
-from millwheel.model import Record
+from millwheel.checks import check_sink as check_sink_of_graph
 from millwheel.sources import Row
+from millwheel.testing import check_sink, check_source
 from tests.support.values import TALLY
 
 ROOT = Path(__file__).parents[2]
@@ -84,14 +82,17 @@ async def test_the_sink_of_the_guide_writes_each_bundle_once(tmp_path: Path) -> 
     (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, str(SINKS), "exec"), names)
-    sink = names["Sqlite"](str(tmp_path / "books.db"))
-    check_sink(TALLY, sink, row=None, on_error="dead_letter")
-    records = [Record("k", Order(item), 0, "orders") for item in ("tea", "salt")]
-    for scope, number in ((1, 1), (1, 1), (2, 1), (1, 2)):
-        await sink.deliver(records, SimpleNamespace(bundle_id=BundleId(scope, number)))
-    await sink.close()
-    with sqlite3.connect(tmp_path / "books.db") as database:
-        assert database.execute("SELECT count(*) FROM ledger").fetchone() == (6,)
+    path = tmp_path / "books.db"
+    check_sink_of_graph(TALLY, names["Sqlite"](str(path)), row=None, on_error="dead_letter")
+
+    def read() -> list[Order]:
+        with sqlite3.connect(path) as database:
+            return [
+                Order(item)
+                for (item,) in database.execute("SELECT item FROM ledger ORDER BY rowid")
+            ]
+
+    await check_sink(lambda: names["Sqlite"](str(path)), [Order(item) for item in "abcde"], read)
 
 
 async def test_the_source_of_the_guide_keeps_the_protocol(tmp_path: Path) -> None:
@@ -107,6 +108,11 @@ async def test_the_source_of_the_guide_keeps_the_protocol(tmp_path: Path) -> Non
         database.execute("INSERT INTO orders VALUES (?, ?)", (number, body))
         database.commit()
 
+    for number in range(20, 40, 2):
+        order(number, '{"item": "salt"}')
+    await check_source(lambda: names["Orders"](str(tmp_path / "shop.db"), poll=0.001), Order)
+    database.execute("DELETE FROM orders")
+    database.commit()
     source = names["Orders"](str(tmp_path / "shop.db"), poll=0.001)
     (partition,) = source.partitions()
     assert not source.bounded

@@ -20,6 +20,7 @@ from millwheel.kafka import KafkaCluster, KafkaSink
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.port import Interrupted, Message, Position, Refused, Topic
 from millwheel.model import Record
+from millwheel.testing import check_sink
 
 _names = itertools.count()
 
@@ -141,6 +142,13 @@ async def test_a_bundle_that_comes_again_is_not_written_again(bench: Bench) -> N
     await deliver(second, ["c"], 2, repeat=True)
     await deliver(second, ["d"], 3)
     assert await bench.values() == [b'"a"', b'"b"', b'"c"', b'"d"']
+
+
+async def test_the_contract_of_sinks(bench: Bench) -> None:
+    async def read() -> list[str]:
+        return [value.decode().strip('"') for value in await bench.values()]
+
+    await check_sink(bench.sink, ["a", "b", "c", "d", "e"], read)
 
 
 async def test_a_transaction_that_a_dead_worker_left_open_ends(bench: Bench) -> None:
