@@ -15,6 +15,7 @@ from bench import (
     hot,
     ingest,
     instructions,
+    kafka,
     lag,
     latency,
     memory,
@@ -58,6 +59,13 @@ async def _latency(url: str, directory: Path, options: Options) -> Any:
 
 async def _ingest(url: str, directory: Path, options: Options) -> Any:
     return await ingest.measure(url, directory, samples=200 if options.quick else 2000)
+
+
+async def _kafka(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await kafka.measure(
+        directory, options.kafka, records=20_000 if quick else 200_000, rounds=1 if quick else 5
+    )
 
 
 async def _commits(url: str, directory: Path, options: Options) -> Any:
@@ -156,6 +164,7 @@ PARTS: dict[str, Part] = {
     "instructions": _instructions,
     "latency": _latency,
     "ingest": _ingest,
+    "kafka": _kafka,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,

@@ -109,6 +109,26 @@ def ingest(found: Found) -> Section:
     )
 
 
+def kafka(found: Found) -> Section:
+    """A topic as source and as sink."""
+    return Section(
+        "A Kafka topic, read and written, compared with the client alone",
+        [
+            Ratio("rate of reading, injector / client alone", found["read ratio"]),
+            Ratio("rate of writing, sink / client alone", found["write ratio"]),
+        ],
+        [
+            Table(
+                ("what", "records/s", "CPU, us per record"),
+                [
+                    (name, found[name]["per_second"], found[name]["cpu_us"])
+                    for name in ("read", "read bare", "write", "write bare")
+                ],
+            )
+        ],
+    )
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

@@ -17,6 +17,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "instructions": engine_parts.instructions,
     "latency": engine_parts.latency,
     "ingest": engine_parts.ingest,
+    "kafka": engine_parts.kafka,
     "commits": engine_parts.commits,
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,
