@@ -66,9 +66,9 @@ class PostgresInbox(Subject):
         records = [_record(*row[5:]) for row in rows if row[5] is not None]
         return TakenRecords(owned, now, oldest, newest, last_seq, records)
 
-    async def read_sent(self, stream: int, first: int, limit: int) -> list[SentRecord]:
+    async def read_sent(self, interval_id: int, first: int, limit: int) -> list[SentRecord]:
         rows = await self.connections.rows(
-            "read_sent", {"stream": stream, "first": first, "limit": limit}
+            "read_sent", {"interval_id": interval_id, "first": first, "limit": limit}
         )
         return [_record(*row) for row in rows]
 
@@ -78,7 +78,7 @@ class PostgresInbox(Subject):
 
     async def forget_sent(self, stream: int, interval_id: int, limit: int) -> int:
         forgotten = await self.connections.run(
-            "forget_sent", {"stream": stream, "interval_id": interval_id, "limit": limit}
+            "forget_sent", {"interval_id": interval_id, "limit": limit}
         )
         ids = await self.connections.run("forget_sent_ids", {"stream": stream, "limit": limit})
         return max(forgotten, ids)

@@ -822,8 +822,8 @@ class Store(Protocol):
         """
         ...
 
-    async def read_sent(self, stream: int, first: int, limit: int) -> list[SentRecord]:
-        """Records that have a number, from number `first` on, in order."""
+    async def read_sent(self, interval_id: int, first: int, limit: int) -> list[SentRecord]:
+        """Records that an interval has taken, from number `first` on, in order."""
         ...
 
     async def count_sent(self, stream: int, limit: int) -> int:

@@ -486,11 +486,11 @@ sent_record = Table(
 taken_record = Table(
     "taken_record",
     metadata,
-    Column("stream", SmallInteger, nullable=False, comment="stream.id"),
+    Column("interval_id", BigInteger, nullable=False, comment="key_interval.id of the injector"),
     Column("number", BigInteger, nullable=False, comment="place in the log of the injector"),
     Column("value", Text, nullable=False, comment="JSON"),
     Column("ts", BigInteger, nullable=False, comment="event time; microseconds"),
-    PrimaryKeyConstraint("stream", "number"),
+    PrimaryKeyConstraint("interval_id", "number"),
     comment="Records taken by an injector until all readers of their stream have acknowledged them",
 )
 

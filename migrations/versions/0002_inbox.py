@@ -61,13 +61,18 @@ def upgrade() -> None:
     )
     op.create_table(
         "taken_record",
-        sa.Column("stream", sa.SmallInteger(), nullable=False, comment="stream.id"),
+        sa.Column(
+            "interval_id",
+            sa.BigInteger(),
+            nullable=False,
+            comment="key_interval.id of the injector",
+        ),
         sa.Column(
             "number", sa.BigInteger(), nullable=False, comment="place in the log of the injector"
         ),
         sa.Column("value", sa.Text(), nullable=False, comment="JSON"),
         sa.Column("ts", sa.BigInteger(), nullable=False, comment="event time; microseconds"),
-        sa.PrimaryKeyConstraint("stream", "number"),
+        sa.PrimaryKeyConstraint("interval_id", "number"),
         comment="Records taken by an injector until all readers of their stream have acknowledged them",
         schema=schema,
     )

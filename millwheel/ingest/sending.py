@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from millwheel.client import Client
-from millwheel.errors import MillwheelError, SendRefused
+from millwheel.errors import SendRefused
 from millwheel.ingest.reading import RequestRefused, Sending
 
 GROUP_RECORDS = 5_000
@@ -97,11 +97,9 @@ class GroupSender:
             except SendRefused:
                 for each in group:
                     await self._send_alone(each)
-            except BaseException as error:
+            except Exception as error:
                 for each in group:
                     _fail(each, error)
-                if not isinstance(error, MillwheelError):
-                    raise
 
     def _take(self) -> list[_Waiting]:
         """The requests of the next transaction: in their order, and no batch twice."""
@@ -150,7 +148,7 @@ class GroupSender:
     async def _send_alone(self, waiting: _Waiting) -> None:
         try:
             await self._send([waiting])
-        except MillwheelError as error:
+        except Exception as error:
             _fail(waiting, error)
 
 

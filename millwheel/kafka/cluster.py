@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -115,3 +116,17 @@ class KafkaCluster:
                 f"KafkaCluster: {self.security_protocol} with {self.sasl_mechanism} needs the environment "
                 f"variable {variable}, which is not set"
             ) from None
+
+
+def check_topic(cluster: object, topic: str) -> str:
+    """Check the first two arguments of a source or a sink; gives the topic's name for messages.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    what = f"Kafka topic {topic!r}"
+    if not isinstance(cluster, KafkaCluster):
+        raise UsageError(f'{what}: give KafkaCluster("HOST:PORT") first, not {cluster!r:.80}')
+    if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
+        raise UsageError(f"{what}: a topic's name has up to 249 letters, digits, '.', '_' and '-'")
+    return what

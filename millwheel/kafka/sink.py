@@ -16,10 +16,9 @@ when its position is read back.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,12 +26,12 @@ import msgspec
 import structlog
 from aiokafka.partitioner import murmur2
 
-from millwheel.bundles import Bundles, RecordsRefused
+from millwheel.bundles import BundleId, Bundles, RecordsRefused
 from millwheel.codec import place_of, reason
 from millwheel.context import BundleContext
 from millwheel.errors import InputError, OutputError, UsageError
 from millwheel.kafka.aio import AioClient
-from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.cluster import KafkaCluster, check_topic
 from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Refused, Writer
 from millwheel.kafka.positions import OnLostCommits, is_written
 from millwheel.model import Key, Record
@@ -103,13 +102,7 @@ class KafkaSink:
         positions_kept: timedelta = timedelta(days=6),
         on_lost_commits: OnLostCommits = "fail",
     ) -> None:
-        what = f"Kafka topic {topic!r}"
-        if not isinstance(cluster, KafkaCluster):
-            raise UsageError(f'{what}: give KafkaCluster("HOST:PORT") first, not {cluster!r:.80}')
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
-            raise UsageError(
-                f"{what}: a topic's name has up to 249 letters, digits, '.', '_' and '-'"
-            )
+        what = check_topic(cluster, topic)
         for option, given in (("key", key), ("encode", encode), ("headers", headers)):
             if given is not None and not callable(given):
                 raise UsageError(f"{what}: {option} must be a function of a value, not {given!r}")
@@ -130,6 +123,8 @@ class KafkaSink:
         self._client: KafkaOutput | None = None
         self._writers: dict[int, _ScopeWriter] = {}
         """The writer of each scope that this worker has delivered for."""
+        self._closing: set[asyncio.Future[None]] = set()
+        """Writers that are being closed."""
         self._partitions = 0
         self._partitions_at = 0.0
 
@@ -157,7 +152,7 @@ class KafkaSink:
         """Close all connections."""
         writers, self._writers = list(self._writers.values()), {}
         client, self._client = self._client, None
-        await asyncio.gather(*(each.writer.close() for each in writers))
+        await asyncio.gather(*(each.writer.close() for each in writers), *self._closing)
         if client is not None:
             await client.close()
 
@@ -174,12 +169,13 @@ class KafkaSink:
         id_ = await self._id(ctx) if self._exactly_once else None
         while True:
             try:
-                if await self._has(bundle.scope, id_, ctx):
+                if await self._has(bundle, id_):
                     return
-                messages = await self._messages(records, ctx)
-                await self._write(id_, messages, ctx)
+                messages = await self._messages(records, bundle)
+                await self._write(id_, messages, bundle)
             except Interrupted as error:
-                await self._drop(bundle.scope)
+                self._drop(bundle.scope)
+                bundle = replace(bundle, is_repeat=True)  # it may be written
                 logger.warning("transaction_interrupted", topic=self.topic, reason=str(error))
                 if not await ctx.is_owner():
                     await (
@@ -189,7 +185,7 @@ class KafkaSink:
             except InputError as error:
                 raise OutputError(str(error)) from error
             except BaseException:
-                await self._drop(bundle.scope)
+                self._drop(bundle.scope)
                 raise
             else:
                 return
@@ -201,13 +197,13 @@ class KafkaSink:
             prefix = self._prefix = f"millwheel.{await ctx.store_id()}"
         return f"{prefix}.{self.topic}.{ctx.bundle_id.scope}"
 
-    async def _has(self, scope: int, id_: str | None, ctx: BundleContext[Any, Any]) -> bool:
+    async def _has(self, bundle: BundleId, id_: str | None) -> bool:
         """Become the writer of the scope, and find out whether Kafka has the bundle."""
-        bundle, client = ctx.bundle_id, self._connected()
+        scope, client = bundle.scope, self._connected()
         known = self._writers.get(scope)
         if known is not None and not bundle.is_repeat and known.number == bundle.previous:
             return False  # it has written the bundle before, and fails if another writer has begun since
-        await self._drop(scope)
+        self._drop(scope)
         self._writers[scope] = _ScopeWriter(await client.writer(id_), bundle.previous)
         if id_ is None:
             return False
@@ -227,10 +223,7 @@ class KafkaSink:
             )  # as before the restart, so that they are kept as dead letters
         return found
 
-    async def _write(
-        self, id_: str | None, messages: list[Message], ctx: BundleContext[Any, Any]
-    ) -> None:
-        bundle = ctx.bundle_id
+    async def _write(self, id_: str | None, messages: list[Message], bundle: BundleId) -> None:
         note = msgspec.json.encode(_shortened(bundle.refused)).decode() if bundle.refused else ""
         position = None if id_ is None else Position(bundle.number, note)
         try:
@@ -268,10 +261,13 @@ class KafkaSink:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS)
 
-    async def _drop(self, scope: int) -> None:
+    def _drop(self, scope: int) -> None:
+        """Close the writer of a scope, without waiting: it may be cut off."""
         dropped = self._writers.pop(scope, None)
         if dropped is not None:
-            await asyncio.shield(asyncio.ensure_future(dropped.writer.close()))
+            closing = asyncio.ensure_future(dropped.writer.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     def _connected(self) -> KafkaOutput:
         if self._client is None:
@@ -280,15 +276,13 @@ class KafkaSink:
 
     # -- messages ------------------------------------------------------------------------
 
-    async def _messages(
-        self, records: Sequence[Record[Any]], ctx: BundleContext[Any, Any]
-    ) -> list[Message]:
+    async def _messages(self, records: Sequence[Record[Any]], bundle: BundleId) -> list[Message]:
         """
         Raises:
             RecordsRefused: some records cannot be encoded.
         """
         partitions = await self._partition_count()
-        refused = ctx.bundle_id.refused
+        refused = bundle.refused
         places = [n for n in range(len(records) + len(refused)) if n not in refused]
         found: list[Message] = []
         failed: dict[int, str] = {}

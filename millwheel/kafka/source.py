@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +9,7 @@ from typing import Any
 
 from millwheel.errors import UsageError
 from millwheel.kafka.aio import AioClient
-from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.cluster import KafkaCluster, check_topic
 from millwheel.kafka.decoding import Decode, Decoding, Tombstones
 from millwheel.kafka.discovery import Start, TopicDiscovery
 from millwheel.kafka.names import PartitionName
@@ -94,13 +93,7 @@ class Kafka:
         on_truncation: OnTruncation = "fail",
         group: str | None = None,
     ) -> None:
-        what = f"Kafka topic {topic!r}"
-        if not isinstance(cluster, KafkaCluster):
-            raise UsageError(f'{what}: give KafkaCluster("HOST:PORT") first, not {cluster!r:.80}')
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
-            raise UsageError(
-                f"{what}: a topic's name has up to 249 letters, digits, '.', '_' and '-'"
-            )
+        what = check_topic(cluster, topic)
         if isinstance(start, datetime):
             if start.tzinfo is None:
                 raise UsageError(f"{what}: start={start} has no time zone; make it aware")

@@ -65,15 +65,18 @@ class MemoryInbox(MemorySubject):
         kept = self.tables.inboxes[stream]
         taken, kept.waiting = kept.waiting[:limit], kept.waiting[limit:]
         records = [SentRecord(number, *record) for number, record in enumerate(taken, start=first)]
-        kept.taken.update((number, (value, ts)) for number, value, ts in records)
+        kept.taken.update(((interval_id, number), (value, ts)) for number, value, ts in records)
         return TakenRecords(True, now, now, now, 0, records)
 
-    async def read_sent(self, stream: int, first: int, limit: int) -> list[SentRecord]:
+    async def read_sent(self, interval_id: int, first: int, limit: int) -> list[SentRecord]:
         await self._called("read_sent")
-        taken = self.tables.inboxes[stream].taken
-        return [SentRecord(number, *taken[number]) for number in sorted(taken) if number >= first][
-            :limit
+        found = [
+            SentRecord(number, *record)
+            for kept in self.tables.inboxes.values()
+            for (of, number), record in sorted(kept.taken.items())
+            if of == interval_id and number >= first
         ]
+        return found[:limit]
 
     async def count_sent(self, stream: int, limit: int) -> int:
         await self._called("count_sent")
@@ -84,9 +87,13 @@ class MemoryInbox(MemorySubject):
         kept, (last, _) = self.tables.inboxes[stream], self.tables.last_commit(interval_id)
         position = None if last.link.position is None else msgspec.json.decode(last.link.position)
         next_ = (position or {}).get("reader") or {"next": 0}
-        old = sorted(number for number in kept.taken if number < next_["next"])[:limit]
-        for number in old:
-            del kept.taken[number]
+        old = [
+            (of, number)
+            for of, number in sorted(kept.taken)
+            if of == interval_id and number < next_["next"]
+        ][:limit]
+        for place in old:
+            del kept.taken[place]
         end = self._clock.now() - kept.remember.total_seconds() * 1e6
         forgotten = [id_ for id_, (_, sent_at) in kept.ids.items() if sent_at < end][:limit]
         for id_ in forgotten:

@@ -127,8 +127,8 @@ class InboxTables:
     remember: timedelta
     waiting: list[tuple[bytes, int]] = field(default_factory=list)
     """Value and time of records without a number."""
-    taken: dict[int, tuple[bytes, int]] = field(default_factory=dict)
-    """The same of records with a number, in order."""
+    taken: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
+    """The same of records that an interval has taken, by interval and number."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """Value and time of records with an id."""
 

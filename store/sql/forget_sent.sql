@@ -1,7 +1,7 @@
 -- Deletes records before the stored position of their injector: all readers have acknowledged them.
 DELETE FROM {taken_record} WHERE ctid = ANY (ARRAY(
     SELECT t.ctid FROM {taken_record} AS t
-    WHERE t.stream = %(stream)s AND t.number < (
+    WHERE t.interval_id = %(interval_id)s AND t.number < (
         SELECT (c.position -> 'reader' ->> 'next')::bigint FROM {commit_record} AS c
         WHERE c.interval_id = %(interval_id)s
         ORDER BY c.n DESC

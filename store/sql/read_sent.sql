@@ -1,5 +1,5 @@
--- Records of a stream that were taken, from a number on.
+-- Records that an injector's interval has taken, from a number on.
 SELECT t.number, t.value, t.ts FROM {taken_record} AS t
-WHERE t.stream = %(stream)s AND t.number >= %(first)s
+WHERE t.interval_id = %(interval_id)s AND t.number >= %(first)s
 ORDER BY t.number
 LIMIT %(limit)s

@@ -7,5 +7,7 @@ WITH gone AS MATERIALIZED (
     DELETE FROM {fold} AS f USING gone AS g WHERE f.interval_id = g.id
 ), unsent AS (
     DELETE FROM {log} AS l USING gone AS g WHERE l.interval_id = g.id
+), untaken AS (
+    DELETE FROM {taken_record} AS t USING gone AS g WHERE t.interval_id = g.id
 )
 DELETE FROM {key_interval} AS k USING gone AS g WHERE k.id = g.id

@@ -24,8 +24,8 @@ WITH fence AS MATERIALIZED (
     ))
     RETURNING seq, value, ts
 ), taken AS (
-    INSERT INTO {taken_record} (stream, number, value, ts)
-    SELECT %(stream)s, %(first)s + row_number() OVER (ORDER BY r.seq) - 1, r.value, r.ts
+    INSERT INTO {taken_record} (interval_id, number, value, ts)
+    SELECT %(interval_id)s, %(first)s + row_number() OVER (ORDER BY r.seq) - 1, r.value, r.ts
     FROM removed AS r
     RETURNING number, value, ts
 )

@@ -184,6 +184,23 @@ async def test_a_worker_that_was_replaced_writes_nothing_and_fences_nobody(bench
     assert await bench.values() == [b'"a"', b'"b"', b'"c"']
 
 
+async def test_a_commit_whose_answer_is_lost_is_found_by_its_position(bench: Bench) -> None:
+    """The bundle is not written twice, and its position is no stranger's."""
+    sink = bench.sink()
+    await deliver(sink, ["a"], 1)
+    writer: Any = sink._writers[17].writer
+    write = writer.write
+
+    async def answer_lost(*args: Any) -> None:
+        await write(*args)
+        raise Interrupted("the answer was lost")
+
+    writer.write = answer_lost
+    await deliver(sink, ["b"], 2)
+    await deliver(sink, ["c"], 3)
+    assert await bench.values() == [b'"a"', b'"b"', b'"c"']
+
+
 async def test_an_owner_that_was_fenced_becomes_the_writer_again(bench: Bench) -> None:
     """As after a transaction that took longer than its timeout."""
     sink = bench.sink()

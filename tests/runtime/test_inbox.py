@@ -68,6 +68,30 @@ def _refuse(world: World) -> Any:
     return refuse
 
 
+async def test_a_lost_answer_of_the_store_loses_no_record() -> None:
+    """The records have their numbers; they are read again under them."""
+    world = World(made())
+    await world.start()
+    take = world.store.take_sent
+    lost: list[Any] = []
+
+    async def answer_lost(*args: Any, **options: Any) -> Any:
+        taken = await take(*args, **options)
+        if taken.records and len(lost) < 2:
+            lost.append(taken)
+            raise StoreUnavailable("the answer was lost")
+        return taken
+
+    world.store.take_sent = answer_lost  # type: ignore[method-assign]
+    send(world.store, 1, 2)
+    await world.until(lambda: lost, tick=0.01)
+    send(world.store, 3)
+    await world.until(lambda: numbers_in(world.store) == [1, 2, 3], tick=0.01)
+    send(world.store, 4)
+    await world.until(lambda: numbers_in(world.store) == [1, 2, 3, 4], tick=0.01)
+    assert len(lost) == 2
+
+
 async def test_time_goes_on_without_records() -> None:
     """A window closes when its time is over, and a record that is sent with an old time is late."""
     world = World(made())

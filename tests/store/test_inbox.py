@@ -77,7 +77,7 @@ async def test_records_are_numbered_once_in_their_order(site: Site) -> None:
     assert values_of(await inbox.take(5, limit=2)) == [(5, "a"), (6, "b")]
     assert values_of(await inbox.take(7)) == [(7, "c")]
     assert values_of(await inbox.take(8)) == []
-    read = await site.store.read_sent(inbox.stream, 6, 100)
+    read = await site.store.read_sent(inbox.interval, 6, 100)
     assert [(number, value) for number, value, _ in read] == [(6, b'"b"'), (7, b'"c"')]
 
 
@@ -100,7 +100,7 @@ async def test_only_records_before_the_stored_position_are_deleted(site: Site) -
     assert await site.store.forget_sent(inbox.stream, inbox.interval, 100) == 0
     await inbox.acknowledge(2)
     assert await site.store.forget_sent(inbox.stream, inbox.interval, 100) == 2
-    assert [number for number, _, _ in await site.store.read_sent(inbox.stream, 0, 100)] == [2]
+    assert [number for number, _, _ in await site.store.read_sent(inbox.interval, 0, 100)] == [2]
 
 
 async def test_waiting_records_are_counted_up_to_a_limit(site: Site) -> None:

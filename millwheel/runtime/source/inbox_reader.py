@@ -142,38 +142,30 @@ class InboxReader(FetchingReader):
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep())
         while True:
-            records = await self._numbered() or await self._take()
-            if records:
+            if records := await self._env.patiently(self._numbered_or_taken):
                 self._next = records[-1].number + 1
                 return self._rows(records)
             await self._env.clock.sleep(POLL_SECONDS)
 
-    async def _numbered(self) -> Sequence[SentRecord]:
-        """Records to read again: a former owner has numbered them, or this one before a restart."""
-        if not self._may_be_numbered:
-            return ()
-        env = self._env
-        records = await env.patiently(
-            lambda: env.store.read_sent(self._stream, self._next, TAKEN_RECORDS)
-        )
-        self._may_be_numbered = bool(records)
-        return records
+    async def _numbered_or_taken(self) -> Sequence[SentRecord]:
+        """Records that have their numbers already, or otherwise waiting ones, which are numbered.
 
-    async def _take(self) -> Sequence[SentRecord]:
-        """Number further records."""
+        The first come again after a restart, and after a lost answer of the store.
+        """
         env, interval = self._env, self._interval
-        mark = env.clock.monotonic() - self._marked_at >= MARK_SECONDS
+        if self._may_be_numbered:
+            records = await env.store.read_sent(interval.id, self._next, TAKEN_RECORDS)
+            if records:
+                return records
         self._may_be_numbered = True  # if the answer is lost
-        taken = await env.patiently(
-            lambda: env.store.take_sent(
-                self._stream,
-                interval.id,
-                interval.commits.sequencer,
-                self._next,
-                TAKEN_RECORDS,
-                after=self._after,
-                mark=mark,
-            )
+        taken = await env.store.take_sent(
+            self._stream,
+            interval.id,
+            interval.commits.sequencer,
+            self._next,
+            TAKEN_RECORDS,
+            after=self._after,
+            mark=env.clock.monotonic() - self._marked_at >= MARK_SECONDS,
         )
         self._may_be_numbered = False
         if not taken.owned:  # the next commit is refused, and ends work on the interval
