@@ -15,6 +15,7 @@ pipeline's schema; `Client.statement` gives the call with its parameters.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -25,10 +26,13 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import SendRefused, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
+from millwheel.store.connections import LIVELINESS
 from millwheel.store.statements import READ_COMMITTED
 from millwheel.store.translation import translate
 from millwheel.streams import Stream
@@ -43,7 +47,7 @@ CALL = (
 WAIT_SECONDS = 10.0
 """Longest wait for a connection of the client's own."""
 
-Why = Literal["unknown_stream", "no_id", "another_value", "no_right", "wrong"]
+Why = Literal["unknown_stream", "no_id", "another_value", "no_right", "busy", "wrong"]
 
 REFUSALS: dict[str, Why] = {
     "42704": "unknown_stream",  # undefined_object: send() raises it
@@ -52,12 +56,17 @@ REFUSALS: dict[str, Why] = {
     "22004": "no_id",
     "23505": "another_value",
     "42501": "no_right",
-    "22023": "wrong",
-    "22P02": "wrong",  # not JSON
-    "22P05": "wrong",  # a NUL in a text
-    "22008": "wrong",  # a time that Postgres does not have
+    "55P03": "busy",  # a transaction that is open has sent the id
+    "22": "wrong",  # no JSON, a NUL in a text, a number or a time that Postgres does not have
+    "23": "wrong",
+    "54": "wrong",  # too large
 }
-"""Reasons for which Postgres refuses records, by SQLSTATE."""
+"""Reasons for which Postgres refuses records, by SQLSTATE or its class."""
+
+LOCK_SECONDS = 2
+"""On the client's own connections, longest wait for a transaction that has sent the same id."""
+
+STATEMENT_SECONDS = 30
 
 
 class SendCall(NamedTuple):
@@ -84,6 +93,7 @@ class Client:
         self._store = store
         self._most = connections
         self._pool: AsyncConnectionPool | None = None
+        self._opening = asyncio.Lock()
         self._call = CALL.replace("SEND_ALL", sql.Identifier(pipeline, "send_all").as_string(None))
 
     async def __aenter__(self) -> Self:
@@ -128,6 +138,7 @@ class Client:
         Raises:
             SendRefused: the stream takes no records, or not this one.
             UserCodeError: the value is not of the stream's type, or cannot be stored.
+            UsageError: `at` has no time zone, or `connection` is none.
             StoreUnavailable: the store cannot be reached, or the connection broke. Then the record may have been
                 sent: repeat it with its id.
         """
@@ -156,7 +167,7 @@ class Client:
             For each record whether it is new; the others were sent before.
 
         Raises:
-            SendRefused, UserCodeError, StoreUnavailable: as `send`. No record was sent.
+            SendRefused, UserCodeError, UsageError, StoreUnavailable: as `send`.
         """
         return await self.send_json(
             stream.name,
@@ -247,22 +258,25 @@ class Client:
             raise translate(error) from error
 
     async def _connections(self) -> AsyncConnectionPool:
-        if self._pool is None:
-            pool = AsyncConnectionPool(
-                StoreAddress.parse(self._store).open(),
-                min_size=0,
-                max_size=self._most,
-                open=False,
-                timeout=WAIT_SECONDS,
-                kwargs={
-                    "autocommit": True,
-                    "application_name": f"millwheel client of {self.pipeline}",
-                    "options": READ_COMMITTED,
-                },
-            )
-            await pool.open()
-            self._pool = self._pool or pool
-        return self._pool
+        async with self._opening:
+            if self._pool is None:
+                url = await asyncio.to_thread(StoreAddress.parse(self._store).open)
+                pool = AsyncConnectionPool(
+                    make_conninfo(url, **LIVELINESS, connect_timeout="5"),
+                    min_size=0,
+                    max_size=self._most,
+                    open=False,
+                    timeout=WAIT_SECONDS,
+                    kwargs={
+                        "autocommit": True,
+                        "application_name": f"millwheel client of {self.pipeline}",
+                        "options": f"{READ_COMMITTED} -c lock_timeout={LOCK_SECONDS}s "
+                        f"-c statement_timeout={STATEMENT_SECONDS}s",
+                    },
+                )
+                await pool.open()
+                self._pool = pool
+            return self._pool
 
 
 def _encoded(stream: Stream[V], values: Sequence[V]) -> list[bytes]:
@@ -290,7 +304,7 @@ def _parameters(
     """
     for name, given in (("ids", ids), ("at", at)):
         if given is not None and len(given) != len(records):
-            raise UsageError(f"send_all: {len(records)} values and {len(given)} {name}")
+            raise UsageError(f"there are {len(records)} values and {len(given)} {name}")
     for moment in at or ():
         if moment is not None and moment.tzinfo is None:
             raise UsageError(f"send: at={moment} has no time zone; make it aware")
@@ -306,7 +320,8 @@ def _parameters(
 async def _execute(connection: Any, call: str, parameters: dict[str, Any]) -> Any:
     """Execute the call on a psycopg connection, or on a connection or session of SQLAlchemy."""
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-        return await _settled(connection.execute(call, parameters))
+        cursor = connection.cursor(row_factory=tuple_row)
+        return await _settled(cursor.execute(call, parameters))
     if not type(connection).__module__.startswith("sqlalchemy."):
         raise UsageError(
             "send: connection= takes a psycopg connection, or a connection or session of SQLAlchemy, not "
@@ -340,8 +355,11 @@ def _refuse(error: BaseException, stream: str) -> None:
         SendRefused: Postgres has refused the records.
     """
     cause = getattr(error, "orig", error)  # SQLAlchemy's errors have that of the driver
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    if (why := REFUSALS.get(state or "")) is not None:
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or ""
+    why = REFUSALS.get(state) or REFUSALS.get(state[:2])
+    if not state and isinstance(cause, psycopg.DataError):
+        why = "wrong"  # psycopg cannot send it
+    if why is not None:
         diagnostics = getattr(cause, "diag", None)
         said = [getattr(diagnostics, name, None) for name in ("message_primary", "message_hint")]
         told = ". ".join(text for text in said if text) or str(cause).strip()

@@ -86,7 +86,7 @@ class SendRefused(MillwheelError):
 
     Attributes:
         why: ``"unknown_stream"``, ``"no_id"``, ``"another_value"`` (of an id that was sent before),
-            ``"no_right"``, or ``"wrong"``.
+            ``"no_right"``, ``"busy"`` (an open transaction has sent the id; try again), or ``"wrong"``.
     """
 
     def __init__(self, message: str, why: str) -> None:

@@ -64,6 +64,11 @@ class FetchingReader(ABC):
         """The rows and bytes of the partition that are not fetched yet."""
         return Lag()
 
+    def fail(self, error: BaseException) -> None:
+        """Let the injector raise an error of another task of the reader, once all rows fetched are taken."""
+        self._error = self._error or error
+        self._news.set()
+
     # -- the reader ------------------------------------------------------------------------
 
     @property

@@ -11,6 +11,7 @@ See `millwheel.client` to send from Python, and ``docs/sources.md``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -56,8 +57,10 @@ class Inbox:
         if not isinstance(remember, timedelta) or remember <= timedelta(0):
             raise UsageError(f"Inbox: remember must be a timedelta above zero, not {remember!r}")
         for option, given in (("id", id), ("verify", verify)):
-            if given is not None and not callable(given):
-                raise UsageError(f"Inbox: {option} must be a function, not {given!r}")
+            if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+                raise UsageError(f"Inbox: {option} must be a plain function, not {given!r}")
+        if not isinstance(max_body, int) or max_body < 1:
+            raise UsageError(f"Inbox: max_body must be a number of bytes, not {max_body!r}")
         self.remember = remember
         self.require_id = require_id
         self.id = id

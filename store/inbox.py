@@ -13,7 +13,7 @@ from datetime import timedelta
 from psycopg import sql
 
 from millwheel.store.connections import Subject
-from millwheel.store.port import SentRecord, TakenRecords
+from millwheel.store.port import TAKEN_CHARACTERS, SentRecord, TakenRecords
 
 
 class PostgresInbox(Subject):
@@ -59,6 +59,7 @@ class PostgresInbox(Subject):
                 "limit": limit,
                 "after": after,
                 "mark": mark,
+                "characters": TAKEN_CHARACTERS,
                 "sequence": self._sequence,
             },
         )
@@ -68,7 +69,13 @@ class PostgresInbox(Subject):
 
     async def read_sent(self, interval_id: int, first: int, limit: int) -> list[SentRecord]:
         rows = await self.connections.rows(
-            "read_sent", {"interval_id": interval_id, "first": first, "limit": limit}
+            "read_sent",
+            {
+                "interval_id": interval_id,
+                "first": first,
+                "limit": limit,
+                "characters": TAKEN_CHARACTERS,
+            },
         )
         return [_record(*row) for row in rows]
 

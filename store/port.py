@@ -242,6 +242,10 @@ class StoredProduction:
     """Log of the source that `place` is an offset of; 0 if `place` is a stamp."""
 
 
+TAKEN_CHARACTERS = 8 << 20
+"""Most characters of the records that one call of `take_sent` or `read_sent` gives; the last of them may exceed it."""
+
+
 class SentRecord(NamedTuple):
     """A record that a user sent, with its number in the injector's log."""
 

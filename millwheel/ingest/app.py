@@ -41,7 +41,7 @@ Answering = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MOST_WAITING = 100_000
 """Records of a stream that may wait for the injector."""
 
-STATUS = {"another_value": 422, "no_id": 400, "wrong": 400}
+STATUS = {"another_value": 422, "no_id": 400, "wrong": 400, "no_right": 500}
 """The status of each refusal of the store; of the others it is 503."""
 
 RETRY = {"retry-after": "1"}
@@ -63,7 +63,7 @@ class Ingest:
             with 429.
 
     Raises:
-        UsageError: no stream of the pipeline has an Inbox.
+        UsageError: no stream of the pipeline has an Inbox, or a token is empty.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class Ingest:
         tokens: Collection[str] = (),
         most_waiting: int = MOST_WAITING,
     ) -> None:
+        if isinstance(tokens, str) or not all(tokens):
+            raise UsageError("Ingest: give tokens as a list of texts that are not empty")
         made = pipeline if isinstance(pipeline, Pipeline) else pipeline()
         self.targets = {
             node.writes[0].name: Target(node.writes[0], node.injection.source)
@@ -126,6 +128,8 @@ class Ingest:
             return refused.status, {"error": str(refused), **refused.more}, refused.headers
         except SendRefused as refused:
             status = STATUS.get(refused.why, 503)
+            if status >= 500:
+                log.warning("not_taken", reason=str(refused))
             return status, {"error": str(refused)}, RETRY if status == 503 else {}
         except StoreError as error:
             log.warning("not_taken", reason=str(error))

@@ -112,7 +112,7 @@ class RequestReader:
         if key is not None and not 0 < len(key) <= MOST_ID:
             raise RequestRefused(400, f"Idempotency-Key: give 1 to {MOST_ID} characters")
         body = await _body(headers, receive, target.inbox.max_body)
-        if target.inbox.verify is not None and not target.inbox.verify(headers, body):
+        if target.inbox.verify is not None and target.inbox.verify(headers, body) is not True:
             raise RequestRefused(401, "the signature of the body is missing or wrong")
         if kind == JSON:
             return _one(target, body, key)
@@ -121,9 +121,9 @@ class RequestReader:
     def _target(self, scope: Scope) -> Target:
         path: str = scope["path"]
         root: str = scope.get("root_path", "")
-        if root and path.startswith(root):
+        if root and path.startswith(f"{root}/"):
             path = path[len(root) :]
-        name = path.removeprefix("/streams").strip("/")
+        name = path.removeprefix("/streams/").strip("/")
         target = self._targets.get(name)
         if target is None:
             known = ", ".join(self._targets) or "none"
@@ -173,6 +173,7 @@ async def _body(headers: dict[str, str], receive: Receive, most: int) -> bytes:
 
 def _one(target: Target, body: bytes, key: str | None) -> Sending:
     try:
+        body.decode()  # msgspec does not look at fields that it leaves out
         value = target.stream.codec.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         hint = ". Send several records as NDJSON" if body.lstrip().startswith(b"[") else ""
@@ -191,6 +192,7 @@ def _several(target: Target, body: bytes, key: str | None) -> Sending:
         if not line.strip():
             continue
         try:
+            line.decode()
             value = stream.codec.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RequestRefused(

@@ -6,8 +6,8 @@
     request ──┼──▶ waiting ──▶ one transaction ──▶ answers        while it runs, the next ones wait
     request ──┘
 
-If the store refuses one request of a group, the group is sent again, each request in a transaction of its own. That is
-safe: nothing of the group was committed.
+If the store refuses one request of a group, each is sent again in a transaction of its own. That is safe, because nothing
+of the group was committed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from itertools import islice
 from typing import Any
 
 from millwheel.client import Client
-from millwheel.errors import SendRefused
+from millwheel.errors import StoreUnavailable
 from millwheel.ingest.reading import RequestRefused, Sending
 
 GROUP_RECORDS = 5_000
 """Most records of one transaction, unless one request has more."""
+
+GROUP_BYTES = 8 << 20
+"""Most bytes of one transaction, unless one request has more."""
 
 COUNT_SECONDS = 0.1
 """How long a count of waiting records is used."""
@@ -94,20 +97,21 @@ class GroupSender:
             group = self._take()
             try:
                 await self._send(group)
-            except SendRefused:
-                for each in group:
-                    await self._send_alone(each)
-            except Exception as error:
+            except StoreUnavailable as error:  # some of it may be committed
                 for each in group:
                     _fail(each, error)
+            except Exception:  # nothing is committed: one of them is at fault
+                for each in group:
+                    await self._send_alone(each)
 
     def _take(self) -> list[_Waiting]:
         """The requests of the next transaction: in their order, and no batch twice."""
-        size, batches = 0, set()
+        records, size, batches = 0, 0, set()
         for place, each in enumerate(self._waiting):
-            size += len(each.sending.records)
+            records += len(each.sending.records)
+            size += sum(map(len, each.sending.records))
             name = each.sending.stream, each.sending.batch
-            if place and (size > GROUP_RECORDS or name in batches):
+            if place and (records > GROUP_RECORDS or size > GROUP_BYTES or name in batches):
                 break
             if each.sending.batch is not None:
                 batches.add(name)
@@ -121,7 +125,11 @@ class GroupSender:
         for each in group:
             if each.sending.batch is None:
                 plain[each.sending.stream].append(each)
-        calls = [*plain.values(), *([each] for each in group if each.sending.batch is not None)]
+        batches = [[each] for each in group if each.sending.batch is not None]
+        batches.sort(
+            key=_name
+        )  # two processes that send the same batches wait for each other in one order
+        calls = [*plain.values(), *batches]
         if len(calls) == 1:
             answers = [await self._call(calls[0], None)]
         else:
@@ -150,6 +158,11 @@ class GroupSender:
             await self._send([waiting])
         except Exception as error:
             _fail(waiting, error)
+
+
+def _name(batch: list[_Waiting]) -> tuple[str, str]:
+    sending = batch[0].sending
+    return sending.stream, sending.batch or ""
 
 
 def _fail(waiting: _Waiting, error: BaseException) -> None:

@@ -33,7 +33,7 @@ from aiokafka.protocol.types import (
 from millwheel.errors import InputError
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import Bounds, KafkaRecord, OffsetGone, Position, Topic
-from millwheel.kafka.writing import AioWriter
+from millwheel.kafka.writing import OF_RIGHTS, AioWriter, no_right
 
 T = TypeVar("T")
 
@@ -69,6 +69,7 @@ class AioClient:
         self._cluster = cluster
         self._client: AIOKafkaClient | None = None
         self._admin: AIOKafkaAdminClient | None = None
+        self._admin_lock = asyncio.Lock()
         self._patience = PATIENCE_SECONDS
 
     def wait_for_ever(self) -> None:
@@ -205,6 +206,9 @@ class AioClient:
             writer = AioWriter(self._cluster, id)
             try:
                 await writer.start()
+            except OF_RIGHTS as error:
+                await writer.close()
+                raise no_right(f"transactional id {id!r}", error) from error
             except BaseException:
                 await writer.close()
                 raise
@@ -219,22 +223,30 @@ class AioClient:
             InputError: the cluster refuses it, or no broker answers.
         """
 
+        place = TopicPartition(topic, 0)
+
         async def once() -> Position | None:
-            if self._admin is None:
-                admin = AIOKafkaAdminClient(**self._cluster.options())
-                await admin.start()
-                self._admin = admin
-            place = TopicPartition(topic, 0)
+            admin: Any = await self._administration()
             try:
-                found = await self._admin.list_consumer_group_offsets(id, partitions=[place])
-            except BaseException:
-                admin, self._admin = self._admin, None
-                await admin.close()
+                found = await admin.list_consumer_group_offsets(id, partitions=[place])
+            except kafka_errors.KafkaError:
+                if self._admin is admin:
+                    self._admin = None
+                await admin.close()  # it may know only nodes that are gone
                 raise
             offset, note = found[place]
             return None if offset < 0 else Position(offset, note or "")
 
         return await self._patiently(once)
+
+    async def _administration(self) -> AIOKafkaAdminClient:
+        """The connection that positions are read by; several scopes of a sink share it."""
+        async with self._admin_lock:
+            if self._admin is None:
+                admin = AIOKafkaAdminClient(**self._cluster.options())
+                await admin.start()
+                self._admin = admin
+            return self._admin
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call while no broker answers, or they cannot answer yet.

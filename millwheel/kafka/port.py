@@ -80,7 +80,8 @@ class Position(NamedTuple):
 
 
 class Refused(Exception):
-    """The brokers refuse some messages; nothing of the transaction is written.
+    """The brokers refuse some messages, or a batch with them; nothing of the transaction is written. The writer cannot
+    be used any more.
 
     Attributes:
         reasons: the reason for each message, by its place.
@@ -99,10 +100,18 @@ class Writer(Protocol):
     """Writes transactions under a transactional id, which no other writer has any more."""
 
     async def write(
-        self, topic: str, messages: Sequence[Message], position: Position | None
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        position: Position | None,
+        *,
+        singly: bool = False,
     ) -> None:
         """Write messages and the writer's position, all or nothing. Without a position there is no transaction:
         each message is written at least once.
+
+        Args:
+            singly: a batch for each message, so that only those are refused that are at fault.
 
         Raises:
             Refused: see there.

@@ -16,8 +16,9 @@ when its position is read back.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -46,6 +47,12 @@ RETRY_SECONDS = 0.5
 READ_BACK_SECONDS = 0.005
 """First pause before the position is read again; each further one is doubled, up to `RETRY_SECONDS`."""
 
+SETTLE_SECONDS = 0.25
+"""Wait before the position of a bundle that may be written is read a second time."""
+
+IDLE_SECONDS = 600.0
+"""A writer that was not used for so long is closed."""
+
 STUCK_SECONDS = 60.0
 """A position that has not followed its commit for so long is a hung transaction."""
 
@@ -61,6 +68,8 @@ class _ScopeWriter:
     writer: Writer
     number: int
     """The number of the last bundle that is written."""
+    used_at: float
+    """When that was, by the monotonic clock."""
 
 
 class KafkaSink:
@@ -167,12 +176,24 @@ class KafkaSink:
         """
         bundle = ctx.bundle_id
         id_ = await self._id(ctx) if self._exactly_once else None
+        self._close_idle()
+        singly = False
         while True:
             try:
                 if await self._has(bundle, id_):
                     return
                 messages = await self._messages(records, bundle)
-                await self._write(id_, messages, bundle)
+                await self._write(id_, messages, bundle, singly=singly)
+            except Refused as refused:
+                self._drop(bundle.scope)
+                if singly:
+                    places = _places(records, bundle)
+                    reasons = {places[n]: why for n, why in refused.reasons.items()}
+                    raise RecordsRefused(reasons) from refused
+                singly = True  # to find the messages that are at fault
+                bundle = replace(
+                    bundle, is_repeat=True
+                )  # another worker may have written it meanwhile
             except Interrupted as error:
                 self._drop(bundle.scope)
                 bundle = replace(bundle, is_repeat=True)  # it may be written
@@ -204,10 +225,17 @@ class KafkaSink:
         if known is not None and not bundle.is_repeat and known.number == bundle.previous:
             return False  # it has written the bundle before, and fails if another writer has begun since
         self._drop(scope)
-        self._writers[scope] = _ScopeWriter(await client.writer(id_), bundle.previous)
+        self._writers[scope] = _ScopeWriter(
+            await client.writer(id_), bundle.previous, time.monotonic()
+        )
         if id_ is None:
             return False
         position = await client.position(id_, self.topic)
+        if bundle.is_repeat and (position is None or position.number < bundle.number):
+            await asyncio.sleep(
+                SETTLE_SECONDS
+            )  # older brokers show the position a moment after the commit
+            position = await client.position(id_, self.topic)
         found = is_written(
             f"Kafka topic {self.topic!r}, group {id_!r}",
             bundle,
@@ -217,27 +245,20 @@ class KafkaSink:
             on_lost_commits=self._on_lost_commits,
         )
         if found and position is not None and not bundle.refused and position.note:
-            reasons = msgspec.json.decode(position.note, type=dict[int, str])
             raise RecordsRefused(
-                reasons
-            )  # as before the restart, so that they are kept as dead letters
+                dict.fromkeys(_noted(position.note), "refused before a restart of the worker")
+            )
         return found
 
-    async def _write(self, id_: str | None, messages: list[Message], bundle: BundleId) -> None:
-        note = msgspec.json.encode(_shortened(bundle.refused)).decode() if bundle.refused else ""
-        position = None if id_ is None else Position(bundle.number, note)
-        try:
-            await self._writers[bundle.scope].writer.write(self.topic, messages, position)
-        except Refused as refused:
-            places = [
-                n for n in range(len(messages) + len(bundle.refused)) if n not in bundle.refused
-            ]
-            raise RecordsRefused(
-                {places[n]: why for n, why in refused.reasons.items()}
-            ) from refused
+    async def _write(
+        self, id_: str | None, messages: list[Message], bundle: BundleId, *, singly: bool
+    ) -> None:
+        scope = self._writers[bundle.scope]
+        position = None if id_ is None else Position(bundle.number, _note(bundle.refused))
+        await scope.writer.write(self.topic, messages, position, singly=singly)
         if id_ is not None:
             await self._read_back(id_, bundle.number)
-        self._writers[bundle.scope].number = bundle.number
+        scope.number, scope.used_at = bundle.number, time.monotonic()
 
     async def _read_back(self, id_: str, number: int) -> None:
         """Wait until the position is that of the bundle.
@@ -261,6 +282,12 @@ class KafkaSink:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS)
 
+    def _close_idle(self) -> None:
+        """Close writers of scopes that had nothing to write for long, or that other workers own now."""
+        for scope, known in list(self._writers.items()):
+            if time.monotonic() - known.used_at > IDLE_SECONDS:
+                self._drop(scope)
+
     def _drop(self, scope: int) -> None:
         """Close the writer of a scope, without waiting: it may be cut off."""
         dropped = self._writers.pop(scope, None)
@@ -282,8 +309,7 @@ class KafkaSink:
             RecordsRefused: some records cannot be encoded.
         """
         partitions = await self._partition_count()
-        refused = bundle.refused
-        places = [n for n in range(len(records) + len(refused)) if n not in refused]
+        places = _places(records, bundle)
         found: list[Message] = []
         failed: dict[int, str] = {}
         for place, record in zip(places, records, strict=True):
@@ -304,7 +330,12 @@ class KafkaSink:
             raise TypeError(
                 f"encode=, {place_of(self._encode)}, returned {type(encoded).__name__}, not bytes"
             )
-        headers = () if self._headers is None else self._headers(value)
+        headers = () if self._headers is None else tuple(self._headers(value))
+        for name, content in headers:
+            if not isinstance(name, str) or not isinstance(content, bytes | None):
+                raise TypeError(
+                    f"headers= gives pairs of a str and bytes or None, not ({name!r:.50}, {content!r:.50})"
+                )
         return Message(partition, key, encoded, max(0, record.micros // 1000), headers)
 
     async def _partition_count(self) -> int:
@@ -345,7 +376,19 @@ def _text(key: Any) -> str:
     return "" if found is None else found.decode("utf-8", "backslashreplace")
 
 
-def _shortened(refused: Any) -> dict[int, str]:
-    """Reasons that fit into the note of a position (4,096 bytes)."""
-    room = max(20, 3_000 // len(refused) - 20)
-    return {place: why[:room] for place, why in refused.items()}
+def _places(records: Sequence[Record[Any]], bundle: BundleId) -> list[int]:
+    """The places in the bundle of the records that are left of it."""
+    refused = bundle.refused
+    return [n for n in range(len(records) + len(refused)) if n not in refused]
+
+
+def _note(refused: Iterable[int]) -> str:
+    """The places of refused records for the note of a position: a bit for each, which fits for any bundle."""
+    bits = sum(1 << place for place in refused)
+    return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
+
+
+def _noted(note: str) -> list[int]:
+    """The places in a note."""
+    bits = int.from_bytes(base64.b64decode(note), "little")
+    return [place for place in range(bits.bit_length()) if bits >> place & 1]

@@ -35,7 +35,10 @@ OF_MESSAGES = (
     kafka_errors.InvalidTimestampError,
     kafka_errors.CorruptRecordException,
 )
-"""Errors for which messages are at fault. 87 is INVALID_RECORD, which aiokafka does not name."""
+"""Errors for which messages are at fault."""
+
+INVALID_RECORD = 87
+"""The code of an error that aiokafka does not name."""
 
 OF_RIGHTS = (
     kafka_errors.TopicAuthorizationFailedError,
@@ -47,7 +50,7 @@ OF_RIGHTS = (
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the brokers refuse a message, rather than cannot take it now."""
-    return isinstance(error, OF_MESSAGES) or getattr(error, "errno", None) == 87
+    return isinstance(error, OF_MESSAGES) or getattr(error, "errno", None) == INVALID_RECORD
 
 
 class AioWriter:
@@ -58,33 +61,28 @@ class AioWriter:
     """
 
     def __init__(self, cluster: KafkaCluster, id: str | None) -> None:
-        self._cluster = cluster
         self._id = id
-        self._producer = self._made()
-
-    def _made(self) -> AIOKafkaProducer:
-        return AIOKafkaProducer(
-            **self._cluster.options(),
+        self._producer = AIOKafkaProducer(
+            **cluster.options(),
             enable_idempotence=True,
-            transactional_id=self._id,
+            transactional_id=id,
             transaction_timeout_ms=int(TRANSACTION_SECONDS * 1000),
             request_timeout_ms=int(TRANSACTION_SECONDS * 1000),
             max_batch_size=BATCH_BYTES,
             max_request_size=1 << 30,  # the brokers know the limit, which topics may change
         )
 
-    async def _begin_again(self) -> None:
-        """Take a new producer: one whose batch was refused has lost count of its batches."""
-        await self.close()
-        self._producer = self._made()
-        await self._producer.start()
-
     async def start(self) -> None:
         """Connect; become the only writer of the id."""
         await self._producer.start()
 
     async def write(
-        self, topic: str, messages: Sequence[Message], position: Position | None
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        position: Position | None,
+        *,
+        singly: bool = False,
     ) -> None:
         """Write messages and the position, all or nothing.
 
@@ -93,41 +91,34 @@ class AioWriter:
             Interrupted: it is not known what is written.
             OutputError: the cluster does not let this user write.
         """
-        if position is None:
-            await self._write_plainly(topic, messages)
-            return
         parts = _by_partition(messages)
-        place = {TopicPartition(topic, 0): OffsetAndMetadata(position.number, position.note)}
-        refused: dict[int, str] = {}
         try:
-            for one_by_one in (False, True):
+            if position is not None:
                 await self._producer.begin_transaction()
-                refused = await self._send(topic, parts, one_by_one=one_by_one)
-                if not refused:
-                    await self._producer.send_offsets_to_transaction(place, self._id)
-                    await self._producer.commit_transaction()
-                    return
+            refused = await self._send(topic, parts, singly=singly)
+            if refused and position is not None:
                 await self._producer.abort_transaction()
-                await self._begin_again()
+            elif position is not None:
+                place = OffsetAndMetadata(position.number, position.note)
+                await self._producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, 0): place}, self._id
+                )
+                await self._producer.commit_transaction()
         except OF_RIGHTS as error:
-            raise _no_right(topic, error) from error
+            raise no_right(f"topic {topic!r}", error) from error
         except (kafka_errors.KafkaError, AssertionError, TimeoutError) as error:
             raise Interrupted(repr(error)) from error
-        raise Refused(refused)
-
-    async def _write_plainly(self, topic: str, messages: Sequence[Message]) -> None:
-        refused = await self._send(topic, _by_partition(messages), one_by_one=False)
         if refused:
             raise Refused(refused)
 
     async def _send(
-        self, topic: str, parts: list[list[tuple[int, Message]]], *, one_by_one: bool
+        self, topic: str, parts: list[list[tuple[int, Message]]], *, singly: bool
     ) -> dict[int, str]:
         """Send messages and wait for all of them.
 
         Args:
             parts: messages with their places, those of a partition in order.
-            one_by_one: a batch for each message, to find those that are refused.
+            singly: a batch for each message, to find those that are refused.
 
         Returns:
             The reason for each refused message, or for each message of a refused batch.
@@ -140,7 +131,7 @@ class AioWriter:
             places: list[int] = []
             batch = self._producer.create_batch()
             for place, message in part:
-                if (one_by_one and places) or not _append(batch, message):
+                if (singly and places) or not _append(batch, message):
                     sent.append((places, await self._send_batch(topic, part, places, batch)))
                     places, batch = [], self._producer.create_batch()
                     _append(batch, message)
@@ -159,7 +150,7 @@ class AioWriter:
             return refused
         for error in others:
             if isinstance(error, OF_RIGHTS):
-                raise _no_right(topic, error) from error
+                raise no_right(f"topic {topic!r}", error) from error
             raise Interrupted(repr(error)) from error
         return {}
 
@@ -172,7 +163,11 @@ class AioWriter:
 
     async def close(self) -> None:
         """Close the connections; an open transaction is aborted."""
-        with suppress(kafka_errors.KafkaError, AssertionError, asyncio.TimeoutError):
+        problems = (kafka_errors.KafkaError, AssertionError, asyncio.TimeoutError)
+        if self._id is not None:
+            with suppress(*problems):  # it is in no transaction, or was fenced
+                await asyncio.wait_for(self._producer.abort_transaction(), TRANSACTION_SECONDS)
+        with suppress(*problems):
             await asyncio.wait_for(self._producer.stop(), TRANSACTION_SECONDS)
 
 
@@ -193,8 +188,13 @@ def _by_partition(messages: Sequence[Message]) -> list[list[tuple[int, Message]]
     return list(parts.values())
 
 
-def _no_right(topic: str, error: BaseException) -> OutputError:
+def no_right(what: str, error: BaseException) -> OutputError:
+    """The error of a user who may not write.
+
+    Args:
+        what: the topic or the id that cannot be used.
+    """
     return OutputError(
-        f"Kafka topic {topic!r} cannot be written: {error!r}. Give the user the rights to write the topic, to write and "
+        f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to write the topic, to write and "
         "describe its transactional ids, and to read its groups (docs/sinks.md), and start again"
     )

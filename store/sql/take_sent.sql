@@ -17,10 +17,16 @@ WITH fence AS MATERIALIZED (
     FOR SHARE OF k
 ), removed AS (
     DELETE FROM {sent_record} WHERE ctid = ANY (ARRAY(
-        SELECT s.ctid FROM {sent_record} AS s
-        WHERE s.stream = %(stream)s AND s.seq > %(after)s AND EXISTS (SELECT FROM fence)
-        ORDER BY s.seq
-        LIMIT %(limit)s
+        SELECT w.place FROM (
+            SELECT s.ctid AS place, sum(length(s.value)) OVER (ORDER BY s.seq) - length(s.value) AS before
+            FROM (
+                SELECT s.ctid, s.seq, s.value FROM {sent_record} AS s
+                WHERE s.stream = %(stream)s AND s.seq > %(after)s AND EXISTS (SELECT FROM fence)
+                ORDER BY s.seq
+                LIMIT %(limit)s
+            ) AS s
+        ) AS w
+        WHERE w.before < %(characters)s
     ))
     RETURNING seq, value, ts
 ), taken AS (

@@ -112,6 +112,19 @@ async def test_refusals_say_why(postgres: PostgresSite, client: Client, own: boo
         assert caught.value.why == "unknown_stream"
 
 
+async def test_an_id_that_an_open_transaction_has_sent(
+    postgres: PostgresSite, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client does not wait for it for ever."""
+    monkeypatch.setattr("millwheel.client.LOCK_SECONDS", 1)
+    with psycopg.connect(postgres.schema.url, row_factory=psycopg.rows.dict_row) as connection:
+        assert await client.send(WORDS, "a", id="1", connection=connection)
+        with pytest.raises(SendRefused) as caught:
+            await client.send(WORDS, "a", id="1")
+        assert caught.value.why == "busy"
+    assert not await client.send(WORDS, "a", id="1")
+
+
 async def test_mistakes(postgres: PostgresSite, client: Client) -> None:
     with pytest.raises(UserCodeError, match="str"):
         await client.send(WORDS, cast(str, 5))

@@ -14,10 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psycopg
 import pytest
 
@@ -141,6 +143,7 @@ async def test_an_id_that_is_missing(serve: Serve) -> None:
         ("POST", "/streams/words", {"json": "a\0b"}, 400),
         ("POST", "/streams/words", {"content": b'"a'}, 400),
         ("POST", "/streams/words", {"content": b'"\xff"'}, 400),
+        ("POST", "/streamswords", {"json": "a"}, 404),
         ("POST", "/streams/words", {"data": {"a": "b"}}, 415),
         ("POST", "/streams/words", {"json": "a", "headers": {"content-encoding": "gzip"}}, 415),
         ("POST", "/streams/words", {"json": "a", "headers": {KEY: ""}}, 400),
@@ -249,6 +252,39 @@ async def test_requests_share_a_commit_and_not_their_faults(
     )
 
 
+class Part(msgspec.Struct):
+    """A value that leaves out what it does not know."""
+
+    number: int
+
+
+async def test_a_poisoned_request_fails_alone(postgres: PostgresSite) -> None:
+    """What msgspec passes over, and Postgres does not: a number without end, a text that is no UTF-8."""
+    owner = await Owner.take(postgres.store)
+    await postgres.store.open_inbox(
+        "words", owner.injector.id, requires_id=False, remember=timedelta(days=1)
+    )
+    pipeline = Pipeline(postgres.schema.name)
+    pipeline.inject(Stream("words", Part), Inbox())
+    app = Ingest(pipeline, postgres.schema.url)
+    async with Client(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
+
+        async def post(body: bytes) -> int:
+            headers = {"content-type": "application/json"}
+            found = await client.post("/streams/words", content=body, headers=headers)
+            return int(found.status_code)
+
+        poison = [
+            b'{"number":1,"x":1e200000}',
+            b'{"number":1,"x":"\xff"}',
+            b'{"number":1,"x":"\\u0000"}',
+        ]
+        good = [b'{"number":%d}' % number for number in range(5)]
+        found = await asyncio.gather(*map(post, [*poison, *good]))
+    assert found == [400] * 3 + [200] * 5
+    await app.close()
+
+
 async def test_a_pipeline_that_has_not_started(postgres: PostgresSite) -> None:
     app = Ingest(made(postgres.schema.name), postgres.schema.url)
     async with Client(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
@@ -282,6 +318,18 @@ async def test_mounted_in_another_app(postgres: PostgresSite, serve: Serve) -> N
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="takes no records over HTTP"):
         Ingest(Pipeline("empty"))
+    with pytest.raises(UsageError, match="tokens as a list"):
+        Ingest(made("shop"), tokens="secret")
+    with pytest.raises(UsageError, match="tokens as a list"):
+        Ingest(made("shop"), tokens=[""])
+
+    async def verify(headers: Any, body: bytes) -> bool:
+        return False
+
+    with pytest.raises(UsageError, match="verify must be a plain function"):
+        Inbox(verify=verify)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="max_body must be"):
+        Inbox(max_body=0)
     with pytest.raises(UsageError, match="needs --ingest"):
         IngestOptions.parse(None, tmp_path)
     with pytest.raises(UsageError, match="cannot be read"):

@@ -55,7 +55,9 @@ class Bench:
             consumer.assign(places)
             await consumer.seek_to_beginning(*places)
             found: list[Any] = []
-            while some := await consumer.getmany(*places, timeout_ms=700):
+            ends = await consumer.end_offsets(places)
+            while [one for one in places if await consumer.position(one) < ends[one]]:
+                some = await consumer.getmany(*places, timeout_ms=700)
                 found += itertools.chain.from_iterable(some.values())
             return sorted(found, key=lambda one: (one.partition, one.offset))
         finally:
@@ -157,7 +159,7 @@ async def test_a_transaction_that_a_dead_worker_left_open_ends(bench: Bench) -> 
     id_ = f"millwheel.shop.0123456789ab.{bench.topic}.17"
     dead = await bench.client.writer(id_)
     await dead._producer.begin_transaction()
-    await dead._send(bench.topic, [[(0, Message(0, None, b"lost", 0))]], one_by_one=False)
+    await dead._send(bench.topic, [[(0, Message(0, None, b"lost", 0))]], singly=False)
     successor = bench.sink()
     await deliver(successor, ["b"], 2, repeat=True)
     assert await bench.values() == [b'"a"', b'"b"']
@@ -191,8 +193,8 @@ async def test_a_commit_whose_answer_is_lost_is_found_by_its_position(bench: Ben
     writer: Any = sink._writers[17].writer
     write = writer.write
 
-    async def answer_lost(*args: Any) -> None:
-        await write(*args)
+    async def answer_lost(*args: Any, **options: Any) -> None:
+        await write(*args, **options)
         raise Interrupted("the answer was lost")
 
     writer.write = answer_lost
@@ -246,6 +248,44 @@ async def test_a_record_that_cannot_be_encoded_is_named(bench: Bench) -> None:
     other = bench.sink(encode=encode)
     await deliver(other, ["c"], 3)
     assert await bench.values() == [b"a", b"b", b"c"]
+
+
+async def test_a_whole_bundle_is_refused(bench: Bench) -> None:
+    """Its places fit into the note of the position, however many they are."""
+
+    def encode(value: str) -> bytes:
+        raise ValueError("\u0436" * 100)
+
+    sink, values = bench.sink(encode=encode), ["x"] * 10_000
+    with pytest.raises(RecordsRefused) as caught:
+        await deliver(sink, values, 1)
+    await deliver(sink, [], 1, refused=caught.value.reasons)
+    with pytest.raises(RecordsRefused) as again:
+        await deliver(bench.sink(encode=encode), values, 1, repeat=True)
+    assert again.value.reasons.keys() == caught.value.reasons.keys()
+
+
+async def test_wrong_headers_are_the_records_fault(bench: Bench) -> None:
+    sink = bench.sink(headers=lambda value: [("h", value)])
+    with pytest.raises(RecordsRefused, match="headers= gives pairs"):
+        await deliver(sink, ["a"], 1)
+
+
+async def test_a_worker_that_was_replaced_while_it_looked_for_the_culprit(bench: Bench) -> None:
+    """It does not write singly what its successor has written."""
+    sink, successor, large = bench.sink(), bench.sink(), "x" * (2 << 20)
+    has, calls = sink._has, []
+
+    async def replaced(*args: Any) -> bool:
+        calls.append(args)
+        if len(calls) == 2:
+            await deliver(successor, ["a", "b"], 1, repeat=True, refused={1: "large"})
+        return await has(*args)
+
+    sink._has = replaced  # type: ignore[assignment, method-assign]
+    with pytest.raises(RecordsRefused):
+        await deliver(sink, ["a", large, "b"], 1)
+    assert await bench.values() == [b'"a"', b'"b"']
 
 
 async def test_a_topic_that_is_not_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +363,12 @@ class Hanging:
         return self
 
     async def write(
-        self, topic: str, messages: Sequence[Message], position: Position | None
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        position: Position | None,
+        *,
+        singly: bool = False,
     ) -> None:
         if self.follows and position is not None:
             self.number = position.number
@@ -372,9 +417,11 @@ async def test_nothing_is_written_with_a_refused_message(bench: Bench) -> None:
         Message(0, None, b"b", 0),
     ]
     with pytest.raises(Refused) as caught:
-        await writer.write(bench.topic, messages, Position(1))
+        await writer.write(bench.topic, messages, Position(1), singly=True)
     assert list(caught.value.reasons) == [1]
     assert await bench.client.position("w", bench.topic) is None
+    await writer.close()
+    writer = await bench.client.writer("w")
     await writer.write(bench.topic, messages[:1], Position(1))
     assert await bench.values() == [b"a"]
     await writer.close()

@@ -20,6 +20,7 @@ PUBLIC_TO = {
     # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does
     "examples": {
         *PUBLIC,
+        "millwheel.kafka",
         "millwheel.sources",
         "millwheel.spark",
         "millwheel.testing",

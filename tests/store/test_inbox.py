@@ -277,6 +277,18 @@ async def test_a_batch_is_all_or_nothing(postgres: PostgresSite) -> None:
     assert taken.records[0].ts == int(moment.timestamp()) * 1_000_000
 
 
+async def test_large_records_come_a_few_at_a_time(postgres: PostgresSite) -> None:
+    inbox = await opened(postgres)
+    for letter in "abc":
+        await inbox.send(letter * (5 << 20))
+    assert [number for number, _ in values_of(await inbox.take(0))] == [0, 1]
+    assert [number for number, _ in values_of(await inbox.take(2))] == [2]
+    read = await postgres.store.read_sent(inbox.interval, 0, 100)
+    assert [number for number, _, _ in read] == [0, 1]
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="8 MiB"):
+        await inbox.send("x" * (9 << 20))
+
+
 async def test_a_role_needs_no_more_than_the_function(postgres: PostgresSite) -> None:
     await opened(postgres)
     schema = postgres.schema

@@ -65,6 +65,11 @@ async def run_batch(env: Environment, interval: Interval, batches: Batches) -> E
             raise
         except RecordsRefused as error:
             new = {place: why for place, why in error.reasons.items() if place not in refused}
+            if not new.keys() <= set(range(len(batches.members))):
+                raise UserCodeError(
+                    f"{node.label!r} refused places {sorted(new)} of a bundle of {len(batches.members)} records; "
+                    "a place counts all records of the bundle from 0, refused ones too"
+                ) from error
             if not new or node.on_error == "fail":
                 return _give_up(interval, batches, error, attempt, now)
             refused.update(new)

@@ -28,7 +28,7 @@ from millwheel.inbox import Inbox, InboxPartition
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.sources import Lag, Row, Rows
-from millwheel.store.port import SentRecord, TakenRecords
+from millwheel.store.port import TAKEN_CHARACTERS, SentRecord, TakenRecords
 
 POLL_SECONDS = 0.05
 """Time between two looks for records while there are none."""
@@ -177,7 +177,9 @@ class InboxReader(FetchingReader):
     def _advance(self, taken: TakenRecords) -> None:
         """Find out which time no further record can be before."""
         marks = self._marks
-        if len(taken.records) < TAKEN_RECORDS:  # otherwise older ones may wait
+        if (
+            not taken.records
+        ):  # otherwise older ones may wait: there are limits to what is taken at once
             while marks and marks[0].newest <= taken.oldest:
                 self._sure, _, self._after = marks.popleft()
                 self._news.set()
@@ -228,11 +230,22 @@ class InboxReader(FetchingReader):
     async def _keep(self) -> None:
         """Delete acknowledged records and old ids, and count the waiting ones."""
         env, store, stream = self._env, self._env.store, self._stream
-        while True:
-            await env.clock.sleep(FORGET_SECONDS)
-            forgotten = FORGOTTEN_ROWS
-            while forgotten == FORGOTTEN_ROWS:
-                forgotten = await env.patiently(
-                    lambda: store.forget_sent(stream, self._interval.id, FORGOTTEN_ROWS)
+        try:
+            while True:
+                await env.clock.sleep(FORGET_SECONDS)
+                forgotten = FORGOTTEN_ROWS
+                while forgotten == FORGOTTEN_ROWS:
+                    forgotten = await env.patiently(
+                        lambda: store.forget_sent(stream, self._interval.id, FORGOTTEN_ROWS)
+                    )
+                self._waiting = await env.patiently(
+                    lambda: store.count_sent(stream, COUNTED_RECORDS)
                 )
-            self._waiting = await env.patiently(lambda: store.count_sent(stream, COUNTED_RECORDS))
+        except Exception as error:
+            self.fail(error)
+
+
+def _is_full(records: Sequence[SentRecord]) -> bool:
+    """Whether the limits may have left records that wait."""
+    size = sum(len(record.value) for record in records)
+    return len(records) == TAKEN_RECORDS or size >= TAKEN_CHARACTERS

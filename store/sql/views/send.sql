@@ -30,6 +30,12 @@ BEGIN
         RAISE EXCEPTION 'record % is NULL', array_position(records, NULL)
             USING ERRCODE = 'null_value_not_allowed', HINT = 'The JSON value null is ''null''.';
     END IF;
+    IF EXISTS (SELECT FROM unnest(records) AS r WHERE octet_length(r::text) > 8388608) THEN
+        RAISE EXCEPTION 'a record has more than 8 MiB' USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    IF batch IS NOT NULL AND cardinality(records) = 0 THEN
+        RETURN ARRAY[]::boolean[];
+    END IF;
     IF cardinality(ids) <> cardinality(records) OR cardinality(at) <> cardinality(records) THEN
         RAISE EXCEPTION 'there are % records, % ids and % times',
             cardinality(records), cardinality(ids), cardinality(at)

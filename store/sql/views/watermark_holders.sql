@@ -4,18 +4,23 @@ CREATE VIEW {watermark_holders} AS
 WITH RECURSIVE low AS (
     SELECT computation, kind, min(low_watermark) AS low_watermark
     FROM {latest_commits} GROUP BY computation, kind
-), open_transaction AS ( -- the oldest one that may still send records: an inbox waits for it
+), open_transaction AS ( -- the oldest one of the server: an inbox waits for it, as it may send records
     SELECT what, since FROM (
         SELECT
             backend_xid AS xid, xact_start AS since,
             format('process %s, user %s, %s: %s', pid, usename, state, left(query, 200)) AS what
-        FROM pg_stat_activity
-        WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+        FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
         UNION ALL
         SELECT transaction, prepared, format('prepared transaction %s', gid) FROM pg_prepared_xacts
-        WHERE database = current_database()
+        UNION ALL -- sessions of other roles, of which this one may not see more
+        SELECT
+            l.transactionid, NULL,
+            format('process %s (grant pg_read_all_stats to see its user and its query)', l.pid)
+        FROM pg_locks AS l
+        JOIN pg_stat_activity AS a ON a.pid = l.pid AND a.backend_xid IS NULL
+        WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
     ) AS t
-    WHERE since < clock_timestamp() - interval '1 second'
+    WHERE since IS NULL OR since < clock_timestamp() - interval '1 second'
     ORDER BY age(xid) DESC
     LIMIT 1
 ), candidates AS (
