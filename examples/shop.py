@@ -4,7 +4,7 @@ An order that is paid with more than it costs is an alert. Orders and payments m
 
     python -m examples.kafka_broker start .kafka          # a Kafka on this machine; prints its address
     export KAFKA=127.0.0.1:9092                           # that address
-    python -m examples.shop topics                        # makes the topics `orders` and `alerts`
+    python -m examples.shop topics                        # makes the topics
     millwheel worker examples.shop:pipeline --ingest 127.0.0.1:8080 --store .millwheel
     python -m examples.shop sell --orders 1000            # in another terminal
     millwheel sql 'SELECT * FROM shop.alerts' --store .millwheel
@@ -28,7 +28,7 @@ import msgspec
 from millwheel import Computation, Context, Inbox, Pipeline, Record, Stream, Table
 from millwheel.kafka import Kafka, KafkaCluster, KafkaSink
 
-ORDERS_TOPIC, ALERTS_TOPIC = "orders", "alerts"
+ORDERS_TOPIC, ALERTS_TOPIC = "shop-orders", "shop-alerts"
 PARTITIONS = 3
 
 

@@ -54,7 +54,7 @@ async def _sell(brokers: str, port: int, workers: Workers) -> set[int]:
     (worker,) = workers.running
     await asyncio.to_thread(workers.kill, worker)
     workers.start()
-    return await selling
+    return await asyncio.wait_for(selling, 120)
 
 
 async def _alerts(brokers: str, expected: int) -> list[int]:
