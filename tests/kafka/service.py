@@ -1,8 +1,8 @@
-"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kills 100] [--zombies 20]``.
+"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kills 100] [--zombies 20] …``.
 
 Two ``millwheel worker`` processes read a topic, and write totals into a table and into another topic. This process
 writes single records, committed and aborted transactions to the topic, adds partitions, kills and freezes workers, and
-kills the broker. In the end the table must equal the sums of the committed records, and a reader of committed records
+kills and freezes the broker. In the end the table must equal the sums of the committed records, and a reader of committed records
 must find each total of each customer once, in order.
 """
 
@@ -40,6 +40,8 @@ PLACEMENT = (
 )
 """What became of the key intervals, to be shown with differences."""
 OUTPUT_PARTITIONS = 3
+WAIT_SECONDS = 90.0
+"""Longest wait for totals in the topic: longer than a sink waits for a hung transaction."""
 PARTITIONS = 2
 MOST_PARTITIONS = 5
 CUSTOMERS = 200
@@ -160,7 +162,7 @@ class Output:
                     waited = time.monotonic()
                     written = time.strftime("%H:%M:%S", time.gmtime(record.timestamp / 1000))
                     self._see(msgspec.json.decode(record.value, type=Total), written)
-            if time.monotonic() - waited > 30:
+            if time.monotonic() - waited > WAIT_SECONDS:
                 break
         await consumer.stop()
 
@@ -172,7 +174,7 @@ class Output:
 
 
 async def run(
-    broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, brokers: int, seed: int,
+    broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, brokers: int, frozen: int, seed: int,
     say: Callable[[str], None]
 ) -> list[str]:  # fmt: skip
     """Run the service with its faults; returns the differences."""
@@ -193,7 +195,9 @@ async def run(
                 await asyncio.sleep(choice.uniform(0, 0.05))
 
         writing = asyncio.create_task(write())
-        faults = ["kill"] * kills + ["zombie"] * zombies + ["broker"] * brokers
+        faults = (
+            ["kill"] * kills + ["zombie"] * zombies + ["broker"] * brokers + ["frozen"] * frozen
+        )
         choice.shuffle(faults)
         for number, fault in enumerate(faults, 1):
             await asyncio.sleep(choice.uniform(0.5, 3.0))
@@ -204,6 +208,11 @@ async def run(
                     await asyncio.to_thread(broker.signal, signal.SIGKILL)
                     await asyncio.sleep(choice.uniform(0, 5))
                     await asyncio.to_thread(broker.start)
+            elif fault == "frozen":
+                async with writer.turn:
+                    await asyncio.to_thread(broker.signal, signal.SIGSTOP)
+                    await asyncio.sleep(choice.uniform(5, 12))
+                    await asyncio.to_thread(broker.signal, signal.SIGCONT)
             elif fault == "zombie":
                 await workers.freeze(choice)
             else:
@@ -231,6 +240,7 @@ async def run(
             if output.newest.get(customer) != total
         ]
         if wrong or workers.errors:
+            wrong += [str(row) for row in workers.query("SELECT * FROM SCHEMA.sinks")]
             wrong += [str(event) for event in workers.query(PLACEMENT)]
             wrong.append(workers.tail())
         say(f"{orders} orders in {writer.partitions} partitions: {len(wrong)} differences")
@@ -246,6 +256,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--zombies", type=int, default=20)
     parser.add_argument("--brokers", type=int, default=10, help="kills of the broker")
+    parser.add_argument("--frozen", type=int, default=5, help="times that the broker is frozen")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
@@ -260,6 +271,7 @@ def main() -> int:
                 kills=given.kills,
                 zombies=given.zombies,
                 brokers=given.brokers,
+                frozen=given.frozen,
                 seed=given.seed,
                 say=print,
             )

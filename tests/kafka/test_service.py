@@ -22,7 +22,7 @@ def test_each_committed_record_counts_once(broker: KafkaBroker) -> None:
     said: list[str] = []
     try:
         wrong = service.run(
-            broker, directory, kills=4, zombies=1, brokers=1, seed=1, say=said.append
+            broker, directory, kills=4, zombies=1, brokers=1, frozen=0, seed=1, say=said.append
         )
         assert not asyncio.run(wrong)
     finally:
