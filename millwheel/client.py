@@ -26,13 +26,12 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import SendRefused, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
-from millwheel.store.connections import LIVELINESS
+from millwheel.store.connections import lively
 from millwheel.store.statements import READ_COMMITTED
 from millwheel.store.translation import translate
 from millwheel.streams import Stream
@@ -138,7 +137,7 @@ class Client:
         Raises:
             SendRefused: the stream takes no records, or not this one.
             UserCodeError: the value is not of the stream's type, or cannot be stored.
-            UsageError: `at` has no time zone, or `connection` is none.
+            UsageError: `at` has no time zone, or `connection` is of another kind.
             StoreUnavailable: the store cannot be reached, or the connection broke. Then the record may have been
                 sent: repeat it with its id.
         """
@@ -262,14 +261,13 @@ class Client:
             if self._pool is None:
                 url = await asyncio.to_thread(StoreAddress.parse(self._store).open)
                 pool = AsyncConnectionPool(
-                    make_conninfo(url, **LIVELINESS, connect_timeout="5"),
+                    lively(url, f"millwheel client of {self.pipeline}"),
                     min_size=0,
                     max_size=self._most,
                     open=False,
                     timeout=WAIT_SECONDS,
                     kwargs={
                         "autocommit": True,
-                        "application_name": f"millwheel client of {self.pipeline}",
                         "options": f"{READ_COMMITTED} -c lock_timeout={LOCK_SECONDS}s "
                         f"-c statement_timeout={STATEMENT_SECONDS}s",
                     },

@@ -51,6 +51,22 @@ LIVELINESS = {
 after 20 s, as any other broken connection does. The store's address may set other values."""
 
 
+def lively(url: str, application: str) -> str:
+    """The address with the settings of every connection; those of `LIVELINESS` may be in the address already.
+
+    Args:
+        application: the name of the connection in ``pg_stat_activity``.
+    """
+    asked = conninfo_to_dict(url)
+    return make_conninfo(
+        url,
+        application_name=application,
+        connect_timeout="5",
+        client_encoding="utf8",
+        **{name: value for name, value in LIVELINESS.items() if name not in asked},
+    )
+
+
 async def _try_on(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> None:
     """Let a pool that has given up connect again for the callers that already wait; by itself it does so only
     for a new call."""
@@ -83,14 +99,7 @@ class Connections:
         self.statements = Statements(schema)
         self.sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
         """The sequence of log ids and sequencers, quoted."""
-        asked = conninfo_to_dict(url)
-        self.url = make_conninfo(
-            url,
-            application_name=f"millwheel {schema}",
-            connect_timeout="5",
-            client_encoding="utf8",
-            **{name: value for name, value in LIVELINESS.items() if name not in asked},
-        )
+        self.url = lively(url, f"millwheel {schema}")
         self.worker = ""
         """Id of the worker once it has registered."""
         self.lanes: list[LaneConnection] = []
