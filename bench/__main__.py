@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 
 from bench import quiet
+from bench.kafka import START
 from bench.parts import DEFAULT, GROUPS, PARTS
 from bench.report.writing import write
 from bench.server import server
@@ -79,7 +80,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", metavar="PEER", help="for peers: spark, dbos-queue, ..."
     )
-    parser.add_argument("--kafka", metavar="HOST:PORT", help="broker for the peers that need one")
+    parser.add_argument(
+        "--kafka", nargs="?", const=START, metavar="HOST:PORT",
+        help="for peers: those that work from topic to topic, instead of files; the broker (default: one is started)",
+    )  # fmt: skip
     parser.add_argument(
         "--from", nargs="+", type=Path, dest="sources", metavar="JSON",
         help="for report: result files (default: all in bench/out; the newest of each part counts)",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from millwheel.runtime.environment import Options
 from millwheel.store.memory import MemoryStore
 
 BUNDLE = 2_000
+
+START = "start"
+"""In place of an address: start a broker."""
 
 
 class Rate:
@@ -63,8 +66,8 @@ class Bundle:
 
 @asynccontextmanager
 async def brokers(given: str | None, directory: Path) -> AsyncIterator[str]:
-    """The address of the brokers."""
-    if given is not None:
+    """The address of the brokers; one is started, unless an address is given."""
+    if given not in (None, START):
         yield given
         return
     broker = KafkaBroker(directory / "kafka")
@@ -84,16 +87,16 @@ async def make(address: str, name: str) -> str:
     return topic
 
 
-async def fill(address: str, topic: str, bodies: Sequence[bytes]) -> None:
-    """Write records."""
+async def fill(address: str, topic: str, messages: Iterable[tuple[bytes | None, bytes]]) -> None:
+    """Write messages with their keys."""
     producer = AIOKafkaProducer(bootstrap_servers=address, max_batch_size=900_000)
     await producer.start()
     batch = producer.create_batch()
-    for body in bodies:
-        if batch.append(key=None, value=body, timestamp=None) is None:
+    for key, body in messages:
+        if batch.append(key=key, value=body, timestamp=None) is None:
             await producer.send_batch(batch, topic, partition=0)
             batch = producer.create_batch()
-            batch.append(key=None, value=body, timestamp=None)
+            batch.append(key=key, value=body, timestamp=None)
     await producer.send_batch(batch, topic, partition=0)
     await producer.flush()
     await producer.stop()
@@ -175,7 +178,7 @@ async def measure(
     }  # fmt: skip
     async with brokers(address, directory) as at:
         topic = await make(at, "in")
-        await fill(at, topic, bodies)
+        await fill(at, topic, [(None, body) for body in bodies])
         await read_bare(at, topic, records)
         for _ in range(rounds):
             found["read bare"].append(await read_bare(at, topic, records))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -153,9 +154,16 @@ async def _nexmark(url: str, directory: Path, options: Options) -> Any:
 
 
 async def _peers(url: str, directory: Path, options: Options) -> Any:
-    return side_by_side.measure(
-        url, directory, quick=options.quick, names=options.only, kafka=options.kafka
-    )
+    async def found(address: str | None) -> Any:
+        return await asyncio.to_thread(
+            side_by_side.measure,
+            url, directory, quick=options.quick, names=options.only, kafka=address,
+        )  # fmt: skip
+
+    if options.kafka is None:
+        return await found(None)
+    async with kafka.brokers(options.kafka, directory) as address:
+        return await found(address)
 
 
 PARTS: dict[str, Part] = {

@@ -19,7 +19,8 @@ class Peer:
     share: float = 1.0
     """Share of the input to process, smaller for slow peers."""
     uses_postgres: bool = False
-    needs_kafka: bool = False
+    on_topics: bool = False
+    """Whether it reads a topic of Kafka and writes another one, instead of files."""
     answers: bool = True
     """Whether it writes its balances to files."""
 
@@ -37,7 +38,18 @@ MILLWHEEL = Peer(
     None,
     uses_postgres=True,
 )
-"""The reference for all peers; it writes its outputs to files as they do."""
+"""The reference for peers that write their outputs to files, as it does."""
+
+MILLWHEEL_ON_TOPICS = Peer(
+    "millwheel",
+    "millwheel_kafka",
+    "batch",
+    "commit of each bundle in Postgres, then a Kafka transaction; exactly once",
+    None,
+    uses_postgres=True,
+    on_topics=True,
+)
+"""The reference for peers that work from topic to topic."""
 
 PROCESS_ONLY = "not all of it fsynced: survives the end of the process"
 
@@ -79,16 +91,14 @@ PEERS = (
         "DBOS", "dbos", "default", "commits of each record in Postgres; survives loss of power", "dbos",
         0.005, uses_postgres=True,
     ),
+    Peer("Bytewax", "bytewax_kafka", "batch", "snapshot (SQLite) of each batch; at least once", "bytewax", on_topics=True),
+    Peer("Bytewax", "bytewax_kafka", "default", "snapshot every 10 s; at least once", "bytewax", on_topics=True),
     Peer(
-        "Quix Streams", "quix", "batch", "Kafka transaction for each batch, as durable as the broker",
-        "quix", needs_kafka=True,
+        "Quix Streams", "quix", "batch", "Kafka transaction for each batch; exactly once", "quix", on_topics=True
     ),
+    Peer("Quix Streams", "quix", "default", "at least once, commit every 5 s", "quix", on_topics=True),
     Peer(
-        "Quix Streams", "quix", "default", "at least once, commit every 5 s", "quix", needs_kafka=True
+        "Faust", "faust", "batch", "Kafka transaction for each batch; exactly once", "faust", 0.1, on_topics=True
     ),
-    Peer(
-        "Faust", "faust", "batch", "Kafka transaction for each batch, as durable as the broker",
-        "faust", 0.1, needs_kafka=True,
-    ),
-    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", 0.1, needs_kafka=True),
+    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", 0.1, on_topics=True),
 )  # fmt: skip

@@ -10,7 +10,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from typing import NamedTuple
 from bench.peers import answers
 from bench.peers.catalogue import Peer
 from bench.peers.environments import HERE, python_of
+from bench.peers.on_topics import Topics
 from bench.processes import end_tree, listening, postgres_cpu, tree_cpu, tree_megabytes
 
 ROOT = HERE.parent.parent
@@ -73,6 +76,7 @@ class Task:
     cores: int
     url: str
     kafka: str | None = None
+    """HOST:PORT of a broker, if the program works between two topics."""
     rate: float | None = None
     """Arrival rate in records per second; None: as fast as possible."""
 
@@ -87,20 +91,12 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
     """
     python = Path(sys.executable) if peer.environment is None else python_of(peer.environment)
     out = Path(tempfile.mkdtemp(prefix=f"{peer.program}-", dir=directory))
-    log = directory / f"{peer.program}-{peer.setting}.log"
-    command = [
-        sys.executable, str(HERE / "subreaper.py"), str(python), str(HERE / "programs" / f"on_{peer.program}.py"),
-        "--input", str(task.input), "--out", str(out), "--setting", peer.setting,
-        "--records", str(task.records), "--warm", str(task.warm), "--batch", str(task.batch),
-        "--cores", str(task.cores), "--url", task.url,
-        *(["--kafka", task.kafka] if task.kafka else []),
-        *(["--rate", str(task.rate)] if task.rate else []),
-    ]  # fmt: skip
-    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-    if peer.environment is None:
-        environment["PYTHONPATH"] = str(ROOT)
     try:
-        found = _watched(command, environment, log, peer, task)
+        started = _Started(python, peer, task, out, directory)
+        if task.kafka is not None:
+            with ThreadPoolExecutor(1) as pool:  # the bench has an event loop in its own thread
+                return pool.submit(_between_topics, started, right).result()
+        found = _by_its_marks(started)
         if peer.answers:
             answers.check(answers.read(out), right)
         else:
@@ -113,46 +109,114 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
         shutil.rmtree(out, ignore_errors=True)
 
 
-def _watched(
-    command: list[str], environment: dict[str, str], log: Path, peer: Peer, task: Task
-) -> Run:
-    """Start the program, read time and CPU at its marks, and let it end."""
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=log.parent, env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-        )  # fmt: skip
-    too_long = threading.Timer(PATIENCE_SECONDS, end_tree, (process.pid,))
-    too_long.start()
+@dataclass(frozen=True)
+class _Started:
+    """How a program is started, and what it has used."""
 
-    broker = None
-    if peer.needs_kafka and task.kafka:
-        broker = listening(int(task.kafka.rpartition(":")[2]))
+    python: Path
+    peer: Peer
+    task: Task
+    out: Path
+    directory: Path
 
-    def cpu() -> float:
-        return (
-            tree_cpu(process.pid)
-            + (postgres_cpu(task.url) if peer.uses_postgres else 0.0)
-            + (tree_cpu(broker) if broker is not None else 0.0)
-        )
+    @contextmanager
+    def program(self, *further: str) -> Iterator[subprocess.Popen[str]]:
+        """The running program; in the end it and all it has started are killed.
 
-    try:
-        marks = _marks(process, cpu)
+        Args:
+            further: options.
+        """
+        peer, task = self.peer, self.task
+        command = [
+            sys.executable, str(HERE / "subreaper.py"), str(self.python),
+            str(HERE / "programs" / f"on_{peer.program}.py"),
+            "--input", str(task.input), "--out", str(self.out), "--setting", peer.setting,
+            "--records", str(task.records), "--warm", str(task.warm), "--batch", str(task.batch),
+            "--cores", str(task.cores), "--url", task.url,
+            *(["--rate", str(task.rate)] if task.rate else []), *further,
+        ]  # fmt: skip
+        path = f"{self.python.parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path}
+        if peer.environment is None:
+            environment["PYTHONPATH"] = str(ROOT)
+        with self._log.open("w") as errors:
+            process = subprocess.Popen(
+                command, cwd=self.directory, env=environment, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+        too_long = threading.Timer(PATIENCE_SECONDS, end_tree, (process.pid,))
+        too_long.start()
+        try:
+            yield process
+        finally:
+            too_long.cancel()
+            end_tree(process.pid)
+            process.wait()
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / f"{self.peer.program}-{self.peer.setting}.log"
+
+    def cpu(self, process: subprocess.Popen[str]) -> float:
+        """CPU seconds of its processes, and of Postgres and Kafka if it uses them on this machine."""
+        found = tree_cpu(process.pid)
+        if self.peer.uses_postgres:
+            found += postgres_cpu(self.task.url)
+        if self.task.kafka is not None:
+            broker = listening(int(self.task.kafka.rpartition(":")[2]))
+            found += 0.0 if broker is None else tree_cpu(broker)
+        return found
+
+    def found(self, marks: list[Mark], megabytes: float) -> Run:
+        """The figures between the marks.
+
+        Raises:
+            Failed: the program did not finish, or too many records were done at once.
+        """
+        peer, task = self.peer, self.task
+        if len(marks) != 2:
+            raise Failed(f"{peer.label}: {self._log.read_text()[-1500:]}")
+        begin, end = marks
+        counted = task.records - begin.done
+        if 2 * counted < task.records - task.warm:
+            raise Failed(
+                f"{peer.label}: {begin.done} records were done at once; use a larger input"
+            )
+        return Run(counted, end.at - begin.at, end.cpu - begin.cpu, megabytes)
+
+
+def _by_its_marks(started: _Started) -> Run:
+    """Read time and CPU at the program's marks, and let it end."""
+    with started.program() as process:
+        marks = _marks(process, lambda: started.cpu(process))
         megabytes = tree_megabytes(process.pid)
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.close()
         process.wait()
-    finally:
-        too_long.cancel()
-        end_tree(process.pid)
-    if len(marks) != 2:
-        raise Failed(f"{peer.name}, {peer.setting}: {log.read_text()[-1500:]}")
-    begin, end = marks
-    counted = task.records - begin.done
-    if 2 * counted < task.records - task.warm:
-        raise Failed(f"{peer.label}: {begin.done} records were done at once; use a larger input")
-    return Run(counted, end.at - begin.at, end.cpu - begin.cpu, megabytes)
+    return started.found(marks, megabytes)
+
+
+def _between_topics(started: _Started, right: answers.Expected) -> Run:
+    """Read time and CPU when the balances in the output topic are enough, and check them."""
+    task = started.task
+    assert task.kafka is not None
+    topics = Topics(task.kafka, task.input.read_bytes().splitlines()[: task.records])
+    topics.fill(task.warm if task.rate else task.records)
+    marks: list[Mark] = []
+    further = ("--kafka", task.kafka, "--payments", topics.payments, "--balances", topics.balances)
+    with started.program(*further) as process:
+
+        def mark(done: int) -> None:
+            marks.append(Mark(time.perf_counter(), started.cpu(process), done))
+
+        seen = topics.watch(
+            task.records, task.warm, task.rate, mark, lambda: process.poll() is not None
+        )
+        megabytes = tree_megabytes(process.pid)
+    found = started.found(marks, megabytes)
+    answers.check(seen.balances, right)
+    return found._replace(latencies=seen.latencies)
 
 
 def _marks(process: subprocess.Popen[str], cpu: Callable[[], float]) -> list[Mark]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.peers import answers
-from bench.peers.catalogue import MILLWHEEL, PEERS, Peer
+from bench.peers.catalogue import MILLWHEEL, MILLWHEEL_ON_TOPICS, PEERS, Peer
 from bench.peers.environments import NotInstalled, python_of
+from bench.peers.on_topics import bare_transactions
 from bench.peers.running import Failed, Run, Task, run
 from bench.workload import payments_file
 from millwheel import Settings
@@ -18,16 +21,19 @@ from millwheel import Settings
 BATCH = Settings().bundle_records
 WARM = 10_000
 LEAST_RECORDS = 1_000
+WARM_ON_TOPICS = 200
+LOAD_ON_TOPICS = 50.0
+"""Records per second for latencies from topic to topic."""
 LOAD = 200.0
 """Records per second for latencies; both engines sustain it easily."""
 
 
 def chosen(names: list[str] | None, kafka: str | None) -> list[Peer]:
-    """Select peers by program or `program-setting`; those that need Kafka only if there is a broker."""
+    """Select peers by program or `program-setting`: with a broker those on topics, otherwise those on files."""
     return [
         peer
         for peer in PEERS
-        if (not peer.needs_kafka or kafka)
+        if peer.on_topics == (kafka is not None)
         and (not names or peer.program in names or f"{peer.program}-{peer.setting}" in names)
     ]
 
@@ -44,6 +50,7 @@ def line(peer: Peer, pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
         "peer": peer.name,
         "setting": peer.setting,
         "durability": peer.durability,
+        "between": "topics" if peer.on_topics else "files",
         "records": pairs[0][0].records,
         "rate": statistics.median(its.rate for its, _ in pairs),
         "ratio": statistics.median(its.rate / ours.rate for its, ours in pairs),
@@ -60,16 +67,17 @@ def pairs(
 ) -> list[tuple[Run, Run]]:
     """Run a peer and millwheel alternately; each is first in every second pair."""
     path = directory / f"payments-{records}.jsonl"
-    tasks = {it: task(path, url, records, it.share, kafka) for it in (peer, MILLWHEEL)}
+    reference = MILLWHEEL_ON_TOPICS if peer.on_topics else MILLWHEEL
+    tasks = {it: task(path, url, records, it.share, kafka) for it in (peer, reference)}
     right = {it: answers.expected(path, tasks[it].records) for it in tasks}
     # A program may read its input to the end, so its share of the input is a separate file.
     for it in tasks:
         tasks[it] = replace(tasks[it], input=first_lines(path, tasks[it].records))
     found = []
     for turn in range(number):
-        order = (MILLWHEEL, peer) if turn % 2 == 0 else (peer, MILLWHEEL)
+        order = (reference, peer) if turn % 2 == 0 else (peer, reference)
         runs = {it: run(it, tasks[it], directory, right[it]) for it in order}
-        found.append((runs[peer], runs[MILLWHEEL]))
+        found.append((runs[peer], runs[reference]))
     return found
 
 
@@ -143,6 +151,52 @@ def latencies(url: str, directory: Path, *, rounds: int, seconds: float) -> dict
     return {"load": LOAD, **medians, "ratio_p50": ratio}
 
 
+def latencies_on_topics(
+    url: str, directory: Path, peers: list[Peer], kafka: str, *, rounds: int, seconds: float
+) -> dict[str, Any]:
+    """Measure latencies from topic to topic alternately, and of transactions of one record."""
+    records = WARM_ON_TOPICS + int(LOAD_ON_TOPICS * seconds)
+    path = directory / f"payments-{records}.jsonl"
+    payments_file(directory, records)
+    right = answers.expected(path, records)
+    job = replace(
+        task(path, url, records, 1.0, kafka),
+        records=records,
+        warm=WARM_ON_TOPICS,
+        rate=LOAD_ON_TOPICS,
+    )
+    programs = {
+        peer.program: replace(peer, setting="latency") for peer in (MILLWHEEL_ON_TOPICS, *peers)
+    }
+    found: dict[str, list[dict[str, float]]] = {}
+    failed: dict[str, str] = {}
+    for _ in range(rounds):
+        with ThreadPoolExecutor(1) as pool:
+            bare = pool.submit(asyncio.run, bare_transactions(kafka, 200)).result()
+        found.setdefault("a transaction of one record", []).append(percentiles(bare))
+        for peer in programs.values():
+            if peer.name in failed:
+                continue
+            try:
+                made = run(peer, job, directory, right).latencies
+            except (Failed, NotInstalled, answers.WrongAnswer) as error:
+                failed[peer.name] = f"{type(error).__name__}: {error}"
+                print(f"  {peer.label}: {failed[peer.name][:1500]}")
+                continue
+            assert made is not None
+            found.setdefault(peer.name, []).append(percentiles(made))
+    medians = {
+        name: {key: statistics.median(one[key] for one in rounds_) for key in rounds_[0]}
+        for name, rounds_ in found.items()
+    }
+    for name, figures in medians.items():
+        print(
+            f"  {name}, {LOAD_ON_TOPICS:.0f} records/s, written to readable: p50 {figures['p50_ms']:.1f} ms, "
+            f"p95 {figures['p95_ms']:.1f}, p99 {figures['p99_ms']:.1f}"
+        )
+    return {"load": LOAD_ON_TOPICS, "medians": medians, "failed": failed}
+
+
 def measure(
     url: str, directory: Path, *, quick: bool, names: list[str] | None, kafka: str | None
 ) -> dict[str, Any]:
@@ -169,6 +223,10 @@ def measure(
             found["latency"] = {"failed": f"{type(error).__name__}: {error}"}
             print(f"  latency: {found['latency']['failed'][:1500]}")
     if kafka is None:
-        found["not_run"] = "Quix Streams and Faust need a Kafka broker (--kafka HOST:PORT): not run"
+        found["not_run"] = "Those that work from topic to topic were not run (--kafka)"
         print(f"  {found['not_run']}")
+    else:
+        found["latency_on_topics"] = latencies_on_topics(
+            url, directory, peers, kafka, rounds=1 if quick else 3, seconds=10 if quick else 40
+        )
     return found

@@ -122,10 +122,13 @@ def peers(found: Found) -> Section:
     return Section(
         "Other engines on the same input, each paired with a run of millwheel",
         [
-            Ratio(f"rate, {_label(line)} / millwheel, file", line["ratio"], line["durability"])
+            Ratio(
+                f"rate, {_label(line)} / millwheel on {line['between']}", line["ratio"], line["durability"]
+            )
             for line in done
         ]
-        + _latency_ratios(found.get("latency")),
+        + _latency_ratios(found.get("latency"))
+        + _ratios_on_topics(found.get("latency_on_topics")),
         [
             Table(
                 ("peer", "setting", "durability", RATE, "ratio", "CPU, us per record",
@@ -138,12 +141,13 @@ def peers(found: Found) -> Section:
                 ],
             ),
             *_latency_tables(found.get("latency")),
+            *_tables_on_topics(found.get("latency_on_topics")),
         ],
         [
             Chart(
                 "peers",
                 "Rate of other engines, as a multiple of millwheel's",
-                "ratio to millwheel, file (log)",
+                "ratio to millwheel (log)",
                 "",
                 bars=[(_label(line), line["ratio"]) for line in done],
                 log_x=True,
@@ -199,5 +203,33 @@ def _latency_tables(latency: dict[str, Any] | None) -> list[Table]:
         Table(
             (f"latency at {latency['load']:.0f} records/s", "p50, ms", "p95, ms", "p99, ms"),
             [[name, *(latency[name][cut] for cut in cuts)] for name in ("millwheel", "Spark")],
+        )
+    ]
+
+
+def _ratios_on_topics(latency: dict[str, Any] | None) -> list[Ratio]:
+    if latency is None:
+        return []
+    medians = latency["medians"]
+    bare = medians["a transaction of one record"]["p50_ms"]
+    return [
+        Ratio(
+            f"p50 at {latency['load']:.0f} records/s, written to readable, {name} / a transaction of one record",
+            figures["p50_ms"] / bare,
+        )
+        for name, figures in medians.items()
+        if figures["p50_ms"] != bare
+    ]
+
+
+def _tables_on_topics(latency: dict[str, Any] | None) -> list[Table]:
+    if latency is None:
+        return []
+    cuts = ("p50_ms", "p95_ms", "p99_ms")
+    title = f"from topic to topic at {latency['load']:.0f} records/s"
+    return [
+        Table(
+            (title, "p50, ms", "p95, ms", "p99, ms"),
+            [[name, *(found[cut] for cut in cuts)] for name, found in latency["medians"].items()],
         )
     ]

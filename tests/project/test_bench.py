@@ -42,7 +42,7 @@ RATE = {
 def peer_line(**changes: Any) -> dict[str, Any]:
     """A line of the table of peers."""
     return {
-        "peer": "Bytewax", "setting": "default", "durability": "snapshot every 10 s",
+        "peer": "Bytewax", "setting": "default", "durability": "snapshot every 10 s", "between": "files",
         "records": 270_000, "rate": 90_000.0, "ratio": 1.8, "cpu_micros": 11.0, "megabytes": 44.0,
         "millwheel": 50_000.0, "millwheel_cpu_micros": 33.0, "pairs": [[90_000.0, 50_000.0]],
     } | changes  # fmt: skip
@@ -95,6 +95,16 @@ def measured(tmp_path: Path) -> Path:
                         },
                     ],
                     "not_run": "Faust needs a Kafka broker: not run",
+                    "latency_on_topics": {
+                        "load": 50.0,
+                        "medians": {
+                            "a transaction of one record": dict.fromkeys(
+                                ("p50_ms", "p95_ms", "p99_ms"), 10.0
+                            ),
+                            "millwheel": dict.fromkeys(("p50_ms", "p95_ms", "p99_ms"), 25.0),
+                        },
+                        "failed": {},
+                    },
                 },
             }
         )
@@ -114,6 +124,7 @@ def test_a_report_tells_ratios_first_and_who_wins(measured: Path, tmp_path: Path
     assert "Spark, batch is faster" not in text
     assert "DBOS, async did not run: Failed: x" in text
     assert "Faust needs a Kafka broker: not run" in text
+    assert "written to readable, millwheel / a transaction of one record | 2.50 |" in text
     assert (directory / measured.name).read_bytes() == measured.read_bytes()
     for name in ("peers", "growth-keys-rate", "growth-history-memory"):
         assert f"({name}.png)" in text

@@ -27,6 +27,8 @@ def options():
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--url", help="a Postgres server")
     parser.add_argument("--kafka", help="HOST:PORT of a broker")
+    parser.add_argument("--payments", help="the topic to read")
+    parser.add_argument("--balances", help="the topic to write")
     parser.add_argument("--rate", type=float, help="records per second, for `latency`")
     return parser.parse_args()
 

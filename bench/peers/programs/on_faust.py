@@ -7,31 +7,32 @@ Kafka transaction. A record is done when a consumer of committed records can see
 
 `batch`: exactly once, a commit for as many records as in millwheel's bundles.
 `default`: at least once, tables in memory.
+`latency`: exactly once, a commit for each record.
 """
 
-import os
-
 import faust
-import kafka_topics
 import marks
 
 
 def main():
     options = marks.options()
-    topics = kafka_topics.Topics(options)
-    exact = {"processing_guarantee": "exactly_once", "broker_commit_every": options.batch}
+    commits = {"batch": options.batch, "latency": 1}
+    exact = {
+        "processing_guarantee": "exactly_once",
+        "broker_commit_every": commits.get(options.setting),
+    }
     app = faust.App(
-        topics.name,
+        options.payments,
         broker=f"kafka://{options.kafka}",
         datadir=str(options.out / "data"),
         store="memory://",
         topic_partitions=1,
         web_enabled=False,
         consumer_auto_offset_reset="earliest",
-        **(exact if options.setting == "batch" else {}),
+        **(exact if options.setting in commits else {}),
     )
-    payments = app.topic(topics.payments, key_serializer="raw", value_serializer="json")
-    balances = app.topic(topics.balances, key_serializer="raw", value_serializer="json")
+    payments = app.topic(options.payments, key_serializer="raw", value_serializer="json")
+    balances = app.topic(options.balances, key_serializer="raw", value_serializer="json")
     accounts = app.Table("accounts", default=lambda: [0, 0], partitions=1)
 
     @app.agent(payments)
@@ -43,11 +44,6 @@ def main():
             balance = {"account": payment["account"], "payments": count, "total": total}
             await balances.send(key=key, value=balance)
 
-    def leave():
-        topics.finish()
-        os._exit(0)  # a worker offers no other way to end it from a thread
-
-    topics.watch(on_end=leave)
     faust.Worker(app, loglevel="ERROR").execute_from_commandline()
 
 

@@ -8,9 +8,9 @@ broker's setting; by default they leave it to the operating system.
 
 `batch`: exactly once, a commit for as many records as in millwheel's bundles.
 `default`: at least once, a commit every 5 s.
+`latency`: exactly once, a commit for each record.
 """
 
-import kafka_topics
 import marks
 from quixstreams import Application
 
@@ -26,23 +26,24 @@ def keep_balance(payment, state):
 
 def main():
     options = marks.options()
-    topics = kafka_topics.Topics(options)
-    exact = {"processing_guarantee": "exactly-once", "commit_every": options.batch}
+    commits = {"batch": options.batch, "latency": 1}
+    exact = {
+        "processing_guarantee": "exactly-once",
+        "commit_every": commits.get(options.setting),
+    }
     application = Application(
         broker_address=options.kafka,
-        consumer_group=topics.name,
+        consumer_group=options.payments,
         auto_offset_reset="earliest",
         state_dir=str(options.out / "state"),
         loglevel="ERROR",
-        **(exact if options.setting == "batch" else {}),
+        **(exact if options.setting in commits else {}),
     )
-    payments = application.topic(topics.payments, value_deserializer="json")
-    balances = application.topic(topics.balances, value_serializer="json")
+    payments = application.topic(options.payments, value_deserializer="json")
+    balances = application.topic(options.balances, value_serializer="json")
     stream = application.dataframe(payments)
     stream.apply(keep_balance, stateful=True).to_topic(balances)
-    topics.watch(on_end=application.stop)
     application.run()
-    topics.finish()
 
 
 if __name__ == "__main__":
