@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -52,9 +52,13 @@ class Decoding:
                     f"{place}: values cannot be read as {value_type!r}: {error}; give decode="
                 ) from error
 
-    def rows(self, records: Sequence[KafkaRecord]) -> Sequence[Row]:
-        """The rows of some records: as columns if they have no gaps and all of them can be read together."""
-        return self._together(records) or self._one_by_one(records)
+    async def rows(self, records: Sequence[KafkaRecord]) -> Sequence[Row]:
+        """The rows of some records: as columns if they have no gaps and all of them can be read together.
+
+        Raises:
+            InputError: ``decode=`` has raised it: the source cannot go on, and no record is at fault.
+        """
+        return self._together(records) or await self._one_by_one(records)
 
     def _together(self, records: Sequence[KafkaRecord]) -> Rows | None:
         first, last = records[0].offset, records[-1].offset
@@ -71,11 +75,11 @@ class Decoding:
         texts: list[bytes] = raws  # type: ignore[assignment]
         return Rows(first, first, values, None if _NUL in b"".join(texts) else texts, micros)
 
-    def _one_by_one(self, records: Sequence[KafkaRecord]) -> list[Row]:
-        rows = [self._row(record) for record in records]
+    async def _one_by_one(self, records: Sequence[KafkaRecord]) -> list[Row]:
+        rows = [await self._row(record) for record in records]
         return [row for row in rows if row is not None]
 
-    def _row(self, record: KafkaRecord) -> Row | None:
+    async def _row(self, record: KafkaRecord) -> Row | None:
         raw, offset = record.value, record.offset
         if raw is None and self._skips:
             return None
@@ -84,8 +88,12 @@ class Decoding:
         try:
             if self._decode is not None:
                 value = self._decode(record)
+                if isinstance(value, Awaitable):
+                    value = await value
             else:
                 value = self._from_json(b"null" if raw is None else raw)
+        except InputError:
+            raise
         except Exception as error:  # decode= may raise anything
             if self._decode is not None:
                 return self._bad(

@@ -91,7 +91,7 @@ class KafkaReader(FetchingReader):
                 missing, self._missing = self._missing, []
                 return missing
             records = await self._records()
-            if records and (rows := self._decoding.rows(records)):
+            if records and (rows := await self._decoding.rows(records)):
                 return rows
 
     async def _records(self) -> Sequence[KafkaRecord]:

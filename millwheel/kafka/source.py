@@ -63,7 +63,8 @@ class Kafka:
             resolved once, at the first start, and has no effect later. Partitions that are added later are
             read from their first record.
         decode: returns the value of a record, which has key, value, headers and timestamp
-            (`KafkaRecord`). By default the record's value is JSON of the stream's type.
+            (`KafkaRecord`), or an awaitable of it. A record for which it raises an error is a bad row; with
+            `InputError` the source stops. By default the record's value is JSON of the stream's type.
         tombstones: ``"skip"`` leaves out records without a value; ``"deliver"`` decodes them too, by
             default as None, which the stream's type must allow.
         idle_after: a partition without new records for this long does not hold the low watermark
