@@ -59,6 +59,7 @@ _PASSING = (
     kafka_errors.NodeNotReadyError,
     kafka_errors.RequestTimedOutError,
     kafka_errors.StaleMetadata,
+    kafka_errors.NoError,  # aiokafka's mistake: the answer has an error for a partition, and none for all
 )
 
 
@@ -234,6 +235,10 @@ class AioClient:
                     self._admin = None
                 await admin.close()  # it may know only nodes that are gone
                 raise
+            if (
+                place not in found
+            ):  # aiokafka drops the error of an answer; without one, each place is in it
+                raise kafka_errors.GroupCoordinatorNotAvailableError
             offset, note = found[place]
             return None if offset < 0 else Position(offset, note or "")
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -56,6 +56,7 @@ IDLE_SECONDS = 600.0
 STUCK_SECONDS = 60.0
 """A position that has not followed its commit for so long is a hung transaction."""
 
+Encode = Callable[[Any], "bytes | Awaitable[bytes | None] | None"]
 Headers = Callable[[Any], Sequence[tuple[str, "bytes | None"]]]
 
 logger = structlog.get_logger("millwheel.kafka")
@@ -82,7 +83,8 @@ class KafkaSink:
         topic: the topic's name; the topic must exist.
         key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go to one partition,
             as Java's producer chooses it, in order. None: no key; then one worker writes all values, in order.
-        encode: returns the bytes of a value, or None for a tombstone. By default JSON.
+        encode: returns the bytes of a value or None for a tombstone, or an awaitable of them. A value for which it
+            raises an error is refused; with `OutputError` the sink stops. By default JSON.
         headers: returns the headers of a value.
         bundles: how many records a transaction has, and how long it waits for them. A transaction takes some 20 ms,
             whatever it holds.
@@ -103,7 +105,7 @@ class KafkaSink:
         topic: str,
         *,
         key: Callable[[Any], Any] | None = None,
-        encode: Callable[[Any], bytes | None] | None = None,
+        encode: Encode | None = None,
         headers: Headers | None = None,
         bundles: Bundles = BUNDLES,
         exactly_once: bool = True,
@@ -123,7 +125,7 @@ class KafkaSink:
         self.bundles = bundles
         self.cluster = cluster
         self._key = key
-        self._encode = encode or msgspec.json.Encoder().encode
+        self._encode: Encode = encode or msgspec.json.Encoder().encode
         self._headers = headers
         self._exactly_once = exactly_once
         self._prefix = id_prefix
@@ -197,6 +199,7 @@ class KafkaSink:
             except Interrupted as error:
                 self._drop(bundle.scope)
                 bundle = replace(bundle, is_repeat=True)  # it may be written
+                self._partitions = 0  # the topic may be gone
                 logger.warning("transaction_interrupted", topic=self.topic, reason=str(error))
                 if not await ctx.is_owner():
                     await (
@@ -307,6 +310,7 @@ class KafkaSink:
         """
         Raises:
             RecordsRefused: some records cannot be encoded.
+            OutputError: there is no such topic, or ``encode=`` has raised it.
         """
         partitions = await self._partition_count()
         places = _places(records, bundle)
@@ -314,22 +318,32 @@ class KafkaSink:
         failed: dict[int, str] = {}
         for place, record in zip(places, records, strict=True):
             try:
-                found.append(self._message(record, place, partitions))
+                encoded = self._encode(record.value)
+                if not isinstance(encoded, bytes):
+                    encoded = await self._encoded(encoded)
+                found.append(self._message(record, encoded, place, partitions))
+            except OutputError:
+                raise
             except Exception as error:  # user code
                 failed[place] = f"Kafka topic {self.topic!r}: {reason(error)}"
         if failed:
             raise RecordsRefused(failed)
         return found
 
-    def _message(self, record: Record[Any], place: int, partitions: int) -> Message:
+    async def _encoded(self, found: Any) -> bytes | None:
+        """The bytes of a value, or None, from what ``encode=`` has returned."""
+        encoded = await found if isinstance(found, Awaitable) else found
+        if encoded is not None and not isinstance(encoded, bytes):
+            what = type(encoded).__name__
+            raise TypeError(f"encode=, {place_of(self._encode)}, returned {what}, not bytes")
+        return encoded
+
+    def _message(
+        self, record: Record[Any], encoded: bytes | None, place: int, partitions: int
+    ) -> Message:
         value = record.value
         key = None if self._key is None else _bytes(self._key(value))
         partition = place % partitions if key is None else _partition(key, partitions)
-        encoded = self._encode(value)
-        if encoded is not None and not isinstance(encoded, bytes):
-            raise TypeError(
-                f"encode=, {place_of(self._encode)}, returned {type(encoded).__name__}, not bytes"
-            )
         headers = () if self._headers is None else tuple(self._headers(value))
         for name, content in headers:
             if not isinstance(name, str) or not isinstance(content, bytes | None):

@@ -29,6 +29,9 @@ TRANSACTION_SECONDS = 15.0
 """The brokers abort a transaction that takes longer. A killed writer keeps readers waiting as long, unless its successor
 ends the transaction before."""
 
+WRITE_SECONDS = 2 * TRANSACTION_SECONDS
+"""A transaction is given up after this time: aiokafka asks for ever about a topic that was deleted meanwhile."""
+
 OF_MESSAGES = (
     kafka_errors.MessageSizeTooLargeError,
     kafka_errors.RecordListTooLargeError,
@@ -46,6 +49,15 @@ OF_RIGHTS = (
     kafka_errors.ClusterAuthorizationFailedError,
     kafka_errors.TransactionalIdAuthorizationFailed,
 )
+
+
+def lacks_rights(error: BaseException | None) -> bool:
+    """Whether the user may not do what was tried. aiokafka wraps errors of its tasks in others."""
+    while error is not None:
+        if isinstance(error, OF_RIGHTS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -91,25 +103,37 @@ class AioWriter:
             Interrupted: it is not known what is written.
             OutputError: the cluster does not let this user write.
         """
-        parts = _by_partition(messages)
         try:
-            if position is not None:
-                await self._producer.begin_transaction()
-            refused = await self._send(topic, parts, singly=singly)
-            if refused and position is not None:
-                await self._producer.abort_transaction()
-            elif position is not None:
-                place = OffsetAndMetadata(position.number, position.note)
-                await self._producer.send_offsets_to_transaction(
-                    {TopicPartition(topic, 0): place}, self._id
-                )
-                await self._producer.commit_transaction()
-        except OF_RIGHTS as error:
-            raise no_right(f"topic {topic!r}", error) from error
+            async with asyncio.timeout(WRITE_SECONDS):
+                refused = await self._write(topic, messages, position, singly=singly)
         except (kafka_errors.KafkaError, AssertionError, TimeoutError) as error:
+            if lacks_rights(error):
+                raise no_right(f"topic {topic!r}", error) from error
             raise Interrupted(repr(error)) from error
         if refused:
             raise Refused(refused)
+
+    async def _write(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        position: Position | None,
+        *,
+        singly: bool,
+    ) -> dict[int, str]:
+        """Write the transaction; it is aborted if messages are refused, which are returned."""
+        parts = _by_partition(messages)
+        if position is None:
+            return await self._send(topic, parts, singly=singly)
+        await self._producer.begin_transaction()
+        refused = await self._send(topic, parts, singly=singly)
+        if refused:
+            await self._producer.abort_transaction()
+            return refused
+        place = OffsetAndMetadata(position.number, position.note)
+        await self._producer.send_offsets_to_transaction({TopicPartition(topic, 0): place}, self._id)
+        await self._producer.commit_transaction()
+        return {}
 
     async def _send(
         self, topic: str, parts: list[list[tuple[int, Message]]], *, singly: bool
@@ -124,7 +148,7 @@ class AioWriter:
             The reason for each refused message, or for each message of a refused batch.
 
         Raises:
-            Interrupted: a batch failed for another reason.
+            KafkaError, TimeoutError: a batch failed for another reason.
         """
         sent: list[tuple[list[int], asyncio.Future[Any]]] = []
         for part in parts:
@@ -149,9 +173,7 @@ class AioWriter:
         if refused:
             return refused
         for error in others:
-            if isinstance(error, OF_RIGHTS):
-                raise no_right(f"topic {topic!r}", error) from error
-            raise Interrupted(repr(error)) from error
+            raise error
         return {}
 
     async def _send_batch(
@@ -195,6 +217,6 @@ def no_right(what: str, error: BaseException) -> OutputError:
         what: the topic or the id that cannot be used.
     """
     return OutputError(
-        f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to write the topic, to write and "
+        f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to read and write the topic, to write and "
         "describe its transactional ids, and to read its groups (docs/sinks.md), and start again"
     )

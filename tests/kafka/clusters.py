@@ -6,17 +6,36 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.structs import TopicPartition
 
+from examples.kafka_broker import KafkaBroker
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import Bounds, KafkaClient, KafkaRecord, OffsetGone, Topic
 
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
 _numbers = itertools.count(1)
+
+
+def guarded_broker(directory: Path, settings: Sequence[str] = ()) -> tuple[KafkaBroker, str]:
+    """A broker that has not started, and a second address of it that asks for a name and a password."""
+    made = KafkaBroker(directory, nodes=2)
+    (open_, guarded, controller, _), made.ports = made.ports, [made.ports[0], made.ports[2]]
+    made.settings += [
+        f"listeners=PLAINTEXT://127.0.0.1:{open_},CONTROLLER://127.0.0.1:{controller},"
+        f"GUARDED://127.0.0.1:{guarded}",
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
+        "listener.name.guarded.sasl.enabled.mechanisms=PLAIN",
+        f'listener.name.guarded.plain.sasl.jaas.config={PLAIN} user_anna="secret";',
+        *settings,
+    ]
+    return made, f"127.0.0.1:{guarded}"
 
 
 class Written(NamedTuple):

@@ -22,10 +22,8 @@ from millwheel.kafka.aio import AioClient
 from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.names import PartitionName
 from millwheel.kafka.reader import KafkaReader
-from tests.kafka.clusters import RealSite
+from tests.kafka.clusters import RealSite, guarded_broker
 from tests.kafka.readers import end, numbers, opened, read
-
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
 async def test_a_reader_outlives_its_broker(
@@ -91,17 +89,9 @@ async def test_the_position_is_stored_for_tools(
 def guarded(broker: KafkaBroker) -> Iterator[str]:
     """The address of a broker that asks for a name and a password."""
     del broker  # it has shown that Kafka can be started here
-    made = KafkaBroker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")), nodes=2)
-    (open_, guarded, controller, _), made.ports = made.ports, [made.ports[0], made.ports[2]]
-    made.settings += [
-        f"listeners=PLAINTEXT://127.0.0.1:{open_},CONTROLLER://127.0.0.1:{controller},"
-        f"GUARDED://127.0.0.1:{guarded}",
-        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
-        "listener.name.guarded.sasl.enabled.mechanisms=PLAIN",
-        f'listener.name.guarded.plain.sasl.jaas.config={PLAIN} user_anna="secret";',
-    ]
+    made, address = guarded_broker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")))
     made.start()
-    yield f"127.0.0.1:{guarded}"
+    yield address
     made.remove()
 
 
