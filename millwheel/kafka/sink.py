@@ -37,7 +37,8 @@ from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Re
 from millwheel.kafka.positions import OnLostCommits, is_written
 from millwheel.model import Key, Record
 
-BUNDLES = Bundles(records=2_000, seconds=0.05)
+BUNDLES = Bundles(records=2_000, seconds=0.0)
+"""Records that come during a transaction make the next one: waiting for more would only delay them."""
 
 PARTITIONS_SECONDS = 60.0
 """How long the number of the topic's partitions is used."""
@@ -86,8 +87,8 @@ class KafkaSink:
         encode: returns the bytes of a value or None for a tombstone, or an awaitable of them. A value for which it
             raises an error is refused; with `OutputError` the sink stops. By default JSON.
         headers: returns the headers of a value.
-        bundles: how many records a transaction has, and how long it waits for them. A transaction takes some 20 ms,
-            whatever it holds.
+        bundles: how many records a transaction has, and how long it waits for them. By default it does not wait: the
+            records that come during a transaction make the next one.
         exactly_once: False: without transactions and positions; after a crash, records are written again.
         id_prefix: the beginning of the transactional ids and groups. By default made of the pipeline and its
             store; a copy of the store that writes to the same topic needs another one.

@@ -1,9 +1,9 @@
-"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kills 100] [--zombies 20] …``.
+"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kill 100] [--zombie 20] …``.
 
 Two ``millwheel worker`` processes read a topic, and write totals into a table and into another topic. This process
-writes single records, committed and aborted transactions to the topic, adds partitions, kills and freezes workers, and
-kills and freezes the broker. In the end the table must equal the sums of the committed records, and a reader of committed records
-must find each total of each customer once, in order.
+writes single records, committed and aborted transactions to the topic, adds partitions, and lets faults happen
+(`tests.kafka.faults`). In the end the table must equal the sums of the committed records, and a reader of committed
+records must find each total of each customer once, and in order unless intervals were split, merged or moved.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import asyncio
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from examples.kafka_broker import KafkaBroker
 from millwheel import Pipeline, Settings, Table
 from millwheel.kafka import Kafka, KafkaCluster, KafkaSink
+from tests.kafka.faults import KINDS, Faults
 from tests.support.orders import ORDERS, TOTALS, AddUp, Order, Total
 from tests.support.worker_processes import LEASE_SECONDS, Workers
 
@@ -73,11 +74,12 @@ class Writer:
         self.turn = asyncio.Lock()
         """Held during a write, and while the broker is away: the result of each write is known."""
 
-    async def begin(self) -> None:
+    async def begin(self, copies: int) -> None:
+        """Make the topics, with so many copies of each partition."""
         self._admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
         await self._admin.start()
         await self._admin.create_topics(
-            [NewTopic(TOPIC, PARTITIONS, 1), NewTopic(OUTPUT, OUTPUT_PARTITIONS, 1)]
+            [NewTopic(TOPIC, PARTITIONS, copies), NewTopic(OUTPUT, OUTPUT_PARTITIONS, copies)]
         )
         self._plain = AIOKafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=True)
         self._atomic = AIOKafkaProducer(bootstrap_servers=self._bootstrap, transactional_id="shop")
@@ -137,18 +139,17 @@ class Output:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self.newest: dict[int, Total] = {}
-        self.wrong: list[str] = []
-        """Totals that are missing, come twice, or out of order."""
+        self._seen: dict[int, set[int]] = {}
+        """The numbers of the totals of each customer."""
+        self._newest: dict[int, int] = {}
+        self.twice: list[str] = []
+        self.out_of_order: list[str] = []
+        self.not_readable: list[str] = []
+        """Partitions with records that an open transaction keeps from readers."""
 
     async def read(self, until: int) -> None:
-        """Read until there are so many totals, or none for some seconds."""
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-        )
+        """Read until there are so many totals and no more come, or none for a long time."""
+        consumer = self._consumer("read_committed")
         await consumer.start()
         places = [TopicPartition(OUTPUT, number) for number in range(OUTPUT_PARTITIONS)]
         consumer.assign(places)
@@ -164,26 +165,67 @@ class Output:
                     self._see(msgspec.json.decode(record.value, type=Total), written)
             if time.monotonic() - waited > WAIT_SECONDS:
                 break
+        await self._look_for_open_transactions(consumer, places)
         await consumer.stop()
 
+    async def _look_for_open_transactions(
+        self, committed: AIOKafkaConsumer, places: list[TopicPartition]
+    ) -> None:
+        everything = self._consumer("read_uncommitted")
+        await everything.start()
+        stable, ends = await committed.end_offsets(places), await everything.end_offsets(places)
+        await everything.stop()
+        self.not_readable = [
+            f"in the topic, partition {place.partition} has {ends[place]} records, and is readable up to "
+            f"{stable[place]}"
+            for place in places
+            if stable[place] < ends[place]
+        ]
+
+    def _consumer(self, isolation: str) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            isolation_level=isolation,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+
     def _see(self, total: Total, written: str) -> None:
-        before = self.newest.get(total.customer, Total(total.customer))
-        if total.orders != before.orders + 1:
-            self.wrong.append(f"in the topic, written at {written}, {total} after {before}")
-        self.newest[total.customer] = total
+        seen = self._seen.setdefault(total.customer, set())
+        newest = self._newest.get(total.customer, 0)
+        what = f"in the topic, written at {written}, {total} after the customer's order {newest}"
+        if total.orders in seen:
+            self.twice.append(what)
+        elif total.orders < newest:
+            self.out_of_order.append(what)
+        seen.add(total.orders)
+        self._newest[total.customer] = max(newest, total.orders)
+
+    def missing(self, expected: Mapping[int, Total]) -> list[str]:
+        """Totals that are not there."""
+        return [
+            f"in the topic, of customer {customer} {len(lost)} of {total.orders} are missing, from {min(lost)} on"
+            for customer, total in expected.items()
+            if (lost := set(range(1, total.orders + 1)) - self._seen.get(customer, set()))
+        ]
 
 
 async def run(
-    broker: KafkaBroker, directory: Path, *, kills: int, zombies: int, brokers: int, frozen: int, seed: int,
-    say: Callable[[str], None]
+    broker: KafkaBroker, directory: Path, faults: Mapping[str, int], *, seed: int,
+    frozen_seconds: tuple[float, float] = (5.0, 30.0), say: Callable[[str], None],
 ) -> list[str]:  # fmt: skip
-    """Run the service with its faults; returns the differences."""
+    """Run the service with its faults; returns the differences.
+
+    Args:
+        faults: how many of each kind.
+    """
     choice = random.Random(seed)
     writer = Writer(broker.bootstrap, seed)
-    await writer.begin()
+    await writer.begin(copies=min(3, len(broker.nodes)))
     workers = await asyncio.to_thread(
         Workers, directory, NAME, PIPELINE, {"KAFKA": broker.bootstrap}
     )
+    happen = Faults(workers, broker, writer.turn, choice, frozen_seconds)
     try:
         workers.start()
         workers.start()
@@ -195,29 +237,14 @@ async def run(
                 await asyncio.sleep(choice.uniform(0, 0.05))
 
         writing = asyncio.create_task(write())
-        faults = (
-            ["kill"] * kills + ["zombie"] * zombies + ["broker"] * brokers + ["frozen"] * frozen
-        )
-        choice.shuffle(faults)
-        for number, fault in enumerate(faults, 1):
+        kinds = [kind for kind, times in faults.items() for _ in range(times)]
+        choice.shuffle(kinds)
+        for number, kind in enumerate(kinds, 1):
             await asyncio.sleep(choice.uniform(0.5, 3.0))
-            if number % max(2, len(faults) // 3) == 0:
+            if number % max(2, len(kinds) // 3) == 0:
                 await writer.grow()
-            if fault == "broker":
-                async with writer.turn:
-                    await asyncio.to_thread(broker.signal, signal.SIGKILL)
-                    await asyncio.sleep(choice.uniform(0, 5))
-                    await asyncio.to_thread(broker.start)
-            elif fault == "frozen":
-                async with writer.turn:
-                    await asyncio.to_thread(broker.signal, signal.SIGSTOP)
-                    await asyncio.sleep(choice.uniform(5, 12))
-                    await asyncio.to_thread(broker.signal, signal.SIGCONT)
-            elif fault == "zombie":
-                await workers.freeze(choice)
-            else:
-                workers.replace(choice)
-            say(f"{number} of {len(faults)} faults; {len(writer.expected)} customers")
+            await happen(kind)
+            say(f"{number} of {len(kinds)} faults; {len(writer.expected)} customers")
         stop.set()
         await writing
         deadline = time.monotonic() + 120
@@ -233,13 +260,14 @@ async def run(
         orders = sum(total.orders for total in writer.expected.values())
         output = Output(broker.bootstrap)
         await output.read(orders)
-        wrong += output.wrong[:10]
-        wrong += [
-            f"in the topic, {output.newest.get(customer)} in place of {total}"
-            for customer, total in writer.expected.items()
-            if output.newest.get(customer) != total
-        ]
-        if wrong or workers.errors:
+        wrong += output.twice[:10] + output.missing(writer.expected)[:10] + output.not_readable
+        if happen.cuts:
+            say(f"{Counter(happen.cuts)}; {len(output.out_of_order)} totals out of order")
+        else:
+            wrong += output.out_of_order[:10]
+        if workers.errors:
+            wrong += workers.last_words()[-20:]
+        if wrong:
             wrong += [str(row) for row in workers.query("SELECT * FROM SCHEMA.sinks")]
             wrong += [str(event) for event in workers.query(PLACEMENT)]
             wrong.append(workers.tail())
@@ -251,31 +279,20 @@ async def run(
 
 
 def main() -> int:
-    """Run with a broker of its own."""
+    """Run with brokers of its own."""
     parser = argparse.ArgumentParser(description="A service on a real Kafka under faults.")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--zombies", type=int, default=20)
-    parser.add_argument("--brokers", type=int, default=10, help="kills of the broker")
-    parser.add_argument("--frozen", type=int, default=5, help="times that the broker is frozen")
+    for kind, what in KINDS.items():
+        parser.add_argument(f"--{kind}", type=int, default=0, metavar="TIMES", help=what)
+    parser.add_argument("--nodes", type=int, default=1, help="brokers")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
     directory.chmod(0o755)
-    broker = KafkaBroker(directory / "kafka")
+    broker = KafkaBroker(directory / "kafka", given.nodes)
     broker.start()
+    faults = {kind: getattr(given, kind) for kind in KINDS}
     try:
-        wrong = asyncio.run(
-            run(
-                broker,
-                directory,
-                kills=given.kills,
-                zombies=given.zombies,
-                brokers=given.brokers,
-                frozen=given.frozen,
-                seed=given.seed,
-                say=print,
-            )
-        )
+        wrong = asyncio.run(run(broker, directory, faults, seed=given.seed, say=print))
     finally:
         broker.remove()
         shutil.rmtree(directory, ignore_errors=True)

@@ -21,9 +21,8 @@ def test_each_committed_record_counts_once(broker: KafkaBroker) -> None:
     directory.chmod(0o755)
     said: list[str] = []
     try:
-        wrong = service.run(
-            broker, directory, kills=4, zombies=1, brokers=1, frozen=0, seed=1, say=said.append
-        )
+        faults = {"kill": 4, "zombie": 1, "broker": 1}
+        wrong = service.run(broker, directory, faults, seed=1, say=said.append)
         assert not asyncio.run(wrong)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

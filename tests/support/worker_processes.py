@@ -94,6 +94,14 @@ class Workers:
             return connection.execute(text.replace("SCHEMA", self.name).encode()).fetchall()
         return []
 
+    def last_words(self) -> list[str]:
+        """What workers have written that is no event: why they ended."""
+        return [
+            line
+            for line in self._log.read_text(errors="replace").splitlines()
+            if not line.startswith("{")
+        ]
+
     def tail(self) -> str:
         """The last lines of the workers' log."""
         return self._log.read_text(errors="replace")[-4000:]
