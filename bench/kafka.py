@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,29 @@ async def fill(address: str, topic: str, messages: Iterable[tuple[bytes | None, 
     await producer.send_batch(batch, topic, partition=0)
     await producer.flush()
     await producer.stop()
+
+
+@asynccontextmanager
+async def committed(kafka: str, topic: str) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
+    """A function that waits for committed records of a topic, and returns their values."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=kafka, isolation_level="read_committed", auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )  # fmt: skip
+    await consumer.start()
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    await consumer.seek_to_beginning(place)
+
+    async def some() -> list[bytes]:
+        first = await consumer.getone(place)
+        more = await consumer.getmany(place, timeout_ms=0, max_records=1000)
+        return [record.value for record in (first, *more.get(place, ()))]
+
+    try:
+        yield some
+    finally:
+        await consumer.stop()
 
 
 async def read_bare(address: str, topic: str, records: int) -> dict[str, float]:

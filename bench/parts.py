@@ -22,6 +22,7 @@ from bench import (
     memory,
     nexmark,
     rate,
+    reader_wait,
     shares,
     slow,
     snapshot,
@@ -67,6 +68,10 @@ async def _kafka(url: str, directory: Path, options: Options) -> Any:
     return await kafka.measure(
         directory, options.kafka, records=20_000 if quick else 200_000, rounds=1 if quick else 5
     )
+
+
+async def _reader_wait(url: str, directory: Path, options: Options) -> Any:
+    return await reader_wait.measure(url, directory, options.kafka, kills=1 if options.quick else 7)
 
 
 async def _commits(url: str, directory: Path, options: Options) -> Any:
@@ -173,6 +178,7 @@ PARTS: dict[str, Part] = {
     "latency": _latency,
     "ingest": _ingest,
     "kafka": _kafka,
+    "reader-wait": _reader_wait,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,

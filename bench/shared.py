@@ -158,3 +158,21 @@ def two_phase() -> Pipeline:
     pipeline = hot.two_phase(NAME, _payments())
     pipeline.settings = SETTINGS
     return pipeline
+
+
+def topics() -> Pipeline:
+    """Build the workload of `bench.rate` from topic to topic; `BENCH_KAFKA` has the broker's address and both topics."""
+    from millwheel.kafka import Kafka, KafkaCluster, KafkaSink
+
+    address, payments, balances = os.environ["BENCH_KAFKA"].split()
+    cluster = KafkaCluster(address)
+    pipeline = Pipeline(NAME, settings=SETTINGS)
+    pipeline.inject(
+        workload.PAYMENTS,
+        Kafka(cluster, payments),
+        timestamp=lambda payment: payment.at,
+        lateness=timedelta(seconds=10),
+    )
+    pipeline.add(workload.KeepBalance(), workload.PAYMENTS.by(lambda payment: payment.account))
+    pipeline.sink(workload.BALANCES, KafkaSink(cluster, balances, key=lambda found: found.account))
+    return pipeline

@@ -27,7 +27,13 @@ from millwheel.store.processes import is_dead
 from millwheel.store.snapshot import begin_snapshot, choose, list_pipelines, reading, translated
 from millwheel.store.statements import Statements, composed
 
-VIEWED = ("latest_commits", "pending_productions", "dead_letters", "placement_events")
+VIEWED = (
+    "latest_commits",
+    "pending_productions",
+    "dead_letters",
+    "placement_events",
+    "sinks",
+)
 
 END_OF_TIME = "infinity"
 LATE = "late_"
@@ -157,6 +163,23 @@ class SourceStatus(msgspec.Struct, frozen=True):
     """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat yet."""
 
 
+class SinkStatus(msgspec.Struct, frozen=True):
+    """One scope of a sink outside the store, or of another reader of numbered bundles."""
+
+    computation: str
+    scope: int
+    """Id of the key interval."""
+    acked: int
+    """Number of the last bundle that is delivered."""
+    open: int | None
+    """Number of the bundle that is being delivered; None: none is."""
+    open_records: int | None
+    open_seconds: float | None
+    """Since when, by the clock of its owner."""
+    waiting: int | None
+    """Records in its owner's memory, from the last heartbeat; None: it has no owner."""
+
+
 class PipelineStatus(msgspec.Struct):
     """One pipeline of a store."""
 
@@ -173,6 +196,7 @@ class PipelineStatus(msgspec.Struct):
     computations: list[ComputationStatus] = msgspec.field(default_factory=list)
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
+    sinks: list[SinkStatus] = msgspec.field(default_factory=list)
 
 
 class Totals(NamedTuple):
@@ -283,6 +307,7 @@ class Inspection:
             one.label = labels.get(name, name)
         status.intervals = [_interval(row) for row in intervals]
         status.sources = [_source(row) for row in intervals if row.source is not None]
+        status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
         for name, backlog in self._rows("status_backlog", pipeline):
             if name in found:  # otherwise it was removed, and records sent to it are dropped
                 found[name].backlog = backlog

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from bench.kafka import fill, make
+from bench.kafka import committed, fill, make
 from bench.workload import Balance, Payment
 
 LOOK_SECONDS = 5.0
@@ -127,29 +126,6 @@ class Topics:
 
 def _key(line: bytes) -> bytes:
     return line.split(b'"account":')[1].split(b",")[0]
-
-
-@asynccontextmanager
-async def committed(kafka: str, topic: str) -> AsyncIterator[Callable[[], Awaitable[list[bytes]]]]:
-    """A function that waits for committed records of a topic, and returns their values."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=kafka, isolation_level="read_committed", auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )  # fmt: skip
-    await consumer.start()
-    place = TopicPartition(topic, 0)
-    consumer.assign([place])
-    await consumer.seek_to_beginning(place)
-
-    async def some() -> list[bytes]:
-        first = await consumer.getone(place)
-        more = await consumer.getmany(place, timeout_ms=0, max_records=1000)
-        return [record.value for record in (first, *more.get(place, ()))]
-
-    try:
-        yield some
-    finally:
-        await consumer.stop()
 
 
 async def bare_transactions(kafka: str, samples: int) -> list[float]:

@@ -129,6 +129,31 @@ def kafka(found: Found) -> Section:
     )
 
 
+def reader_wait(found: Found) -> Section:
+    """A reader of a topic whose writer is killed."""
+    return Section(
+        "A reader of committed records, when a worker that writes to its topic is killed",
+        [],
+        [
+            Table(
+                ("medians, seconds", "found"),
+                [
+                    ("longest pause of the reader", found["pause_seconds"]),
+                    (
+                        f"takeover, with a lease of {found['lease_seconds']:g}",
+                        found["takeover_seconds"],
+                    ),
+                    ("pause beyond the takeover", found["beyond_seconds"]),
+                    (
+                        f"the same, at most in {found['kills']} kills",
+                        found["longest_beyond_seconds"],
+                    ),
+                ],
+            )
+        ],
+    )
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

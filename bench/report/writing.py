@@ -18,6 +18,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "latency": engine_parts.latency,
     "ingest": engine_parts.ingest,
     "kafka": engine_parts.kafka,
+    "reader-wait": engine_parts.reader_wait,
     "commits": engine_parts.commits,
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,

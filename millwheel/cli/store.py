@@ -24,6 +24,7 @@ from millwheel.store.inspection import (
     Holder,
     IntervalStatus,
     PipelineStatus,
+    SinkStatus,
     SourceFlow,
     WorkerStatus,
     inspect,
@@ -105,6 +106,9 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
             + (", paused" if source.computation in paused else "")
             + ("" if source.flow is None else f", {flow_text(source.flow)}")
         )
+    for sink in status.sinks:
+        if sink.open is not None:
+            typer.echo(f"  {sink_text(sink)}")
     typer.echo()
     print_table(
         ["computation", "processed", "backlog", "duplicates", "bloom maybes", "late",
@@ -124,6 +128,15 @@ def flow_text(flow: SourceFlow) -> str:
     if flow.lag_bytes is not None:
         text += f", {flow.lag_bytes:,} bytes to read"
     return text
+
+
+def sink_text(sink: SinkStatus) -> str:
+    """Format the bundle that a sink is delivering."""
+    return (
+        f"{sink.computation} delivers bundle {sink.open} of scope {sink.scope}, {sink.open_records:,} records, since "
+        f"{sink.open_seconds or 0.0:,.1f} s"
+        + (f"; {sink.waiting:,} records wait" if sink.waiting else "")
+    )
 
 
 def unowned(status: PipelineStatus) -> list[str]:

@@ -131,7 +131,9 @@ class AioWriter:
             await self._producer.abort_transaction()
             return refused
         place = OffsetAndMetadata(position.number, position.note)
-        await self._producer.send_offsets_to_transaction({TopicPartition(topic, 0): place}, self._id)
+        await self._producer.send_offsets_to_transaction(
+            {TopicPartition(topic, 0): place}, self._id
+        )
         await self._producer.commit_transaction()
         return {}
 

@@ -114,6 +114,9 @@ class ComputationFigures:
     reads, of the slowest partition on this worker; None: nothing was acknowledged yet."""
     latency_target_seconds: float | None = None
     """For an injector: target of `acknowledge_seconds`, if configured."""
+    bundle_open_seconds: float | None = None
+    """For a sink outside the store: how long its oldest bundle is being delivered; 0: none is; None: it has no
+    numbered bundles."""
     input_watermark: int
     """Lowest input watermark of its intervals on this worker, microseconds."""
     low_watermark: int

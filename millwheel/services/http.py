@@ -226,6 +226,7 @@ def _computation(figures: ComputationFigures) -> dict[str, Any]:
         "low_watermark": _time(figures.low_watermark),
         "lag_rows": figures.lag_rows,
         "lag_bytes": figures.lag_bytes,
+        "bundle_open_seconds": figures.bundle_open_seconds,
         "counters": figures.counters,
     }
 

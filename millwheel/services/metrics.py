@@ -95,6 +95,13 @@ def _of_computations(figures: Figures) -> Iterator[Metric]:
         backlog.add_metric([computation.name], computation.backlog)
         unacked.add_metric([computation.name], computation.unacked)
     yield from (owned, backlog, unacked)
+    open_ = _gauge(
+        "bundle_open_seconds", "Time that a bundle is being delivered", None, "computation"
+    )
+    for computation in found:
+        if computation.bundle_open_seconds is not None:
+            open_.add_metric([computation.name], computation.bundle_open_seconds)
+    yield open_
     yield from _flow(found)
     yield from _watermarks(figures)
 

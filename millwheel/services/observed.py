@@ -71,7 +71,9 @@ class EngineObserved(Observer):
             fenced=self._fenced,
             commits=self._commits.distribution(),
             computations=tuple(
-                _computation(step, engine.exchange.of(step.id), counted.get(step.name, {}))
+                _computation(
+                    step, engine.exchange.of(step.id), counted.get(step.name, {}), engine.env.now()
+                )
                 for step in engine.exchange.steps.values()
             ),
         )
@@ -134,7 +136,7 @@ def _totals(interval: Interval) -> dict[str, int]:
 
 
 def _computation(
-    step: Step, intervals: list[Interval], counters: dict[str, int]
+    step: Step, intervals: list[Interval], counters: dict[str, int], now: int
 ) -> ComputationFigures:
     tasks = [interval.source_task for interval in intervals if interval.source_task is not None]
     flows = [flow for task in tasks if (flow := task.flow()) is not None]
@@ -149,9 +151,16 @@ def _computation(
         pending_cap=sum(flow.cap for flow in flows) if flows else None,
         acknowledge_seconds=max((f.latency for f in flows if f.latency is not None), default=None),
         latency_target_seconds=flows[0].target if flows else None,
+        bundle_open_seconds=None if step.node.bundles is None else _open_seconds(intervals, now),
         input_watermark=min((i.watermarks.input for i in intervals), default=MIN_TIME),
         low_watermark=min((i.watermarks.durable for i in intervals), default=MIN_TIME),
     )
+
+
+def _open_seconds(intervals: list[Interval], now: int) -> float:
+    """How long the oldest bundle of some intervals is being delivered; 0: none is."""
+    since = [one.mode.busy_since for one in intervals if one.mode.busy_since is not None]
+    return max(0.0, (now - min(since)) / 1e6) if since else 0.0
 
 
 def _known_sum(parts: Iterable[int | None]) -> int | None:

@@ -164,6 +164,7 @@ async def test_metrics(service: HttpService) -> None:
         ("millwheel_unacked", ("lines",)): 40,
         ("millwheel_pending_cap", ("lines",)): 64,
         ("millwheel_acknowledge_seconds", ("lines",)): 0.4,
+        ("millwheel_bundle_open_seconds", ("windows",)): 1.5,
         ("millwheel_intervals_owned", ("windows",)): 2,
         ("millwheel_watermark_seconds", ("lines", "input")): float("inf"),
         ("millwheel_watermark_lag_seconds", ("lines", "input")): 0,
@@ -186,6 +187,7 @@ async def test_metrics(service: HttpService) -> None:
     for metric in ("pending_cap", "acknowledge_seconds", "latency_target_seconds"):
         assert (f"millwheel_{metric}", ("windows",)) not in found, "it is no injector"
     assert ("millwheel_latency_target_seconds", ("lines",)) not in found, "it has none"
+    assert ("millwheel_bundle_open_seconds", ("lines",)) not in found, "it has no bundles"
 
 
 async def test_metrics_in_the_form_that_is_asked_for(service: HttpService) -> None:

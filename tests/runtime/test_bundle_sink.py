@@ -12,10 +12,11 @@ from millwheel.bundles import BundleId, RecordsRefused
 from millwheel.context import BundleContext
 from millwheel.errors import GraphError, OutputError, UserCodeError
 from millwheel.model import Record
+from millwheel.services.observed import EngineObserved
 from millwheel.testing import Harness
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, time_of
-from tests.support.worlds import World
+from tests.support.worlds import Gate, World
 
 
 class Ledger:
@@ -118,6 +119,29 @@ async def test_a_system_that_is_away_is_no_records_fault() -> None:
     last = sink.calls[-1]
     assert (last.number, last.previous, last.is_repeat) == (1, 0, True)
     assert last.closed_at > 0
+
+
+async def test_the_figures_tell_how_long_a_bundle_is_being_delivered() -> None:
+    sink, gate = Ledger(), Gate()
+    deliver = sink.deliver
+
+    async def slow(records: Sequence[Record[Counted]], ctx: BundleContext[Any, Any]) -> None:
+        await gate.wait()
+        await deliver(records, ctx)
+
+    sink.deliver = slow  # type: ignore[method-assign]
+    world = World(made(sink, range(3)))
+    engine = await world.start()
+    observed = EngineObserved(engine)
+
+    def told() -> dict[str, float | None]:
+        return {one.name: one.bundle_open_seconds for one in observed.figures().computations}
+
+    await world.until(lambda: any(told().values()), tick=0.1)
+    assert [name for name, seconds in told().items() if seconds is not None] == ["tally_to_ledger"]
+    gate.open()
+    await world.until(lambda: sink.written == [0, 1, 2], tick=0.1)
+    await world.until(lambda: told()["tally_to_ledger"] == 0.0, tick=0.1)
 
 
 async def test_the_harness_leaves_such_sinks_out() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from millwheel.cli.store import flow_text, status, unowned
+from millwheel.cli.store import flow_text, sink_text, status, unowned
 from millwheel.cli.watch import lines
 from millwheel.model import MAX_TIME
-from millwheel.store.inspection import PipelineStatus, SourceFlow, inspect
+from millwheel.store.inspection import PipelineStatus, SinkStatus, SourceFlow, inspect
 from millwheel.store.port import Wish
 from tests.support.store_sites import START, Owner, PostgresSite
 
@@ -48,6 +50,28 @@ async def test_how_much_of_a_source_is_on_its_way(postgres: PostgresSite) -> Non
     await postgres.store.heartbeat(owner.worker, 0.0, load)
     (source,) = look(postgres).sources
     assert source.flow is None, "nobody alive has it"
+
+
+async def test_which_bundle_a_sink_delivers_and_since_when(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    low, high = owner.intervals
+    for interval, bundle in (
+        (low, {"number": 5}),
+        (high, {"number": 9, "open": ["00", "01"], "previous": 7, "at": START}),
+    ):
+        commit = owner.commit(interval)
+        commit.intervals[0].position = msgspec.json.encode({"bundle": bundle})
+        await owner.lane.commit(commit)
+    await postgres.store.heartbeat(
+        owner.worker, 9.0, {"intervals": {str(high.id): {"queue": 1200}}}
+    )
+    idle, busy = look(postgres).sinks
+    assert idle == SinkStatus("count", low.id, 5, None, None, None, None)
+    assert busy.open_seconds is not None
+    assert replace(busy, open_seconds=2.5) == SinkStatus("count", high.id, 7, 9, 2, 2.5, 1200)
+    assert sink_text(replace(busy, open_seconds=2.5)) == (
+        f"count delivers bundle 9 of scope {high.id}, 2 records, since 2.5 s; 1,200 records wait"
+    )
 
 
 async def test_an_interval_is_moving_while_another_than_its_owner_is_to_have_it(

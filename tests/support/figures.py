@@ -43,6 +43,7 @@ def some_figures() -> Figures:
                     'odd "name"\n': 6,
                 },
                 backlog=12,
+                bundle_open_seconds=1.5,
                 input_watermark=NOW - 3_000_000,
                 low_watermark=MIN_TIME,
             ),

@@ -74,6 +74,11 @@ class Mode:
         """Start work that is due at wall time `now`; called before each look for records."""
 
     @property
+    def busy_since(self) -> int | None:
+        """When the bundle that is being delivered was closed, microseconds; None: none is."""
+        return None
+
+    @property
     def is_busy(self) -> bool:
         """Whether the mode has begun work that must be finished before the interval leaves."""
         return False

@@ -13,7 +13,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.modes.batch_execution import run_batch
-from millwheel.runtime.modes.batches import Batches, Numbering, encoded
+from millwheel.runtime.modes.batches import Batches, Numbering, Phase, encoded
 from millwheel.store.port import Claim, Commit
 
 
@@ -95,6 +95,10 @@ class Batched(Mode):
         interval.watermarks.release += effects.held
         effects.held.clear()
         work.effects.take(effects)
+
+    @property
+    def busy_since(self) -> int | None:
+        return None if self.batches.phase is Phase.GATHERING else self.batches.closed_at
 
     @property
     def is_busy(self) -> bool:
