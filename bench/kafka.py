@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Bundle:
 
     def __init__(self, number: int) -> None:
         self.bundle_id = BundleId(1, number, number - 1)
+        self.now = datetime.now(UTC)
 
     async def is_owner(self) -> bool:
         return True

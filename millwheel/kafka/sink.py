@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -35,7 +34,7 @@ from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster, check_topic
 from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Refused, Writer
 from millwheel.kafka.positions import OnLostCommits, is_written
-from millwheel.model import Key, Record
+from millwheel.model import Key, Record, to_micros
 
 BUNDLES = Bundles(records=2_000, seconds=0.0)
 """Records that come during a transaction make the next one: waiting for more would only delay them."""
@@ -71,7 +70,7 @@ class _ScopeWriter:
     number: int
     """The number of the last bundle that is written."""
     used_at: float
-    """When that was, by the monotonic clock."""
+    """When that was, by the loop's clock."""
 
 
 class KafkaSink:
@@ -183,7 +182,7 @@ class KafkaSink:
         singly = False
         while True:
             try:
-                if await self._has(bundle, id_):
+                if await self._has(bundle, id_, to_micros(ctx.now)):
                     return
                 messages = await self._messages(records, bundle)
                 await self._write(id_, messages, bundle, singly=singly)
@@ -222,16 +221,18 @@ class KafkaSink:
             prefix = self._prefix = f"millwheel.{await ctx.store_id()}"
         return f"{prefix}.{self.topic}.{ctx.bundle_id.scope}"
 
-    async def _has(self, bundle: BundleId, id_: str | None) -> bool:
-        """Become the writer of the scope, and find out whether Kafka has the bundle."""
+    async def _has(self, bundle: BundleId, id_: str | None, now: int) -> bool:
+        """Become the writer of the scope, and find out whether Kafka has the bundle.
+
+        Args:
+            now: by the pipeline's clock, microseconds.
+        """
         scope, client = bundle.scope, self._connected()
         known = self._writers.get(scope)
         if known is not None and not bundle.is_repeat and known.number == bundle.previous:
             return False  # it has written the bundle before, and fails if another writer has begun since
         self._drop(scope)
-        self._writers[scope] = _ScopeWriter(
-            await client.writer(id_), bundle.previous, time.monotonic()
-        )
+        self._writers[scope] = _ScopeWriter(await client.writer(id_), bundle.previous, _clock())
         if id_ is None:
             return False
         position = await client.position(id_, self.topic)
@@ -244,7 +245,7 @@ class KafkaSink:
             f"Kafka topic {self.topic!r}, group {id_!r}",
             bundle,
             position,
-            now=time.time_ns() // 1000,
+            now=now,
             kept=self._kept,
             on_lost_commits=self._on_lost_commits,
         )
@@ -262,7 +263,7 @@ class KafkaSink:
         await scope.writer.write(self.topic, messages, position, singly=singly)
         if id_ is not None:
             await self._read_back(id_, bundle.number)
-        scope.number, scope.used_at = bundle.number, time.monotonic()
+        scope.number, scope.used_at = bundle.number, _clock()
 
     async def _read_back(self, id_: str, number: int) -> None:
         """Wait until the position is that of the bundle.
@@ -271,12 +272,12 @@ class KafkaSink:
             OutputError: it does not come.
         """
         client, pause = self._connected(), READ_BACK_SECONDS
-        began = time.monotonic()
+        began = _clock()
         while True:
             position = await client.position(id_, self.topic)
             if position is not None and position.number == number:
                 return
-            if time.monotonic() - began > STUCK_SECONDS:
+            if _clock() - began > STUCK_SECONDS:
                 raise OutputError(
                     f"Kafka topic {self.topic!r}: the transaction of bundle {number} was committed, but its position "
                     f"is not readable after {STUCK_SECONDS:g} s: a transaction of {id_!r} hangs, and readers of "
@@ -289,7 +290,7 @@ class KafkaSink:
     def _close_idle(self) -> None:
         """Close writers of scopes that had nothing to write for long, or that other workers own now."""
         for scope, known in list(self._writers.items()):
-            if time.monotonic() - known.used_at > IDLE_SECONDS:
+            if _clock() - known.used_at > IDLE_SECONDS:
                 self._drop(scope)
 
     def _drop(self, scope: int) -> None:
@@ -358,7 +359,7 @@ class KafkaSink:
         Raises:
             OutputError: there is no such topic.
         """
-        now = time.monotonic()
+        now = _clock()
         if not self._partitions or now - self._partitions_at > PARTITIONS_SECONDS:
             topic = await self._connected().topic(self.topic)
             if topic is None or not topic.partitions:
@@ -372,6 +373,11 @@ class KafkaSink:
 
     def __repr__(self) -> str:
         return f"KafkaSink({self.topic!r})"
+
+
+def _clock() -> float:
+    """Seconds, by the event loop's clock."""
+    return asyncio.get_running_loop().time()
 
 
 def _partition(key: bytes, partitions: int) -> int:

@@ -15,6 +15,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -270,6 +271,7 @@ class _Context:
 
     def __init__(self, bundle_id: BundleId) -> None:
         self.bundle_id = bundle_id
+        self.now = datetime.now(UTC)
 
     async def is_owner(self) -> bool:
         return True

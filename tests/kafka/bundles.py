@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -77,6 +78,7 @@ class Bundle:
     ) -> None:
         before = number - 1 if previous is None else previous
         self.bundle_id = BundleId(17, number, before, repeat, closed_at, refused or {})
+        self.now = datetime.now(UTC)
         self._owned = owned
         self.asked = 0
 

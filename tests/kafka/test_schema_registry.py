@@ -15,10 +15,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from examples.kafka_broker import KafkaBroker
 from examples.schema_registry import Avro, JsonSchema, Protobuf, Registry
-from millwheel.bundles import BundleId, RecordsRefused
+from millwheel.bundles import RecordsRefused
 from millwheel.errors import InputError
 from millwheel.kafka import KafkaSink
 from millwheel.model import Record
+from tests.kafka.bundles import Bundle
 from tests.kafka.clusters import FakeSite, RealSite, Written
 from tests.kafka.readers import end, opened, read
 
@@ -244,16 +245,6 @@ async def test_another_message_type_of_the_same_schema_is_refused(site: Site) ->
         await protobuf(site, "shop.Order").decode(record(IN_INNER[:6]))
 
 
-class _Bundle:
-    bundle_id = BundleId(1, 1, 0)
-
-    async def is_owner(self) -> bool:
-        return True
-
-    async def store_id(self) -> str:
-        return "registry"
-
-
 async def test_from_the_sink_to_the_source(broker: KafkaBroker, site: Site) -> None:
     """Over a real broker: what the sink writes, the source reads; a value without a place in the schema is refused."""
     real = RealSite(broker.bootstrap)
@@ -261,7 +252,7 @@ async def test_from_the_sink_to_the_source(broker: KafkaBroker, site: Site) -> N
     topic = await real.make()
     orders = Avro(site.registry, Order, WIDE)
     sink = KafkaSink(real.cluster, topic, encode=orders.encode_for(topic))
-    bundle: Any = _Bundle()
+    bundle: Any = Bundle(1)
     wrong: Any = Order("seventeen", "eve")  # type: ignore[arg-type]
     with pytest.raises(RecordsRefused) as caught:
         await sink.deliver([Record("", value, 0, "s") for value in (ORDER, wrong)], bundle)

@@ -35,11 +35,13 @@ from millwheel.errors import (
 )
 from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.modes.batches import Batches, Phase
+from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.modes.batches import Batches, Kept, Phase
 from millwheel.store.port import Commit, IntervalCommit, Wish
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
+from millwheel.timers.holds import Holds
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
 from tests.support.clusters import SHARED, Cluster, Recount, many
 from tests.support.lone_clusters import Lone
@@ -1287,6 +1289,27 @@ def test_how_far_the_logs_of_missing_members_go() -> None:
     bundling.offer([delivery(5), weak(7)], now=0)
     assert bundling.awaited() == {2: 3}
     assert bundling.lacks_members
+
+
+def test_a_later_claim_knows_where_the_copies_of_members_are() -> None:
+    """It acknowledges them with the bundle: the members themselves may have come from their senders."""
+    bundling = Batches(Bundles(), None)
+    bundling.offer([weak(1), weak(2)], now=0)
+    bundling.close(0)
+    bundling.kept = Kept(33, range(3, 5))
+    stored = bundling.position(1, delivers=False)
+    assert stored["kept"] == [33, 3, 5]
+    again = Batches(Bundles(), {"bundle": stored})
+    assert again.kept == bundling.kept
+    log = SentLog(33, Holds(), inherited=True, first=3)
+    log.sent(4, 0, 10)  # the other is not sent again yet
+    log.settle(again.kept.numbers)
+    assert log.unacked == log.unacked_bytes == 0
+    assert log.is_acknowledged(4)
+    again.offer([weak(1), weak(2)], now=1)
+    again.deliver()
+    again.delivered()
+    assert "kept" not in again.position(2, delivers=True)
 
 
 def test_a_claim_goes_on_from_what_is_stored() -> None:

@@ -15,12 +15,13 @@ from millwheel.store.port import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
 from millwheel.testing.fake_network import FakeNetwork, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop
+from tests.sim.brokers import Brokers
 from tests.sim.machines import LoopClock, Worker
 from tests.sim.monitor import NOTHING_LEFT, Beginner, Monitor
 from tests.sim.network import Sky
 from tests.sim.oracle import check_outcome
 from tests.sim.pipelines import make_pipeline
-from tests.sim.scenario import Act, Member, Scenario
+from tests.sim.scenario import Act, Calls, Member, Scenario
 from tests.sim.server import Database, Server, Trouble
 from tests.sim.violation import Violation
 from tests.sim.wire import Wire, store
@@ -75,7 +76,9 @@ class Cluster:
         self._sky = Sky(Weather(Random(scenario.seed + 2), delay=0.01), monitor)
         self._ether = FakeNetwork(LoopClock(), self._sky)
         self._plays: list[asyncio.Task[None]] = []
-        monitor.watch(self.database, self.tapes, make_pipeline(scenario, self.tapes).graph())
+        self.brokers = Brokers(Random(scenario.seed + 4), scenario.calls)
+        pipeline = make_pipeline(scenario, self.tapes, self.brokers)
+        monitor.watch(self.database, self.tapes, pipeline.graph())
         monitor.is_current = self._is_current
 
     # -- the course of things -----------------------------------------------------
@@ -184,7 +187,7 @@ class Cluster:
             number,
             machine,
             member,
-            make_pipeline(self.scenario, self.tapes),
+            make_pipeline(self.scenario, self.tapes, self.brokers),
             store(self.server, database, machine),
             self._ether,
             self.monitor,
@@ -271,6 +274,8 @@ class Cluster:
             self._for_a_while(lambda: blocked.add(way), lambda: blocked.discard(way), how)
         elif what == "away":
             self._for_a_while(self.server.go_away, self.server.come_back, how)
+        elif what == "dark":
+            self._for_a_while(self.brokers.go_away, self.brokers.come_back, how)
         elif what == "step":
             self._clock.stepped += how
         elif what == "lose":
@@ -360,6 +365,8 @@ class Cluster:
         self._sky.weather = Weather(Random(self.scenario.seed + 3), delay=0.01)
         self._sky.blocked.clear()
         self.server.trouble = Trouble(usual_seconds=self.scenario.calls.usual_seconds)
+        self.brokers.calls = Calls(usual_seconds=self.scenario.calls.usual_seconds)
+        self.brokers.come_back()
 
     def describe(self) -> str:
         """What each interval waits for."""
@@ -390,12 +397,12 @@ def run(scenario: Scenario) -> Monitor:
     monitor = Monitor(scenario, loop)
     tapes: list[Tape] = []
 
-    def play() -> Awaitable[None]:
+    def play() -> Cluster:
         cluster = Cluster(scenario, monitor)
         tapes.extend(cluster.tapes)
-        return cluster.play()
+        return cluster
 
-    _run(loop, monitor, play)
+    _run(loop, monitor, play, Cluster.play)
     if monitor.copy is not None:
         _run_from(scenario, tapes, *monitor.copy)
     return monitor
@@ -406,26 +413,34 @@ def _run_from(scenario: Scenario, tapes: Sequence[Tape], at: float, copy: Databa
     loop = new_loop(at)
     monitor = Beginner(scenario, loop)
 
-    def play() -> Awaitable[None]:
+    def play() -> Cluster:
         cluster = Cluster(scenario, monitor, tapes)
         copy.copy_into(cluster.database)
-        return cluster.finish()
+        return cluster
 
     try:
-        _run(loop, monitor, play)
+        _run(loop, monitor, play, Cluster.finish)
     except Violation as violation:
         violation.check = f"from a copy: {violation.check}"
         raise
 
 
-def _run(loop: VirtualLoop, monitor: Monitor, play: Callable[[], Awaitable[None]]) -> None:
+def _run(
+    loop: VirtualLoop,
+    monitor: Monitor,
+    make: Callable[[], Cluster],
+    play: Callable[[Cluster], Awaitable[None]],
+) -> None:
     configure_logs(monitor)
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and what it leaves goes all at once
 
     async def to_the_end() -> None:
-        await play()
-        check_outcome(monitor.ledger.scenario, monitor.database)
+        cluster = make()
+        await play(cluster)
+        # another cluster has brokers of its own, which have only what was written since the copy
+        brokers = cluster.brokers if play is Cluster.play else None
+        check_outcome(monitor.ledger.scenario, monitor.database, brokers)
 
     try:
         loop.run(to_the_end())

@@ -53,6 +53,9 @@ LOSES = 0.25
 STEPS = 0.15
 """The share of scenarios with a server whose clock is set."""
 
+TOPICS = 0.25
+"""The share of scenarios that write to topics."""
+
 STEP_SECONDS = (-300.0, -30.0, -4.0, -1.0, 30.0, 300.0)
 
 HAND_OVERS: tuple[Event, ...] = ("crash", "crash", "vanish", "leave", "move", "move", "join")
@@ -85,37 +88,54 @@ def draw(seed: int) -> Scenario:
         _calls(chance),
         chance.choice([5, 20, 50]) if chance.random() < 0.1 else None,
         chance.random() < 0.75,
-        seed,
+        seed=seed,
     )
     scenario = _under_load(chance, scenario) if chance.random() < 0.5 else scenario
-    return _stepping(Random(~seed * 2), _losing(Random(~seed), scenario))
+    scenario = _stepping(Random(~seed * 2), _losing(Random(~seed), scenario))
+    return _writing(Random(~seed * 3), scenario)
+
+
+def _writing(chance: Random, scenario: Scenario) -> Scenario:
+    """The same with topics, whose brokers are away now and then; mostly as it is."""
+    if chance.random() > TOPICS:
+        return scenario
+    times = chance.choice([0, 1, 1, 2])
+    more = [_at_some_time(chance, scenario, "dark", (0.3, 2.0, 6.0)) for _ in range(times)]
+    return _with_acts(replace(scenario, topics=True), more)
 
 
 def _stepping(chance: Random, scenario: Scenario) -> Scenario:
     """The same with a server whose clock is set, once; mostly as it is."""
     if chance.random() > STEPS:
         return scenario
-    at, commits = round(chance.random() * SPAN_SECONDS, 3), None
-    if under_load := any(act.commits is not None for act in scenario.acts):
-        at, commits = SPAN_SECONDS, chance.randrange(5, 160)
-    acts = [*scenario.acts, Act(at, "step", 0, chance.choice(STEP_SECONDS), commits)]
-    acts.sort(key=lambda act: (act.commits or 0) if under_load else act.at)
-    return replace(scenario, acts=tuple(acts))
+    return _with_acts(scenario, [_at_some_time(chance, scenario, "step", STEP_SECONDS)])
 
 
 def _losing(chance: Random, scenario: Scenario) -> Scenario:
     """The same with a server that loses its newest commits, once or twice; mostly as it is."""
     if chance.random() > LOSES:
         return scenario
-    acts = list(scenario.acts)
-    under_load = any(act.commits is not None for act in acts)
-    for _ in range(chance.choice([1, 1, 2])):
-        at, commits = round(chance.random() * SPAN_SECONDS, 3), None
-        if under_load:
-            at, commits = SPAN_SECONDS, chance.randrange(5, 160)
-        acts.append(Act(at, "lose", 0, chance.choice([0.05, 0.3, 1.0, 3.0]), commits))
+    times = chance.choice([1, 1, 2])
+    more = [_at_some_time(chance, scenario, "lose", (0.05, 0.3, 1.0, 3.0)) for _ in range(times)]
+    return _with_acts(scenario, more)
+
+
+def _at_some_time(chance: Random, scenario: Scenario, what: Event, hows: Sequence[float]) -> Act:
+    """Something that happens amid the others."""
+    at, commits = round(chance.random() * SPAN_SECONDS, 3), None
+    if _is_under_load(scenario):
+        at, commits = SPAN_SECONDS, chance.randrange(5, 160)
+    return Act(at, what, 0, chance.choice(hows), commits)
+
+
+def _with_acts(scenario: Scenario, more: Sequence[Act]) -> Scenario:
+    acts, under_load = [*scenario.acts, *more], _is_under_load(scenario)
     acts.sort(key=lambda act: (act.commits or 0) if under_load else act.at)
     return replace(scenario, acts=tuple(acts))
+
+
+def _is_under_load(scenario: Scenario) -> bool:
+    return any(act.commits is not None for act in scenario.acts)
 
 
 def _under_load(chance: Random, scenario: Scenario) -> Scenario:

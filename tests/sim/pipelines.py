@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from millwheel import Computation, Context, Pipeline, Record
+from millwheel import Bundles, Computation, Context, Pipeline, Record
 from millwheel.sinks import SinkUse
+from tests.sim.brokers import Brokers, SimulatedSink
 from tests.sim.scenario import STRONG, Mode, Scenario
 from tests.support.random_graphs import (
     IDLE_SECONDS,
@@ -48,8 +49,8 @@ class Passing(Computation[Dot, None]):
             ctx.produce(OUTPUTS[self._number], dot, timestamp=moment)
 
 
-def make_pipeline(scenario: Scenario, tapes: Sequence[Tape]) -> Pipeline:
-    """The graph of a scenario over its sources."""
+def make_pipeline(scenario: Scenario, tapes: Sequence[Tape], brokers: Brokers) -> Pipeline:
+    """The graph of a scenario over its sources, and the brokers of its topics."""
     plan = scenario.plan
     pipeline = Pipeline("graph", settings=scenario.settings())
     for number, source in enumerate(plan.sources):
@@ -67,7 +68,26 @@ def make_pipeline(scenario: Scenario, tapes: Sequence[Tape]) -> Pipeline:
             add_node(pipeline, plan, number)
         else:
             _add(pipeline, scenario, number, mode)
+        if scenario.topics:
+            pipeline.sink(OUTPUTS[number], _topic(scenario, number, brokers))
     return pipeline
+
+
+def _topic(scenario: Scenario, number: int, brokers: Brokers) -> SimulatedSink:
+    """The topic of a node. A server that loses commits may have its records written again."""
+    loses = any(act.what == "lose" for act in scenario.acts)
+    return SimulatedSink(
+        brokers,
+        topic_of(number),
+        key=lambda dot: dot.key,
+        bundles=Bundles(scenario.plan.limits.bundle, 0.0),
+        on_lost_commits="repeat" if loses else "fail",
+    )
+
+
+def topic_of(number: int) -> str:
+    """The name of a node's topic."""
+    return f"topic{number}"
 
 
 def _add(pipeline: Pipeline, scenario: Scenario, number: int, mode: Mode) -> None:

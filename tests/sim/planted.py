@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from millwheel.bundles import BundleId
 from millwheel.chunk import Chunk, Outbox
 from millwheel.errors import Fenced, StoreUnavailable, StoreWentBack
+from millwheel.kafka import KafkaSink, sink
+from millwheel.kafka.port import Interrupted
 from millwheel.model import MIN_TIME, Delivery, record_id
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.exchange import Exchange
@@ -343,6 +346,24 @@ def _what_was_sent_survives() -> list[Patch]:
     ]
 
 
+def _bundle_written_again() -> list[Patch]:
+    """Nobody looks whether a topic has a bundle already (I19)."""
+    return [(sink, "is_written", lambda *args, **options: False)]
+
+
+def _transaction_believed() -> list[Patch]:
+    """A transaction without an answer counts as written (I19)."""
+    write = KafkaSink._write
+
+    async def believed(
+        self: KafkaSink, id_: str | None, messages: Any, bundle: BundleId, *, singly: bool
+    ) -> None:
+        with suppress(Interrupted):
+            await write(self, id_, messages, bundle, singly=singly)
+
+    return [(KafkaSink, "_write", believed)]
+
+
 PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "fence removed": _fence_removed,
     "scan before claim": _scan_before_claim,
@@ -368,6 +389,8 @@ PLANTED: dict[str, Callable[[], list[Patch]]] = {
     "no credit for who waits": _no_credit_for_who_waits,
     "lost commits go unnoticed": _lost_commits_go_unnoticed,
     "what was sent survives": _what_was_sent_survives,
+    "bundle written again": _bundle_written_again,
+    "transaction believed": _transaction_believed,
 }
 
 

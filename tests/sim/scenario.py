@@ -35,6 +35,7 @@ Event = Literal[
     "part",  # nothing comes through between two for `how` seconds
     "deaf",  # nothing comes through from one to another for `how` seconds
     "away",  # the server is gone for `how` seconds
+    "dark",  # the brokers of the topics are gone for `how` seconds
     "step",  # the server's clock goes forward by `how` seconds, or back if it is below zero
     "lose",  # the server crashes, and comes back without the commits of the last `how` seconds
     "storm",  # calls of the server are lost, torn and slow for `how` seconds
@@ -122,6 +123,8 @@ class Scenario:
     """After so many commits the store is copied, and in the end another cluster goes on from there."""
     quiet: bool = False
     """Whether the sources stay open until all that they gave is done: nothing comes to anybody's help."""
+    topics: bool = False
+    """Whether what the nodes produce goes to topics of Kafka as well."""
     seed: int = 0
 
     def settings(self) -> Settings:
@@ -169,6 +172,8 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         if member != Member():
             members = _with(scenario.members, number, Member())
             yield replace(scenario, members=members)
+    if scenario.topics:
+        yield replace(scenario, topics=False)
     if scenario.copy_after is not None:
         yield replace(scenario, copy_after=None)
     for plan in random_graphs.smaller(scenario.plan):

@@ -193,6 +193,13 @@ class SentLog:
             beyond.update(seq for seq in done if first <= seq < end)
         self._advance()
 
+    def settle(self, numbers: range) -> None:
+        """Note that records are done with, whether this claim has sent them again or not: it need not."""
+        self.acknowledge(numbers)
+        unsent = range(max(self.next_seq, numbers.start), numbers.stop)
+        self._beyond.update(unsent)
+        self.known_end = max(self.known_end, numbers.stop)
+
     def _advance(self) -> None:
         """Extend the acknowledged prefix, up to the last record sent (of a source: the last row read)."""
         first, end, beyond, gaps = self.first, self.next_seq, self._beyond, self._gaps

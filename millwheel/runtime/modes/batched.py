@@ -13,7 +13,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.modes.batch_execution import run_batch
-from millwheel.runtime.modes.batches import Batches, Numbering, Phase, encoded
+from millwheel.runtime.modes.batches import Batches, Kept, Numbering, Phase, encoded
 from millwheel.store.port import Claim, Commit
 
 
@@ -112,8 +112,11 @@ class Batched(Mode):
 
     def join(self, commit: Commit, work: IntervalWork, stamp: int) -> None:
         commit.stragglers += self._keep_members(stamp)
-        if work.delivers:
-            self._interval.log.acknowledge(self.batches.kept)
+        kept = self.batches.kept
+        if work.delivers and kept is not None:
+            for log in self._interval.logs:
+                if log.id == kept.log:
+                    log.settle(kept.numbers)
 
     def _keep_members(self, stamp: int) -> list[Delivery[Any]]:
         """Number copies of the bundle's weak members in the interval's own log, and return them.
@@ -135,7 +138,7 @@ class Batched(Mode):
         end = first + len(copies)
         log.sent(end, min(holds), size, stamp, holds if interval.watermarks.percentiles else ())
         log.stored(copies)
-        self.batches.kept = range(first, end)
+        self.batches.kept = Kept(log.id, range(first, end))
         return copies
 
     def position(self, work: IntervalWork) -> bytes | None:

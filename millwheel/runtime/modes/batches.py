@@ -21,7 +21,8 @@ bundle is delivered and that its members are seen; only after it are the members
 * Weak productions are an exception, as their senders do not store them. A sender that makes them again
   may have used up its credits for records that wait here behind the bundle, so that the members would
   never arrive. Therefore the commit that closes a bundle also stores its weak members, in the interval's
-  own log, from which they are sent again.
+  own log, from which they are sent again. These copies use credits as well: the commit that delivers the
+  bundle acknowledges them, also those of an earlier claim, whose members may have come from their sender.
 * A bundle that is closed after the store may have lost commits gets a number above all numbers that may
   have been given before (`Numbering`). A bundle that is stored as open keeps its number and its members.
 * One bundle at a time is between closing and delivery, so that bundles are delivered in the order of
@@ -36,7 +37,7 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -78,6 +79,13 @@ TRANSITIONS = {
     Phase.DELIVERING: {"delivered": Phase.DELIVERED},
     Phase.DELIVERED: {"stored": Phase.GATHERING},
 }
+
+
+class Kept(NamedTuple):
+    """Copies of a bundle's weak members, which the interval has stored in a log of its own."""
+
+    log: int
+    numbers: range
 
 
 @dataclass(frozen=True)
@@ -150,9 +158,8 @@ class Batches:
         """When the open bundle was closed, microseconds."""
         self.members: list[Delivery[Any]] = []
         """The members of the open bundle, in order."""
-        self.kept = range(0)
-        """The numbers, in the interval's log, of the open bundle's members that this claim has stored
-        there."""
+        self.kept: Kept | None = None
+        """The copies of the open bundle's members, whichever claim has stored them."""
         self.is_replay = "open" in stored
         """The bundle was closed before this claim: user code may have processed it already."""
         self._missing: dict[bytes, Delivery[Any] | None] = {}
@@ -169,6 +176,9 @@ class Batches:
         if self.is_replay:
             self._change("claimed open")
             self._open = stored["open"]
+            if "kept" in stored:
+                log, first, end = stored["kept"]
+                self.kept = Kept(log, range(first, end))
             self._missing = {name_of(bytes.fromhex(id_)): None for id_ in self._open}
             if refusal is not None and refusal.number == self.number:
                 self.refusal = refusal
@@ -266,7 +276,7 @@ class Batches:
                 break
             self.members.append(self._gathered.popleft()[1])
         self._open = [member.id.hex() for member in self.members]
-        self.kept = range(0)
+        self.kept = None
         self.is_replay = False
 
     def deliver(self) -> None:
@@ -301,7 +311,10 @@ class Batches:
             self.phase is Phase.DELIVERED and self._stored_by is not None
         ):
             return found
-        return {**found, "open": self._open, "previous": self.previous, "at": self.closed_at}
+        found |= {"open": self._open, "previous": self.previous, "at": self.closed_at}
+        if self.kept is not None:
+            found["kept"] = [self.kept.log, self.kept.numbers.start, self.kept.numbers.stop]
+        return found
 
     def settled(self, n: int) -> None:
         """Note that commit `n` of the interval is durable."""
