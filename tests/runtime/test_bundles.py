@@ -1291,6 +1291,14 @@ def test_how_far_the_logs_of_missing_members_go() -> None:
     assert bundling.lacks_members
 
 
+def test_a_clock_that_goes_back_does_not_make_a_bundle_wait() -> None:
+    bundling = Batches(Bundles(seconds=1), None)
+    bundling.offer([delivery(1)], now=500_000_000)
+    assert not bundling.is_due(200_000_000)
+    assert bundling.due_at() == 201_000_000
+    assert bundling.is_due(201_000_000)
+
+
 def test_a_later_claim_knows_where_the_copies_of_members_are() -> None:
     """It acknowledges them with the bundle: the members themselves may have come from their senders."""
     bundling = Batches(Bundles(), None)

@@ -244,6 +244,8 @@ class Batches:
 
     def is_due(self, now: int) -> bool:
         """Whether the next bundle must be closed, since it is old enough or has enough records."""
+        if self._gathered and self._gathered[0][0] > now:  # the clock has gone back
+            self._gathered[0] = (now, self._gathered[0][1])
         due = self.due_at()
         return due is not None and (due <= now or len(self._gathered) >= self._records)
 
