@@ -84,6 +84,9 @@ class BundleId:
     """It was closed by an earlier owner, or before a restart, and may have been delivered already."""
     closed_at: int = field(default=0, compare=False, repr=False)
     """When it was closed, microseconds since 1970 by the worker's clock."""
+    inherited: int = field(default=0, compare=False, repr=False)
+    """The scope's own numbers are above this one, which it has from the scopes that it came from. An older number in the
+    external database is that of a scope of the same id which the pipeline's own database has lost."""
     refused: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Records that an earlier call refused (`RecordsRefused`) and that this call leaves out: the reason, by place
     in the bundle."""

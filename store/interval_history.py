@@ -180,7 +180,8 @@ def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
     bundles = [_bundle(parent) for parent in parents if _bundle(parent)]
     if not bundles:
         return None
-    found: dict[str, Any] = {"number": max(bundle["number"] for bundle in bundles)}
+    number = max(bundle["number"] for bundle in bundles)
+    found: dict[str, Any] = {"number": number, "inherited": number}
     incarnations = {bundle.get("incarnation") for bundle in bundles}
     if (
         len(incarnations) == 1 and None not in incarnations

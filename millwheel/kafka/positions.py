@@ -2,6 +2,9 @@
 
 The position of a scope in Kafka is the number of the last bundle written there; it is written in the same
 transaction as the bundle. Postgres has the number of the last bundle that was read back as written.
+
+A store that has lost commits may give an interval the id of one that is lost. The positions of that one are below the
+numbers of the new one (`BundleId.inherited`), and say nothing of it.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def is_written(
         OutputError: a guess would lose or repeat records; the message says what to do.
     """
     number, previous = bundle.number, bundle.previous
-    if position is None:
+    if position is None or position.number <= bundle.inherited:
         _check_not_expired(what, bundle, now, kept)
         return False
     if position.number == number and bundle.is_repeat:

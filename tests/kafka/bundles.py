@@ -77,7 +77,7 @@ class Bundle:
         closed_at: int = 1 << 60,
     ) -> None:
         before = number - 1 if previous is None else previous
-        self.bundle_id = BundleId(17, number, before, repeat, closed_at, refused or {})
+        self.bundle_id = BundleId(17, number, before, repeat, closed_at, 0, refused or {})
         self.now = datetime.now(UTC)
         self._owned = owned
         self.asked = 0

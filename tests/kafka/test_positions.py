@@ -51,6 +51,16 @@ def test_what_is_written_and_what_is_not(
     assert decide(number, previous, position, repeat=repeat) is written
 
 
+def test_a_position_of_a_lost_scope_with_the_same_id() -> None:
+    """Numbers of this scope are above those that it has inherited."""
+    bundle = BundleId(1, 900, 700, True, NOW, inherited=700)
+    options: Any = {"now": NOW, "kept": timedelta(days=6), "on_lost_commits": "fail"}
+    assert not is_written("topic t", bundle, Position(5), **options)
+    assert is_written("topic t", bundle, Position(900), **options)
+    with pytest.raises(OutputError, match="Kafka has bundle 701, but the store has only"):
+        is_written("topic t", bundle, Position(701), **options)
+
+
 def test_a_store_that_was_restored_from_a_backup() -> None:
     """Kafka has bundles that the store does not know."""
     with pytest.raises(

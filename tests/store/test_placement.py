@@ -817,7 +817,7 @@ async def test_numbers_of_bundles_go_on_through_splits_and_merges(site: Site) ->
     assert lower.interval.id == first.id
     assert (lower.position, whole.position) == (
         {"bundle": {"number": 7}},
-        {"bundle": {"number": 12}},
+        {"bundle": {"number": 12, "inherited": 12}},
     )
 
 
@@ -834,7 +834,7 @@ async def test_the_part_that_is_cut_off_goes_on_from_the_number_of_its_parent(si
     }
     claims = await wheel.take()
     assert [claim.position for claim in claims if claim.interval.id in made] == [
-        {"bundle": {"number": 7}},
+        {"bundle": {"number": 7, "inherited": 7}},
         None,
     ]
 

@@ -107,6 +107,7 @@ async def _call(
         batches.previous,
         batches.is_replay,
         batches.closed_at,
+        batches.inherited,
         dict(refused),
     )
     context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)

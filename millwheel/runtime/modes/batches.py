@@ -152,6 +152,8 @@ class Batches:
         self.phase = Phase.GATHERING
         self.number: int = stored.get("number", 0)
         """The number of the newest bundle; 0: there was none."""
+        self.inherited: int = stored.get("inherited", 0)
+        """The number above which this interval's own bundles begin: the newest one of those that it came from."""
         self.previous: int = stored.get("previous", self.number - ("open" in stored))
         """The number of the newest bundle that is delivered."""
         self.closed_at: int = stored.get("at", 0)
@@ -307,6 +309,8 @@ class Batches:
         if self._stored_by is None and (self.phase is Phase.CLOSING or delivers):
             self._stored_by = n
         found: dict[str, Any] = {"number": self.number}
+        if self.inherited:
+            found["inherited"] = self.inherited
         if self._incarnation:
             found["incarnation"] = self._incarnation
         if self.phase is Phase.GATHERING or (
