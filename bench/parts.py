@@ -71,7 +71,9 @@ async def _kafka(url: str, directory: Path, options: Options) -> Any:
 
 
 async def _reader_wait(url: str, directory: Path, options: Options) -> Any:
-    return await reader_wait.measure(url, directory, options.kafka, kills=1 if options.quick else 7)
+    return await reader_wait.measure(
+        url, directory, options.kafka, kills=2 if options.quick else 15
+    )
 
 
 async def _commits(url: str, directory: Path, options: Options) -> Any:
