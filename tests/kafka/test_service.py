@@ -5,25 +5,45 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from examples.kafka_broker import KafkaBroker
 from tests.kafka import service
+from tests.kafka.faults import KINDS
 from tests.support.servers import quick_directory
 
 
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="millwheel-kafka-", dir=quick_directory()))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
 @pytest.mark.process
-def test_each_committed_record_counts_once(broker: KafkaBroker) -> None:
+def test_each_committed_record_counts_once(broker: KafkaBroker, directory: Path) -> None:
     """Nothing is lost or doubled by kills, a zombie, aborted transactions and added partitions."""
-    directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-", dir=quick_directory()))
-    directory.chmod(0o755)
     said: list[str] = []
-    try:
-        faults = {"kill": 4, "zombie": 1, "broker": 1}
-        wrong = service.run(broker, directory, faults, seed=1, say=said.append)
-        assert not asyncio.run(wrong)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    faults = {"kill": 4, "zombie": 1, "broker": 1}
+    assert not asyncio.run(service.run(broker, directory, faults, seed=1, say=said.append))
     assert said[-1].endswith(": 0 differences")
+
+
+@pytest.mark.soak
+def test_each_committed_record_counts_once_through_all_faults(directory: Path) -> None:
+    """On three brokers; intervals are split, merged and moved as well."""
+    faults = {"kill": 20, "zombie": 4, "broker": 3, "node": 10, "frozen": 10, "cut": 30}
+    assert faults.keys() == KINDS.keys()
+    broker = KafkaBroker(directory / "kafka", 3)
+    broker.start()
+    try:
+        assert not asyncio.run(
+            service.run(broker, directory, faults, seed=time.time_ns(), say=print)
+        )
+    finally:
+        broker.remove()
