@@ -44,7 +44,7 @@ PARTITIONS_SECONDS = 60.0
 
 RETRY_SECONDS = 0.5
 
-READ_BACK_SECONDS = 0.005
+READ_BACK_SECONDS = 0.001
 """First pause before the position is read again; each further one is doubled, up to `RETRY_SECONDS`."""
 
 SETTLE_SECONDS = 0.25
