@@ -40,6 +40,10 @@ PLACEMENT = (
     "FROM SCHEMA.placement_events ORDER BY at"
 )
 """What became of the key intervals, to be shown with differences."""
+CLAIMS = (
+    "SELECT count(*) FROM SCHEMA.placement_events WHERE computation = 'totals_to_kafka' "
+    "AND what = 'claim'"
+)
 OUTPUT_PARTITIONS = 3
 WAIT_SECONDS = 90.0
 """Longest wait for totals in the topic: longer than a sink waits for a hung transaction."""
@@ -210,6 +214,22 @@ class Output:
         ]
 
 
+async def begun(bootstrap: str) -> int:
+    """How many writers the transactional ids of the sink have had: each raises the epoch of its id."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    groups = [name for name, *_ in await admin.list_consumer_groups()]
+    await admin.close()
+    total = 0
+    for name in groups:
+        if f".{OUTPUT}." in name:
+            writer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
+            await writer.start()
+            total += writer._txn_manager.producer_epoch
+            await writer.stop()
+    return total
+
+
 async def run(
     broker: KafkaBroker, directory: Path, faults: Mapping[str, int], *, seed: int,
     frozen_seconds: tuple[float, float] = (5.0, 30.0), say: Callable[[str], None],
@@ -271,6 +291,9 @@ async def run(
             wrong += [str(row) for row in workers.query("SELECT * FROM SCHEMA.sinks")]
             wrong += [str(event) for event in workers.query(PLACEMENT)]
             wrong.append(workers.tail())
+        workers.stop()  # nobody begins a writer from here on
+        ((claims,),) = workers.query(CLAIMS)
+        say(f"{await begun(broker.bootstrap)} writers were begun in {claims} claims of the sink")
         say(f"{orders} orders in {writer.partitions} partitions: {len(wrong)} differences")
         return [*workers.errors, *wrong]
     finally:
