@@ -131,6 +131,10 @@ class Lag(NamedTuple):
 
     rows: int | None = None
     bytes: int | None = None
+    log_start: int | None = None
+    """Offset of the first row that the partition still has."""
+    log_end: int | None = None
+    """One past the offset of its last row."""
 
 
 class Reader(Protocol):

@@ -149,6 +149,10 @@ class SourceFlow(msgspec.Struct, frozen=True):
     """Number of rows that are not read yet; None: not known."""
     lag_bytes: int | None = None
     """Size of the rows that are not read yet; None: not known."""
+    log_start: int | None = None
+    """Offset of the first row that the partition still has; None: not known."""
+    log_end: int | None = None
+    """One past the offset of its last row; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):

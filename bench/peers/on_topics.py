@@ -50,7 +50,7 @@ class Topics:
         messages = [(_key(line), line) for line in self._lines[:count]]
         asyncio.run(fill(self.kafka, self.payments, messages))
 
-    def watch(
+    async def watch(
         self,
         records: int,
         warm: int,
@@ -65,16 +65,6 @@ class Topics:
             rate: with one, the payments after the warm-up are written now, so many each second.
             mark: called with the number of balances read, after the warm-up and at the end.
         """
-        return asyncio.run(self._watch(records, warm, rate, mark, has_ended))
-
-    async def _watch(
-        self,
-        records: int,
-        warm: int,
-        rate: float | None,
-        mark: Callable[[int], None],
-        has_ended: Callable[[], bool],
-    ) -> Seen:
         found: list[tuple[float, Balance]] = []
         decode = msgspec.json.Decoder(Balance).decode
         written: dict[tuple[int, int], float] = {}

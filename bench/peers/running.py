@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -210,8 +211,10 @@ def _between_topics(started: _Started, right: answers.Expected) -> Run:
         def mark(done: int) -> None:
             marks.append(Mark(time.perf_counter(), started.cpu(process), done))
 
-        seen = topics.watch(
-            task.records, task.warm, task.rate, mark, lambda: process.poll() is not None
+        seen = asyncio.run(
+            topics.watch(
+                task.records, task.warm, task.rate, mark, lambda: process.poll() is not None
+            )
         )
         megabytes = tree_megabytes(process.pid)
     found = started.found(marks, megabytes)

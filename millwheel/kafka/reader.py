@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import structlog
@@ -27,6 +28,9 @@ OnTruncation = Literal["fail", "skip"]
 
 FETCH_RECORDS = 1_000
 """Most records that become rows together."""
+
+START_SECONDS = 60.0
+"""Time between two looks for the partition's first record, which retention deletes."""
 
 GROUP_SECONDS = 5.0
 """Time between two offsets that are stored for tools."""
@@ -57,7 +61,10 @@ class KafkaReader(FetchingReader):
         self._acknowledged = 0
         self._committed = -1
         """The offset that was stored last for tools."""
-        self._committing: asyncio.Task[None] | None = None
+        self._start = 0
+        """The partition's first offset, as of the last look."""
+        self._tasks: list[asyncio.Task[None]] = []
+        """They look for it, and store offsets for tools."""
         self.closing: asyncio.Task[None] | None = None
         """Closes the connections."""
         self._missing: list[Row] = []
@@ -76,9 +83,12 @@ class KafkaReader(FetchingReader):
         if position is None:
             self._next = bounds.first
         self._check_bounds(bounds)
-        self._acknowledged = self._next
+        self._acknowledged, self._start = self._next, bounds.first
         await self._open()
         self._client.wait_for_ever()
+        self._tasks.append(asyncio.create_task(self._look_for_start()))
+        if self._group is not None:
+            self._tasks.append(asyncio.create_task(self._commit_for_tools()))
 
     async def fetch(self) -> Sequence[Row]:
         """The next rows; it waits until there are some.
@@ -113,8 +123,6 @@ class KafkaReader(FetchingReader):
     async def _open(self) -> None:
         name = self._name
         self._fetcher = await self._client.fetcher(name.topic, name.number, self._next, self._group)
-        if self._group is not None and self._committing is None:
-            self._committing = asyncio.create_task(self._commit_for_tools())
 
     async def _check_topic(self) -> None:
         """
@@ -184,19 +192,27 @@ class KafkaReader(FetchingReader):
     def lag(self) -> Lag:
         """The committed records that were not read yet, as far as the last answer told."""
         end = None if self._fetcher is None else self._fetcher.stable_end
-        return Lag() if end is None else Lag(rows=max(0, end - self._next) + self.ahead)
+        if end is None:
+            return Lag()
+        return Lag(max(0, end - self._next) + self.ahead, None, self._start, end)
 
     def close(self) -> None:
         """Close the connections."""
         super().close()
-        if self._committing is not None:
-            self._committing.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.closing = asyncio.create_task(self._close())
 
     async def _close(self) -> None:
         if self._fetcher is not None:
             await self._fetcher.close()
         await self._client.close()
+
+    async def _look_for_start(self) -> None:
+        while True:
+            await asyncio.sleep(START_SECONDS)
+            with suppress(InputError):  # the next fetch meets it as well
+                self._start = (await self._bounds()).first
 
     async def _commit_for_tools(self) -> None:
         """Store the position as the offset of a group, which is never read back."""

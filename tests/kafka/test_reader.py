@@ -10,11 +10,27 @@ import msgspec
 import pytest
 
 from millwheel.errors import InputError, UsageError
+from millwheel.kafka import reader as reading
 from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.port import KafkaRecord
-from millwheel.sources import Rows
+from millwheel.sources import Lag, Rows
 from tests.kafka.clusters import FakeSite, KafkaSite, Written
 from tests.kafka.readers import MILLIS, end, numbers, opened, read
+
+
+async def test_the_lag_knows_what_retention_has_deleted(
+    cluster: KafkaSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "START_SECONDS", 0.05)
+    topic = await cluster.make()
+    await cluster.write(topic, numbers(5))
+    reader = await opened(cluster, topic)
+    assert len(await read(reader, 5)) == 5
+    await cluster.delete_before(topic, 0, 3)
+    async with asyncio.timeout(30):
+        while reader.lag().log_start != 3:  # noqa: ASYNC110 - it is asked by whoever wants to know
+            await asyncio.sleep(0.05)
+    await end(reader)
 
 
 async def test_rows_have_offset_value_and_time(cluster: KafkaSite) -> None:
@@ -25,7 +41,7 @@ async def test_rows_have_offset_value_and_time(cluster: KafkaSite) -> None:
     assert [(row.offset, row.line, row.value) for row in rows] == [(n, n, n) for n in range(5)]
     assert [row.micros for row in rows] == [1000 * (MILLIS + n) for n in range(5)]
     assert reader.position(3) == {"next": 3}
-    assert reader.lag().rows == 0
+    assert reader.lag() == Lag(rows=0, log_start=0, log_end=5)
     assert not reader.ended
     await end(reader)
     reader = await opened(cluster, topic, {"next": 3})

@@ -348,18 +348,27 @@ async def test_source_partitions_show_positions_and_what_waits(postgres: Postgre
         "target": None,
         "lag_rows": 7,
         "lag_bytes": None,
+        "log_start": 12,
+        "log_end": 50,
     }
     await postgres.store.heartbeat(
         owner.worker, 60.0, {"intervals": {str(owner.injector.id): {"flow": flow}}}
     )
-    ((*found, behind, owner_id),) = await postgres.query(
-        "SELECT injector, partition, next, acked, pending, lag_rows, lag_bytes, acknowledged_in, "
-        "held_by, ended, behind, owner FROM {v}",
+    ((*found, has_lag, owner_id),) = await postgres.query(
+        "SELECT injector, partition, next, acked, pending, lag_rows, lag_bytes, log_start, log_end, "
+        "acknowledged_in, held_by, ended, lag IS NOT DISTINCT FROM behind, owner FROM {v}",
         v="source_partitions",
     )
-    assert found == ["lines", "file lines.txt", "41", 40, 3, 7, None, 0.5, "40", False]
-    assert behind is None or behind > timedelta(0)
+    assert found == ["lines", "file lines.txt", "41", 40, 3, 7, None, 12, 50, 0.5, "40", False]
+    assert has_lag
     assert str(owner_id) == owner.worker
+    await postgres.store.heartbeat(
+        owner.worker,
+        60.0,
+        {"intervals": {str(owner.injector.id): {"flow": {**flow, "pending": 0, "lag_rows": 0}}}},
+    )
+    rows = await postgres.query("SELECT lag FROM {v}", v="source_partitions")
+    assert rows == [(timedelta(0),)], "nothing waits, however old the last row is"
 
 
 async def test_sinks_show_the_bundle_that_is_delivered(postgres: PostgresSite) -> None:

@@ -1364,12 +1364,12 @@ async def test_what_waits_to_be_read_is_told_in_bytes(tmp_path: Path) -> None:
     path.write_bytes(numbers(1_000))
     size = path.stat().st_size
     reader = await open_file(JsonLines(path))
-    assert reader.lag() == (None, size)
+    assert reader.lag()[:2] == (None, size)
     await reader.read(500)
     reader_at = reader.position(500)["byte"]
-    assert reader.lag() == (None, size - reader_at)
+    assert reader.lag()[:2] == (None, size - reader_at)
     await reader.read(500)
-    assert reader.lag() == (None, 0)
+    assert reader.lag()[:2] == (None, 0)
     reader.close()
     path.write_bytes(gzipped(numbers(1_000)))
     reader = await open_file(JsonLines(path))

@@ -512,17 +512,17 @@ async def test_what_waits_is_told_over_all_files(tmp_path: Path) -> None:
     clock = Clock()
     clock.write(path, b"1\n2\n")
     async with following_of(followed(path)) as reader:
-        assert reader.lag() == (None, 4)
+        assert reader.lag()[:2] == (None, 4)
         await reader.read(1)
-        assert reader.lag() == (None, 2)
+        assert reader.lag()[:2] == (None, 2)
         path.rename(tmp_path / "app.log.1")
         clock.write(path, b"345\n")
-        assert reader.lag() == (None, 6)
+        assert reader.lag()[:2] == (None, 6)
         path.rename(tmp_path / "app.log.0")
         clock.write(path, b"67\n")
-        assert reader.lag() == (None, 9)
+        assert reader.lag()[:2] == (None, 9)
         await all_there(reader)
-        assert reader.lag() == (None, 0)
+        assert reader.lag()[:2] == (None, 0)
 
 
 async def test_a_rotated_csv_file_begins_with_its_own_header(tmp_path: Path) -> None:

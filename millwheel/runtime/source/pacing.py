@@ -90,6 +90,10 @@ class Flow(NamedTuple):
     """Number of available rows that were not read yet; None if unknown."""
     lag_bytes: int | None = None
     """Bytes of these rows; None if unknown."""
+    log_start: int | None = None
+    """Offset of the first row that the partition still has; None if unknown."""
+    log_end: int | None = None
+    """One past the offset of its last row; None if unknown."""
 
 
 class Pace:
