@@ -288,7 +288,7 @@ async def run(
         if workers.errors:
             wrong += workers.last_words()[-20:]
         if wrong:
-            wrong += [str(row) for row in workers.query("SELECT * FROM SCHEMA.sinks")]
+            wrong += [str(row) for row in workers.query("SELECT s::text FROM SCHEMA.sinks AS s")]
             wrong += [str(event) for event in workers.query(PLACEMENT)]
             wrong.append(workers.tail())
         workers.stop()  # nobody begins a writer from here on
