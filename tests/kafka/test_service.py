@@ -27,10 +27,20 @@ def directory() -> Iterator[Path]:
 
 @pytest.mark.process
 def test_each_committed_record_counts_once(broker: KafkaBroker, directory: Path) -> None:
-    """Nothing is lost or doubled by kills, a zombie, aborted transactions and added partitions."""
+    """Nothing is lost or doubled by kills, a zombie, aborted transactions and added partitions.
+
+    The broker that is killed is one of its own: that of the other tests has so many topics that it starts slowly.
+    """
+    del broker  # it has shown that Kafka can be started here
     said: list[str] = []
     faults = {"kill": 4, "zombie": 1, "broker": 1}
-    assert not asyncio.run(service.run(broker, directory, faults, seed=1, say=said.append))
+    own = KafkaBroker(directory / "kafka")
+    own.start()
+    try:
+        wrong = asyncio.run(service.run(own, directory, faults, seed=1, say=said.append))
+    finally:
+        own.remove()
+    assert not wrong, "\n".join(wrong)
     assert said[-1].endswith(": 0 differences")
 
 
