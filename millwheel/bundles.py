@@ -85,8 +85,9 @@ class BundleId:
     closed_at: int = field(default=0, compare=False, repr=False)
     """When it was closed, microseconds since 1970 by the worker's clock."""
     inherited: int = field(default=0, compare=False, repr=False)
-    """The scope's own numbers are above this one, which it has from the scopes that it came from. An older number in the
-    external database is that of a scope of the same id which the pipeline's own database has lost."""
+    """The last number of the scopes that this one came from (splits and merges); its own numbers are above it. If the
+    external database has this number or a lower one for the scope, then it is of a former scope with the same id, which
+    the pipeline's own database has lost."""
     refused: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Records that an earlier call refused (`RecordsRefused`) and that this call leaves out: the reason, by place
     in the bundle."""

@@ -131,9 +131,9 @@ def flow_text(flow: SourceFlow) -> str:
 
 
 def sink_text(sink: SinkStatus) -> str:
-    """Format the bundle that a sink is delivering."""
+    """Format the bundle that a sink is delivering, and for how long it has been."""
     return (
-        f"{sink.computation} delivers bundle {sink.open} of scope {sink.scope}, {sink.open_records:,} records, since "
+        f"{sink.computation} delivers bundle {sink.open} of scope {sink.scope}, {sink.open_records:,} records, for "
         f"{sink.open_seconds or 0.0:,.1f} s"
         + (f"; {sink.waiting:,} records wait" if sink.waiting else "")
     )

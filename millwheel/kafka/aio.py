@@ -50,6 +50,9 @@ BACKOFF_SECONDS = 0.25
 UNKNOWN_SECONDS = 5.0
 """Time for which an unknown topic is asked for again: a broker hears of a new one a moment later."""
 
+GONE_SECONDS = 30.0
+"""The same for a client whose cluster was there once: a broker that has crashed may know no topic until it has caught up."""
+
 OFFSETS_SECONDS = 10.0
 """Time for the answer to a question for offsets; aiokafka repeats it for 40 s otherwise."""
 
@@ -84,7 +87,8 @@ class AioClient:
             InputError: the cluster refuses it, or no broker answers.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + UNKNOWN_SECONDS
+        was_there = self._patience == math.inf
+        deadline = loop.time() + (GONE_SECONDS if was_there else UNKNOWN_SECONDS)
         while True:
             answer = await self._patiently(lambda: self._describe(name))
             ((error, _, id_, _, partitions, *_),) = answer.topics
@@ -235,9 +239,8 @@ class AioClient:
                     self._admin = None
                 await admin.close()  # it may know only nodes that are gone
                 raise
-            if (
-                place not in found
-            ):  # aiokafka drops the error of an answer; without one, each place is in it
+            # aiokafka drops the error of an answer; without one, each place is in it
+            if place not in found:
                 raise kafka_errors.GroupCoordinatorNotAvailableError
             offset, note = found[place]
             return None if offset < 0 else Position(offset, note or "")

@@ -184,6 +184,7 @@ async def test_a_right_that_is_withdrawn(
 async def test_a_topic_that_is_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Amid a transaction. Once it is made anew, it gets the bundle and all that come after it."""
     monkeypatch.setattr("millwheel.kafka.writing.WRITE_SECONDS", 5.0)
+    monkeypatch.setattr("millwheel.kafka.aio.GONE_SECONDS", 5.0)
 
     async def delete() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=bench.cluster.bootstrap)

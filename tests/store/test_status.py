@@ -70,7 +70,7 @@ async def test_which_bundle_a_sink_delivers_and_since_when(postgres: PostgresSit
     assert busy.open_seconds is not None
     assert replace(busy, open_seconds=2.5) == SinkStatus("count", high.id, 7, 9, 2, 2.5, 1200)
     assert sink_text(replace(busy, open_seconds=2.5)) == (
-        f"count delivers bundle 9 of scope {high.id}, 2 records, since 2.5 s; 1,200 records wait"
+        f"count delivers bundle 9 of scope {high.id}, 2 records, for 2.5 s; 1,200 records wait"
     )
 
 
