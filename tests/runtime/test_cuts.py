@@ -92,6 +92,64 @@ async def test_a_merge_with_another_workers_neighbour_lapses() -> None:
     await cluster.end(values)
 
 
+FOLLOWED = Stream("followed", Counted)
+
+
+async def test_what_the_parts_of_a_split_send_comes_after_what_the_whole_has_sent() -> None:
+    """The upper part does not have the log of the whole, whose records may still be on their way."""
+    met: dict[str, list[int]] = {}
+    gate = Gate()
+
+    class Follow(Computation[Counted, None]):
+        async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+            await gate.wait()
+            met.setdefault(record.value.key, []).append(record.value.count)
+
+    values = many(3000, keys=40)
+    made = Pipeline("counting", settings=replace(SHARED, max_unacked_records=100))
+    made.inject(ITEMS, script(ITEMS, values), timestamp=time_of)
+    made.add(Tally(), ITEMS.by(key_of))
+    made.add(Follow(), TALLY.by(lambda counted: counted.key))
+    cluster = Lone(made)
+    for _ in range(2):
+        await cluster.join()
+    await _rest(cluster, 5.0)
+    row, _ = await cluster.parts("tally")
+    owner = cluster.owner_of(row)
+    interval = owner.exchange.held(row.id)
+    assert interval is not None
+    assert interval.logs.newest.unacked > 50
+    await cluster.store.wish([Wish(row.id, row.sequencer, None, "wherever it is")])
+    await cluster.split(row)
+    await _rest(cluster, 1.0)
+    assert cluster.done("split") == [], "it waits for acknowledgements"
+    gate.open()
+    await cluster.go(lambda: cluster.done("split"), tick=0.001)
+    await cluster.split_here(owner, row)
+    assert not cluster.finished()
+    await cluster.go(cluster.finished)
+    for counts in met.values():
+        firsts = list(dict.fromkeys(counts))
+        assert firsts == sorted(firsts)
+    assert sum(max(counts) for counts in met.values()) == len(values)
+
+
+async def test_a_split_lapses_if_what_was_sent_is_not_acknowledged() -> None:
+    values = many(3000, keys=40)
+    cluster = Lone(counting(values))
+    await cluster.at_work(2)
+    row, _ = await cluster.parts("tally")
+    cluster.part()
+    await cluster.split(row)
+    await cluster.go(lambda: cluster.done("lapse"))
+    assert cluster.done("lapse") == [
+        (row.id, "its readers did not acknowledge its records within 2 s")
+    ]
+    cluster.join_again()
+    assert cluster.done("split") == []
+    await cluster.end(values)
+
+
 @pytest.mark.parametrize("call", ["split", "merge", "claim"])
 async def test_who_crashes_between_release_and_claim_leaves_what_others_take(call: str) -> None:
     values = many(2000, keys=20)
@@ -174,7 +232,7 @@ async def test_who_has_not_heard_of_a_split_is_refused_and_begins_anew() -> None
     values = many(3000, keys=40)
     cluster = Lone(counting(values))
     first, second = await cluster.at_work(2)
-    row, _ = await cluster.parts("tally")
+    row, _ = await cluster.parts("recount")
     owner = cluster.owner_of(row)
     late = second if owner is first else first
     place, late.remotes.place = late.remotes.place, lambda placement: None  # type: ignore[method-assign]

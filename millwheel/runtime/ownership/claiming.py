@@ -15,6 +15,10 @@ time, and the worker does its other work in the meantime::
 
 A drain that has not ended continues during the next rounds. If its wish is withdrawn, the interval
 is kept.
+
+An interval is split only when its strong productions are acknowledged: its upper part does not know the
+former log, and could send newer records of a key before older ones (I14). If that takes longer than
+`ACKNOWLEDGED_SECONDS`, the wish lapses.
 """
 
 from __future__ import annotations
@@ -37,6 +41,9 @@ from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import within
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
+
+ACKNOWLEDGED_SECONDS = 2.0
+"""Longest time for which an interval stands still to be split while its readers do not acknowledge."""
 
 Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
 """Intervals, and what to do as soon as all of them are drained."""
@@ -73,6 +80,8 @@ class Claiming(Service):
         """By the reports of all workers, the pipeline continues without this one."""
         self._draining: set[Interval] = set()
         """Intervals that drain because of a wish: to another worker, or to be cut."""
+        self._drained_since: dict[Interval, float] = {}
+        """When intervals to be split were found drained, but not acknowledged."""
 
     async def run(self) -> None:
         """Work until cancelled: once a period, and soon after a request for a placement refresh."""
@@ -216,6 +225,7 @@ class Claiming(Service):
         """
         draining = [i for i in self._owned.draining if i in self._draining]
         self._draining = set(draining)
+        self._drained_since = {i: t for i, t in self._drained_since.items() if i in self._draining}
         rows = {row.id: (row.owner, row.sequencer) for row in placement.intervals}
         acts: list[Act] = []
         for interval in draining:
@@ -259,6 +269,9 @@ class Claiming(Service):
         return acts
 
     async def _split(self, interval: Interval, at: int) -> None:
+        if not interval.may_be_split:
+            await self._split_later(interval)
+            return
         self._env.log.info("splits", interval=interval.name, at=at)
         concerned = {interval.id}
         if await self._owned.give_up(interval):
@@ -271,6 +284,16 @@ class Claiming(Service):
             except (Fenced, PlacementRefused) as error:
                 self._env.log.warning("not_split", interval=interval.name, error=str(error))
         await self._take_back(concerned)
+
+    async def _split_later(self, interval: Interval) -> None:
+        """Look again soon whether all that an interval has sent is acknowledged, or drop the wish."""
+        now = self._env.clock.monotonic()
+        if now < self._drained_since.setdefault(interval, now) + ACKNOWLEDGED_SECONDS:
+            self._remotes.request_refresh()
+            return
+        reason = f"its readers did not acknowledge its records within {ACKNOWLEDGED_SECONDS:.0f} s"
+        self._env.log.warning("not_split", interval=interval.name, error=reason)
+        await self._env.store.wish([Lapse(interval.id, interval.commits.sequencer, reason)])
 
     async def _to_merge_with(self, lower: Interval, row: PlacedInterval | None) -> Interval | None:
         """The upper neighbour to merge an interval with.
