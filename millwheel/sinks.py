@@ -61,6 +61,7 @@ RESERVED_TABLES = frozenset(
         "computation",
         "dead_letter",
         "dead_letters",
+        "ended_sender",
         "fold",
         "generation",
         "horizon",
@@ -69,6 +70,7 @@ RESERVED_TABLES = frozenset(
         "key_interval",
         "latest_commits",
         "log",
+        "numbered_rows",
         "peer_secret",
         "pending_productions",
         "pipeline",
@@ -130,8 +132,11 @@ class Table(Generic[R]):
         producer_key: the columns of `key` that hold the producing computation's own key. No
             other key can then write the row, so it is written in the producer's own commit.
             Without it, an upsert is a step of its own, keyed by `key`.
-        numbered: adds two columns, `sender` and `sequence`; ordered by them, the rows of one
-            producing key are in the order in which they were produced.
+        numbered: adds two columns, `sender` and `sequence`, so that others can follow the table
+            (:mod:`millwheel.spark`, `millwheel.follow`). The rows of a sender are numbered from 0,
+            without gaps, in the order of their commits; ordered by both columns, the rows of one
+            producing key are in the order in which they were produced. The view ``numbered_rows``
+            has the number of rows of each sender. Old rows may be deleted.
 
     Raises:
         GraphError: the name is reserved, a key names no column, or `row_type` has no fields.
@@ -183,6 +188,11 @@ class Table(Generic[R]):
             else None
             for column in self.columns[: len(names)]
         )
+
+    @property
+    def unique(self) -> tuple[str, ...]:
+        """The columns that no two rows may share: the key, or those of a numbered table."""
+        return ("sender", "sequence") if self.numbered else self.key
 
     @property
     def in_producers_commit(self) -> bool:

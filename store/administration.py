@@ -243,7 +243,8 @@ def _begin_without(
     which = {"computations": ids, "names": names}
     text = statements.get("bundles_in_the_way", latest_commits="latest_commits")
     refuse_with_members(pipeline, connection.execute(text, which).fetchall())
-    connection.execute(statements.get("remove_intervals"), which)
+    text = statements.get("remove_intervals", latest_commits="latest_commits")
+    connection.execute(text, which)
     return ids
 
 

@@ -93,7 +93,7 @@ class PostgresClaims(Subject):
         claims = []
         for (
             id_, n, table, stamp, input_watermark, low_watermark, percentiles, acked, position,
-            counters, folded,
+            counters, table_rows, folded,
         ) in await rows("read_last_commits", interval_ids=interval_ids):  # fmt: skip
             interval = intervals[id_]
             where = {"interval_id": id_, "after": folded}
@@ -130,6 +130,7 @@ class PostgresClaims(Subject):
                     },
                     position=None if position is None else msgspec.json.decode(position),
                     counters=msgspec.json.decode(counters),
+                    table_rows=table_rows or {},
                     folded=folded,
                     logs=live_logs.get(id_, []),
                     new_log=new_logs.get(id_, 0),

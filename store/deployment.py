@@ -321,10 +321,11 @@ async def _create_table(
                 f"table {statements.schema}.{table.name} does not fit its row type "
                 f"{table.row_type.__name__}:\n  " + "\n  ".join(wrong)
             )
-        if table.key and not await _has_key(connection, statements, table):
+        if table.unique and not await _is_unique(connection, statements, table):
+            use = "followed by number" if table.numbered else "replaced by key"
             raise DeployRefused(
                 f"table {statements.schema}.{table.name} has no unique index on "
-                f"({', '.join(table.key)}), so rows cannot be replaced by key; create one"
+                f"({', '.join(table.unique)}), so rows cannot be {use}; create one"
             )
         return
     columns = [
@@ -335,9 +336,11 @@ async def _create_table(
         )
         for c in table.columns
     ]
-    if table.key:
+    if table.unique:
         columns.append(
-            sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.key)))
+            sql.SQL("PRIMARY KEY ({})").format(
+                sql.SQL(", ").join(map(sql.Identifier, table.unique))
+            )
         )
     await connection.execute(
         composed(
@@ -360,10 +363,10 @@ def _fits(found: str | None, wanted: str) -> bool:
     return found is not None and (found == wanted or found in _ALSO.get(wanted, ()))
 
 
-async def _has_key(
+async def _is_unique(
     connection: AsyncConnection[Any], statements: Statements, table: Table[Any]
 ) -> bool:
     cursor = await connection.execute(
         statements.get("unique_keys"), {"table": statements.table(table.name).as_string(None)}
     )
-    return any(row[0] == sorted(table.key) for row in await cursor.fetchall())
+    return any(row[0] == sorted(table.unique) for row in await cursor.fetchall())

@@ -244,7 +244,9 @@ class PostgresPlacement:
             }
             made = await self._begin(connection, "merge_intervals", params, whole)
             await connection.execute(self._statements.get("inherit_logs"), {**gone, "heir": made})
-            await connection.execute(self._statements.get("forget_intervals"), gone)
+            await connection.execute(
+                self._statements.get("forget_intervals", latest_commits="latest_commits"), gone
+            )
             return made
 
         made = await self._change(parts, None, work)

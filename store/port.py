@@ -152,6 +152,8 @@ class IntervalCommit:
     counters: bytes
     percentiles: dict[float, int] = field(default_factory=dict)
     """Percentile low watermarks that it promises, besides the exact one."""
+    table_rows: dict[str, int] = field(default_factory=dict)
+    """By numbered table: the rows that the interval has written up to this commit."""
 
 
 @dataclass(slots=True)
@@ -206,6 +208,8 @@ class Claim:
     acked: dict[int, tuple[int, list[tuple[int, int]]]]
     position: dict[str, Any] | None
     counters: dict[str, int]
+    table_rows: dict[str, int]
+    """By numbered table: the rows that the interval has written."""
     folded: int
     logs: list[LogRow]
     """Live logs, oldest first, without the one that this claim opened."""

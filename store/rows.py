@@ -105,6 +105,7 @@ def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:
             "position": None if part.position is None else Raw(part.position),
             "counters": Raw(part.counters),
             "percentiles": part.percentiles or None,
+            "table_rows": part.table_rows or None,
         }
         for part in parts
     ]

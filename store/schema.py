@@ -60,6 +60,13 @@ pipeline = Table(
         nullable=False,
         comment="productions from before it are never sent again; microseconds",
     ),
+    Column(
+        "id",
+        UUID,
+        nullable=False,
+        server_default=text("gen_random_uuid()"),
+        comment="tells this schema from a later one of the same name; a copy has it too",
+    ),
     comment="One row: the pipeline's name, and the end of its forgotten past",
 )
 
@@ -238,6 +245,21 @@ log = Table(
     comment="Sequences of sent records: an interval opens a new one with each claim",
 )
 
+ended_sender = Table(
+    "ended_sender",
+    metadata,
+    Column(
+        "sender",
+        BigInteger,
+        primary_key=True,
+        autoincrement=False,
+        comment="id that the key interval had",
+    ),
+    Column("table_name", Text, primary_key=True, comment="a numbered table"),
+    Column("rows", BigInteger, nullable=False, comment="rows of the table that it has written"),
+    comment="Key intervals that were merged or removed, and what they have written into numbered tables",
+)
+
 bucket = Table(
     "bucket",
     metadata,
@@ -356,6 +378,7 @@ commit_record = Table(
     ),
     Column("counters", JSONB, nullable=False, comment="totals since deploy"),
     Column("percentiles", JSONB, comment="percentile low watermarks promised; microseconds"),
+    Column("table_rows", JSONB, comment="rows of each numbered table written so far"),
     comment="One row per interval and commit: the chain that makes commits ordered",
 )
 

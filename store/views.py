@@ -28,6 +28,7 @@ VIEWS = (
     "dead_letters",
     "source_partitions",
     "sinks",
+    "numbered_rows",
 )
 
 

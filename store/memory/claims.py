@@ -146,6 +146,7 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
         },
         position=None if link.position is None else msgspec.json.decode(link.position),
         counters=msgspec.json.decode(link.counters),
+        table_rows=dict(link.table_rows),
         folded=interval.folded,
         logs=[
             LogRow(id_, log.source)

@@ -95,10 +95,13 @@ class Faults:
             return  # its worker died, or it was claimed in between
         finally:
             await store.close()
-        self.cuts.append(done)
+        if done:
+            self.cuts.append(done)
 
     async def _ask(self, operator: Operator, rows: list[PlacedInterval], workers: list[str]) -> str:
         rows = [row for row in rows if row.slot_to - row.slot_from > 1]
+        if not rows:
+            return ""  # no worker has begun yet
         rows.sort(key=lambda row: (row.computation, row.slot_from))
         row = self._choice.choice(rows)
         parts = [one for one in rows if one.computation == row.computation]

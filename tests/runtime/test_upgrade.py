@@ -1194,4 +1194,7 @@ async def test_workers_on_postgres_go_on_when_a_computation_is_removed(
     await check_table(postgres, values)
     ((told,),) = await postgres.query("SELECT count(*) FROM {t}", t="extra")
     assert told < len(values)
+    assert await postgres.query(
+        "SELECT sum(rows), bool_and(ended) FROM {v} WHERE table_name = 'extra'", v="numbered_rows"
+    ) == [(told, True)]
     assert await postgres.pending() == []

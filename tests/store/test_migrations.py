@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -174,6 +175,39 @@ async def test_migrating_again_keeps_everything(postgres: PostgresSite) -> None:
     migrate(postgres.schema.url, postgres.schema.name)
     assert (await postgres.states(), await postgres.timers(), await postgres.pending()) == before
     await owner.write(owner.fill(owner.commit(), 3, first=10))
+
+
+def test_rows_of_numbered_tables_from_before_0003_are_numbered_again(empty: Schema) -> None:
+    """Their senders were logs, and two tables of one node shared the numbers."""
+    migrate(empty.url, empty.name)
+    table = {
+        "table": "a log",
+        "columns": [["a", "text"], ["sender", "bigint"], ["sequence", "bigint"]],
+    }
+    graph = {"nodes": {"n": {"sinks": {"s": [table, {"console": ""}]}}}}
+    with psycopg.connect(empty.url, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(empty.name)))
+        connection.execute("ALTER TABLE commit_record DROP COLUMN table_rows CASCADE")
+        connection.execute("DROP TABLE ended_sender CASCADE")
+        connection.execute("ALTER TABLE pipeline DROP COLUMN id CASCADE")
+        connection.execute("UPDATE alembic_version SET version_num = '0002'")
+        connection.execute('CREATE TABLE "a log" (a text, sender bigint, sequence bigint)')
+        connection.execute(
+            """INSERT INTO "a log" VALUES ('c', 7, 0), ('b', 3, 4), ('a', 3, 1), ('d', 9, 5)"""
+        )
+        connection.execute(
+            "INSERT INTO generation (number, code, began_at) VALUES (1, %s, now())",
+            [json.dumps({"graph": graph})],
+        )
+    migrate(empty.url, empty.name)
+    rows = empty.query("SELECT a, sequence FROM {v} ORDER BY sender, sequence", v="a log")
+    assert rows == [("a", 0), ("b", 1), ("c", 0), ("d", 0)]
+    told = "SELECT table_name, rows, ended FROM {v} ORDER BY sender"
+    assert empty.query(told, v="numbered_rows") == [
+        ("a log", 2, True), ("a log", 1, True), ("a log", 1, True),
+    ]  # fmt: skip
+    assert max(empty.query("SELECT max(sender) FROM {v}", v="a log")) < (0,)
 
 
 def test_a_migration_that_fails_leaves_nothing(

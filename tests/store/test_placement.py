@@ -821,6 +821,31 @@ async def test_numbers_of_bundles_go_on_through_splits_and_merges(site: Site) ->
     )
 
 
+async def test_rows_of_numbered_tables_are_numbered_through_splits_and_merges(site: Site) -> None:
+    wheel = await Wheel.start(site)
+    owner = wheel.owner
+    first, second = owner.intervals
+    await owner.write(owner.commit(first, table_rows={"out": 7, "panes": 2}))
+    await owner.write(owner.commit(second, table_rows={"out": 5}))
+    sequencers = await wheel.let_go()
+    upper = await wheel.store.split(first.id, sequencers[first.id], 100)
+    now = {row.id: row.sequencer for row in await wheel.rows()}
+    merged = await wheel.store.merge(upper, second.id, now)
+    lower, whole = await wheel.take()
+    assert (lower.table_rows, whole.table_rows) == ({"out": 7, "panes": 2}, {})
+    if isinstance(site, PostgresSite):
+        await owner.write(owner.commit(whole.interval, table_rows={"out": 1}))
+        rows = await site.query(
+            "SELECT table_name, sender, rows, ended FROM {v} ORDER BY 1, 2", v="numbered_rows"
+        )
+        assert rows == [
+            ("out", first.id, 7, False),
+            ("out", second.id, 5, True),
+            ("out", merged, 1, False),
+            ("panes", first.id, 2, False),
+        ]
+
+
 async def test_the_part_that_is_cut_off_goes_on_from_the_number_of_its_parent(site: Site) -> None:
     wheel = await Wheel.start(site)
     owner = wheel.owner

@@ -27,5 +27,13 @@ class IntervalCommits:
         """The bucket of the last commit built."""
         self.folded = claim.folded
         """The number of the last folded commit."""
+        self.table_rows = dict(claim.table_rows)
+        """By numbered table: the rows that the interval has written, so the number of the next one."""
         self.changed_since_fold = len(claim.states)
         """Number of changes of state and timers that are not folded."""
+
+    def number_row(self, table: str) -> int:
+        """The number of the next row of a numbered table."""
+        number = self.table_rows.get(table, 0)
+        self.table_rows[table] = number + 1
+        return number

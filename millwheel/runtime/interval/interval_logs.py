@@ -37,9 +37,6 @@ class IntervalLogs(list[SentLog]):
             self.append(SentLog(claim.new_log, holds, percentiles=kept))
         self.newest = self[-1]
         """The log that is written."""
-        self.rows_written = 0
-        """Rows of numbered tables written since this claim; a row's number and the newest log's id are its
-        key."""
         self._settings = settings
 
     def may_send(self, decided: int) -> bool:

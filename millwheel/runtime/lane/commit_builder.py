@@ -45,8 +45,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         _add_timers(commit, interval, work)
         for table, values in effects.rows:
             if table.numbered:
-                values = (*values, interval.log.id, interval.logs.rows_written)
-                interval.logs.rows_written += 1
+                values = (*values, interval.id, interval.commits.number_row(table.name))
             commit.rows.append((table, values))
         commit.statements += effects.statements
         commit.dead_letters += effects.dead_letters
@@ -186,4 +185,5 @@ def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> In
         position=interval.encoded_position(work),
         counters=interval.counters.encoded,
         percentiles=work.percentiles,
+        table_rows=dict(commits.table_rows),
     )
