@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel import Context, Pipeline, Record, Stream, Table
 from millwheel.store.port import Wish
 from tests.support.clusters import SHARED, many
 from tests.support.lone_clusters import Lone
@@ -20,7 +20,7 @@ EVEN = Stream("even", Counted)
 class TallyTwice(Tally):
     """Counts, and logs even counts as well."""
 
-    writes = (TALLY, EVEN)
+    writes = (TALLY, EVEN)  # type: ignore[assignment]
 
     async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
         await super().process_record(record, ctx)

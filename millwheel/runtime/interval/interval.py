@@ -307,11 +307,6 @@ class Interval:
         running = self.dedup is not None and self.dedup.in_flight
         return bool(self.intake or running) or not self.logs.are_drained
 
-    @property
-    def may_be_split(self) -> bool:
-        """Whether no record of its logs can be overtaken by one that a part of it sends."""
-        return self.step.node.is_weak or self.logs.are_drained
-
     def is_idle(self, now: int) -> bool:
         """Whether nothing is queued, due, running, un-ACKed, or waiting to be stored."""
         return (

@@ -269,7 +269,7 @@ class Claiming(Service):
         return acts
 
     async def _split(self, interval: Interval, at: int) -> None:
-        if not interval.may_be_split:
+        if not _may_be_split(interval):
             await self._split_later(interval)
             return
         self._env.log.info("splits", interval=interval.name, at=at)
@@ -377,3 +377,8 @@ class LeaseGuard(Service):
         if self._lease.left <= 0 and self._exchange.intervals:
             self._env.log.warning("lease_over", intervals=len(self._exchange.intervals))
             await self._owned.lose_all()
+
+
+def _may_be_split(interval: Interval) -> bool:
+    """Whether no record that it has sent can be overtaken by one that a part of it sends."""
+    return interval.step.node.is_weak or interval.logs.are_drained
