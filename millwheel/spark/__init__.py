@@ -1,4 +1,4 @@
-"""Read a pipeline's tables and views in PySpark, as of one moment.
+"""Read a pipeline's tables and views in PySpark, as of one moment, or follow a table as it grows.
 
 ::
 
@@ -17,6 +17,9 @@ are those of one moment, although workers keep committing.
 
 ================  =================================================================
 ``source``        the Python Data Source: where its code runs; why no push-down
+``following``     the same for ``readStream``: the new rows of a numbered table
+``lookout``       how far a numbered table is written
+``reading``       rows as Arrow batches, in Spark's tasks
 ``snapshots``     the process that holds the snapshot, and for how long
 ``relation``      Postgres types to Spark types
 ``query``         one share's SELECT: columns, filters, bounds

@@ -102,7 +102,23 @@ class Blocks(InputPartition):
         return [at_least, below]
 
 
-Share: TypeAlias = Whole | Slots | Blocks
+@dataclass
+class Numbers(InputPartition):
+    """Rows of one sender of a numbered table, in order: from number `first` up to, not including, `until`."""
+
+    sender: int
+    first: int
+    until: int
+
+    def conditions(self) -> list[Condition]:
+        return [
+            Condition(sql.SQL("sender = {}").format(_HERE), (self.sender,)),
+            Condition(sql.SQL("sequence >= {}").format(_HERE), (self.first,)),
+            Condition(sql.SQL("sequence < {}").format(_HERE), (self.until,)),
+        ]
+
+
+Share: TypeAlias = Whole | Slots | Blocks | Numbers
 
 
 def shares(relation: SparkRelation, wanted: int) -> list[Share]:
@@ -128,11 +144,23 @@ def select(
     filters: Sequence[Condition] = (),
 ) -> tuple[sql.Composed, list[Any]]:
     """Return the statement that reads one share, and its parameters."""
-    conditions = [*share.conditions(), *filters]
-    text = sql.SQL("SELECT {} FROM {}").format(
-        sql.SQL(", ").join(column.expression for column in columns),
-        sql.Identifier(relation.pipeline, relation.name),
-    )
+    chosen = sql.SQL(", ").join(column.expression for column in columns)
+    text, values = _from(relation, chosen, [*share.conditions(), *filters])
+    if isinstance(share, Numbers):
+        text += sql.SQL(" ORDER BY sequence")
+    return text, values
+
+
+def count(relation: SparkRelation, share: Share) -> tuple[sql.Composed, list[Any]]:
+    """Return the statement that counts the rows of one share, and its parameters."""
+    return _from(relation, sql.SQL("COUNT(*)"), share.conditions())
+
+
+def _from(
+    relation: SparkRelation, chosen: sql.Composable, conditions: Sequence[Condition]
+) -> tuple[sql.Composed, list[Any]]:
+    table = sql.Identifier(relation.pipeline, relation.name)
+    text = sql.SQL("SELECT {} FROM {}").format(chosen, table)
     if conditions:
         text += sql.SQL(" WHERE ")
         text += sql.SQL(" AND ").join(condition.text for condition in conditions)

@@ -173,6 +173,8 @@ class SparkRelation:
     has_slots: bool
     """Whether it has an integer column `slot` (0 to 65,535, a hash of the key) to divide it by."""
     columns: tuple[SparkColumn, ...]
+    numbered: bool = False
+    """Whether it is a table whose rows have a `sender` and a number, `sequence`, among its columns."""
 
     def column(self, name: str) -> SparkColumn:
         for column in self.columns:
@@ -213,7 +215,11 @@ def describe(
         name == SLOT and type_name in INTEGERS and not is_array
         for name, _, type_name, _, is_array, _ in rows
     )
-    return SparkRelation(pipeline, table, relkind, blocks, has_slots, tuple(columns))
+    types = {(name, type_name, is_array) for name, _, type_name, _, is_array, _ in rows}
+    numbered = {("sender", "int8", False), ("sequence", "int8", False)} <= types
+    return SparkRelation(
+        pipeline, table, relkind, blocks, has_slots, tuple(columns), numbered and relkind in "rp"
+    )
 
 
 def _column(

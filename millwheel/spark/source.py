@@ -27,7 +27,7 @@ an object that *all* queries on one DataFrame share. Tried on 4.1.4 and 4.3.0: a
 in the scan.) A filter option belongs to one ``load()`` and does not leak. A test fails if
 ``pushFilters`` is implemented here.
 
-A task reads through a server-side cursor, in batches of about 4 MB.
+For ``readStream`` see :mod:`millwheel.spark.following`.
 """
 
 from __future__ import annotations
@@ -36,25 +36,19 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import pyarrow as pa
-from psycopg import ServerCursor
-from psycopg.errors import NumericValueOutOfRange
-from psycopg.rows import TupleRow
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from millwheel.errors import StoreError, UsageError
-from millwheel.spark.connection import lock, reading, store_url
+from millwheel.errors import UsageError
+from millwheel.spark.connection import reading, store_url
 from millwheel.spark.filters import WrittenFilter, parsed
-from millwheel.spark.query import Condition, Share, condition, select, shares
-from millwheel.spark.relation import FREE_DIGITS, FREE_SCALE, SparkColumn, SparkRelation, describe
+from millwheel.spark.following import FollowingReader, StreamOptions
+from millwheel.spark.lookout import numbered_table
+from millwheel.spark.query import Share, condition, shares
+from millwheel.spark.reading import RelationRows
+from millwheel.spark.relation import SparkRelation, describe
 
 PARTITIONS = 4
-BATCH_BYTES = 4 << 20
-FIRST_ROWS = 16
-"""Rows of the first batch; their size is unknown, up to some megabytes each."""
-MAX_ROWS = 2_000
-GROWTH = 4
-"""Maximum growth factor of the rows per batch, since row sizes may vary."""
 
 
 class MillwheelSource(DataSource):
@@ -65,7 +59,7 @@ class MillwheelSource(DataSource):
         return "millwheel"
 
     def schema(self) -> spark.StructType:
-        self._partitions()  # so that load() already reports a bad option
+        self._given_partitions()  # so that load() already reports a bad option
         relation = self._relation
         names = self._wanted() or [column.name for column in relation.columns]
         columns = [relation.column(name) for name in names]
@@ -74,17 +68,24 @@ class MillwheelSource(DataSource):
         )
 
     def reader(self, schema: spark.StructType) -> MillwheelReader:
+        return MillwheelReader(self._rows(schema), self._partitions())
+
+    def streamReader(self, schema: spark.StructType) -> FollowingReader:
+        rows = self._rows(schema)
+        if rows.relation.numbered:
+            return FollowingReader(rows, StreamOptions.of(self.options, self._given_partitions()))
+        raise UsageError(
+            f"the table {rows.relation.name!r} cannot be followed: its rows have no numbers. Write the rows to "
+            "follow into a table of their own, with pipeline.sink(STREAM, Table(…, numbered=True))"
+        )
+
+    def _rows(self, schema: spark.StructType) -> RelationRows:
         if "_relation" not in self.__dict__:
             # The user has given a schema, which determines the columns to read.
             self._relation = self._describe(schema.fieldNames())
-        return MillwheelReader(
-            store_url(self.options),
-            self.options.get("snapshot"),
-            self._relation,
-            schema,
-            [condition(self._relation.column(one[0]), one) for one in self._filters()],
-            self._partitions(),
-        )
+        filters = [condition(self._relation.column(one[0]), one) for one in self._filters()]
+        snapshot = self.options.get("snapshot")
+        return RelationRows(store_url(self.options), snapshot, self._relation, schema, filters)
 
     @cached_property
     def _relation(self) -> SparkRelation:
@@ -92,7 +93,11 @@ class MillwheelSource(DataSource):
         return self._describe(self._wanted())
 
     def _describe(self, wanted: list[str] | None) -> SparkRelation:
-        pipeline, table = self._required("pipeline"), self._required("table")
+        pipeline = self._required("pipeline")
+        if stream := self.options.get("stream"):
+            table = numbered_table(store_url(self.options), pipeline, stream)
+        else:
+            table = self._required("table")
         only = None if wanted is None else [*wanted, *(one[0] for one in self._filters())]
         with reading(store_url(self.options), snapshot=self.options.get("snapshot")) as connection:
             return describe(connection, pipeline, table, only)
@@ -110,91 +115,40 @@ class MillwheelSource(DataSource):
         raise UsageError(f"the option {option!r} of format 'millwheel' is missing")
 
     def _partitions(self) -> int:
-        snapshot, given = self.options.get("snapshot"), self.options.get("partitions")
-        if given is None:
-            return PARTITIONS if snapshot else 1
-        if not given.isdecimal() or int(given) < 1:
-            raise UsageError(f"the option 'partitions' must be a number from 1, not {given!r}")
-        if int(given) > 1 and not snapshot:
+        """The number of shares of a batch.
+
+        Raises:
+            UsageError: there would be several without a snapshot.
+        """
+        snapshot = self.options.get("snapshot")
+        if not (snapshot or "partitions" in self.options):
+            return 1
+        partitions = self._given_partitions()
+        if partitions > 1 and not snapshot:
             raise UsageError(
-                f"{given} partitions without a snapshot would read different moments: read inside "
+                f"{partitions} partitions without a snapshot would read different moments: read inside "
                 "`with millwheel.spark.snapshot(…) as held` with its options, or with one partition"
             )
+        return partitions
+
+    def _given_partitions(self) -> int:
+        given = self.options.get("partitions", str(PARTITIONS))
+        if not given.isdecimal() or int(given) < 1:
+            raise UsageError(f"the option 'partitions' must be a number from 1, not {given!r}")
         return int(given)
 
 
 class MillwheelReader(DataSourceReader):
     """Plans the shares of a relation, and reads one share in each task."""
 
-    def __init__(
-        self,
-        store: str,
-        snapshot: str | None,
-        relation: SparkRelation,
-        schema: spark.StructType,
-        filters: list[Condition],
-        partitions: int,
-    ) -> None:
-        self._store = store
-        self._snapshot = snapshot
-        self._relation = relation
-        self._filters = filters
+    def __init__(self, rows: RelationRows, partitions: int) -> None:
+        self._rows = rows
         self._partitions = partitions
-        self._columns = [_column(relation, field) for field in schema.fields]
-        self._arrow = pa.schema(
-            [
-                pa.field(field.name, column.arrow, nullable=field.nullable)
-                for field, column in zip(schema.fields, self._columns, strict=True)
-            ]
-        )
 
     def partitions(self) -> Sequence[InputPartition]:
-        return list(shares(self._relation, self._partitions))
+        return list(shares(self._rows.relation, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share), partition
-        query, values = select(self._relation, self._columns, partition, self._filters)
-        with reading(self._store, snapshot=self._snapshot) as connection:
-            if self._snapshot is None and self._relation.kind in "rp":
-                # With a snapshot, its holder has already locked the tables.
-                lock(connection, self._relation.pipeline, [self._relation.name])
-            with ServerCursor(connection, "millwheel_spark") as cursor:
-                cursor.execute(query, values, binary=True)
-                wanted = FIRST_ROWS
-                while rows := self._fetch(cursor, wanted):
-                    batch = self._batch(rows)
-                    yield batch
-                    wanted = _next_rows(len(rows), batch.nbytes)
-
-    def _fetch(self, cursor: ServerCursor[TupleRow], wanted: int) -> list[TupleRow]:
-        try:
-            return cursor.fetchmany(wanted)
-        except NumericValueOutOfRange as error:
-            names = [repr(column.name) for column in self._columns if column.is_free_numeric]
-            raise StoreError(
-                f"a numeric without precision in {self._relation.name!r} ({' or '.join(names)}) "
-                f"does not fit into decimal({FREE_DIGITS}, {FREE_SCALE}): {error}. Leave it out "
-                "with the option 'columns', or cast it in a view"
-            ) from error
-
-    def _batch(self, rows: list[TupleRow]) -> pa.RecordBatch:
-        arrays = [
-            column.to_arrow(values)
-            for column, values in zip(self._columns, zip(*rows, strict=True), strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-
-
-def _next_rows(rows: int, size: int) -> int:
-    """Return the number of rows for a batch of BATCH_BYTES, estimated from the last batch."""
-    return max(1, min(MAX_ROWS, rows * GROWTH, rows * BATCH_BYTES // max(1, size)))
-
-
-def _column(relation: SparkRelation, field: spark.StructField) -> SparkColumn:
-    column = relation.column(field.name)
-    if column.spark != field.dataType:
-        raise UsageError(
-            f"column {field.name!r} of {relation.name!r} ({column.declared}) is "
-            f"{column.spark.simpleString()} in Spark; the schema says {field.dataType.simpleString()}"
-        )
-    return column
+        with self._rows.connection() as connection:
+            yield from self._rows.rows(connection, partition)

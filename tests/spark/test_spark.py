@@ -37,7 +37,7 @@ from millwheel.errors import (
     UsageError,
     UserCodeError,
 )
-from millwheel.spark import Job, Snapshot, register, run_job, snapshot, snapshots
+from millwheel.spark import Job, Snapshot, run_job, snapshot, snapshots
 from millwheel.spark import connection as connections
 from millwheel.spark.filters import Filter, parsed, written
 from millwheel.spark.interruption import Interruptible
@@ -148,22 +148,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{server.url}{'&' if '?' in server.url else '?'}password=geheim"
     finally:
         embedded.stop(directory)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    from millwheel.java import prepare_environment
-    from millwheel.spark.session import session
-
-    environment = dict(os.environ)
-    prepare_environment()
-    try:
-        with session() as spark:
-            register(spark)
-            yield spark
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
 
 
 @pytest.fixture
@@ -358,7 +342,7 @@ def test_a_read_is_bounded_by_bytes_not_rows(
         "AS SELECT repeat('x', CASE WHEN id < 500 THEN 10 ELSE 20000 END) AS body "
         "FROM generate_series(1, 2000) AS id",
     )
-    monkeypatch.setattr("millwheel.spark.source.BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("millwheel.spark.reading.BATCH_BYTES", 1 << 20)
     made = source(url, "wide")
     batches = list(made.reader(made.schema()).read(Whole()))
     rows = [batch.num_rows for batch in batches]
@@ -381,8 +365,9 @@ def test_without_a_snapshot_a_read_is_one_transaction(url: str) -> None:
     reading = made.reader(made.schema())
     (share,) = reading.partitions()
     assert ids(reading, share) == list(range(1, ROWS + 1))
+    made = source(url, "plain", partitions="4")
     with pytest.raises(UsageError, match="4 partitions without a snapshot"):
-        source(url, "plain", partitions="4").schema()
+        made.reader(made.schema())
 
 
 def test_only_the_columns_that_are_named_are_read(

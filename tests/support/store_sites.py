@@ -389,6 +389,7 @@ class Owner:
                 acked=b"{}",
                 position=None,
                 counters=b"{}",
+                table_rows=claim.table_rows,
             )
         return claims
 

@@ -1,0 +1,202 @@
+"""``spark.readStream.format("millwheel")``: the new rows of a numbered table, exactly once.
+
+Where the code runs (seen on Spark 4.2 and 4.3):
+
+=====================  ==================================================================
+``schema()``           at ``load()``, as for a batch
+`FollowingReader`      in one Python process of the driver for as long as the query runs;
+                       all methods but ``read`` are called there
+``read(partition)``    in a task's Python worker, with a copy of the reader
+=====================  ==================================================================
+
+The offset is a vector (:mod:`millwheel.numbered`): by sender, the number of the next row. Rows of a numbered
+table never change, and a sender commits them in the order of their numbers, so the rows between two offsets
+are the same whenever they are read: a batch that is run again gets the same rows. A task needs no snapshot,
+only each row: it counts them.
+
+The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the same name.
+
+Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or "latest"),
+``maxRowsPerTrigger``, ``failOnDataLoss`` (false: rows that were deleted before they were read are skipped, with a
+warning), and ``stream`` in place of ``table``: the numbered table to which that stream's values are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from millwheel.errors import StoreError, UsageError
+from millwheel.numbered import RowRange, Vector, between, bounded, distance, refuse_older, shares
+from millwheel.spark.connection import Connection, redacted
+from millwheel.spark.lookout import Lookout
+from millwheel.spark.query import Numbers
+from millwheel.spark.reading import RelationRows
+
+LEAST_ROWS = 1_000
+"""A task reads at least so many rows, if there are as many."""
+
+EARLIEST, LATEST = "earliest", "latest"
+
+log = structlog.get_logger("millwheel.spark")
+
+
+@dataclass
+class Share(InputPartition):
+    """The rows that one task reads."""
+
+    ranges: list[RowRange]
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """The options of a stream."""
+
+    start: str = EARLIEST
+    most_rows: int | None = None
+    """Most rows of a batch; None: all there are."""
+    partitions: int = 1
+    """Most tasks of a batch."""
+    fail_on_loss: bool = True
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], partitions: int) -> StreamOptions:
+        """Read the options.
+
+        Raises:
+            UsageError: one has a value that it cannot have.
+        """
+        start = options.get("startingOffsets", EARLIEST).lower()
+        if start not in (EARLIEST, LATEST):
+            raise UsageError(
+                f"the option 'startingOffsets' must be {EARLIEST!r} or {LATEST!r}, not {start!r}"
+            )
+        most = options.get("maxRowsPerTrigger")
+        if most is not None and not (most.isdecimal() and int(most) > 0):
+            raise UsageError(
+                f"the option 'maxRowsPerTrigger' must be a number from 1, not {most!r}"
+            )
+        fail = options.get("failOnDataLoss", "true").lower()
+        if fail not in ("true", "false"):
+            raise UsageError(f"the option 'failOnDataLoss' must be true or false, not {fail!r}")
+        return cls(start, None if most is None else int(most), partitions, fail == "true")
+
+
+class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches of a numbered table's rows, and reads one share of a batch in each task."""
+
+    def __init__(self, rows: RelationRows, options: StreamOptions) -> None:
+        self._rows = rows
+        self._options = options
+        self._table = rows.relation.name
+        self._lookout: Lookout | None = None
+        self._last: Vector = {}
+        """What the last look has found."""
+        self._target: Vector | None = None
+        """Where a query that ends ("available now") ends."""
+
+    # -- in the driver's process ----------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        look = self._look()
+        id_, written = look.written()
+        if self._options.start == LATEST:
+            return _offset(id_, written)
+        return _offset(id_, look.first_rows())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.most_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        _, self._target = self._look().written()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        id_, written = self._look().written()
+        read = self._vector(start, id_)
+        refuse_older(read, written, self._table)
+        self._last = written
+        if self._target is not None:
+            written = {
+                sender: min(rows, self._target.get(sender, 0)) for sender, rows in written.items()
+            }
+        if distance(read, written) == 0:
+            return start
+        if isinstance(limit, ReadMaxRows):
+            written = bounded(read, written, limit.max_rows)
+        return _offset(id_, {**read, **written})
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return {str(sender): rows for sender, rows in self._last.items()} or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ranges = between(self._vector(start, start["id"]), self._vector(end, start["id"]))
+        return [Share(share) for share in shares(ranges, self._options.partitions, LEAST_ROWS)]
+
+    def stop(self) -> None:
+        if self._lookout is not None:
+            self._lookout.close()
+
+    def _look(self) -> Lookout:
+        if self._lookout is None:
+            relation = self._rows.relation
+            self._lookout = Lookout(self._rows.store, relation.pipeline, relation.name)
+        return self._lookout
+
+    def _vector(self, offset: Mapping[str, Any], id_: str) -> dict[int, int]:
+        """The vector of an offset, which must be of this pipeline."""
+        if offset["id"] != id_:
+            raise UsageError(
+                f"the checkpoint was made with another pipeline than {self._rows.relation.pipeline!r} in "
+                f"{redacted(self._rows.store)} (its id was {offset['id']}, and is {id_}): the pipeline was "
+                "dropped and made anew, or the store is another one. Give the query a new checkpoint"
+            )
+        return {int(sender): number for sender, number in offset["next"].items()}
+
+    # -- in a task ------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share), partition
+        with self._rows.connection() as connection:
+            for piece in partition.ranges:
+                yield from self._read(connection, piece)
+
+    def _read(self, connection: Connection, piece: RowRange) -> Iterator[pa.RecordBatch]:
+        """Read a range, and refuse it if rows of it are missing."""
+        numbers = Numbers(*piece)
+        filtered = bool(self._rows.filters)
+        found = self._rows.count(connection, numbers) if filtered else 0
+        for batch in self._rows.rows(connection, numbers):
+            if not filtered:
+                found += batch.num_rows
+            yield batch
+        if found < piece.rows:
+            self._lost(piece, found)
+
+    def _lost(self, piece: RowRange, found: int) -> None:
+        text = (
+            f"{piece.rows - found} of the rows {piece.first} to {piece.until - 1} of sender "
+            f"{piece.sender} were deleted from table {self._table!r} before they were read"
+        )
+        if self._options.fail_on_loss:
+            raise StoreError(
+                f"{text}. Nothing after them was read. To go on without them, set the option "
+                "failOnDataLoss to false; to keep rows until they are read, delete only rows that are "
+                "older than the longest time for which this query may stand still"
+            )
+        log.warning("rows_lost", what=text)
+
+
+def _offset(id_: str, vector: Vector) -> dict[str, Any]:
+    return {"id": id_, "next": {str(sender): number for sender, number in sorted(vector.items())}}

@@ -1,0 +1,104 @@
+"""Looking how far a numbered table is written, again and again, over one connection."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.numbered import Vector
+from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, statement, translated
+
+LOOK_SECONDS = 0.1
+"""Least time between two looks. Spark by itself looks a hundred times a second."""
+WAIT_SECONDS = 60.0
+"""Longest wait for a server that does not answer, as it does while another one takes over."""
+RETRY_SECONDS = 0.5
+
+
+class Lookout:
+    """Looks at one numbered table."""
+
+    def __init__(self, store: str, pipeline: str, table: str) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._table = table
+        self._connection: psycopg.Connection[Any] | None = None
+        self._last = float("-inf")
+
+    def written(self) -> tuple[str, dict[int, int]]:
+        """The pipeline's id, and by sender the number of rows; at most every `LOOK_SECONDS`.
+
+        Raises:
+            StoreUnavailable: the server has not answered for `WAIT_SECONDS`.
+        """
+        time.sleep(max(0.0, self._last + LOOK_SECONDS - time.monotonic()))
+        ((id_, written),) = self._rows("written")
+        self._last = time.monotonic()
+        return id_, {int(sender): rows for sender, rows in written.items()}
+
+    def first_rows(self) -> Vector:
+        """By sender, the number of the first row that is still there."""
+        return dict(self._rows("first_rows"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _rows(self, name: str) -> list[Any]:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            try:
+                return self._ask(name)
+            except StoreUnavailable:
+                self.close()
+                self._connection = None
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
+
+    def _ask(self, name: str) -> list[Any]:
+        with translated(self._store):
+            if self._connection is None:
+                self._connection = psycopg.connect(
+                    self._store,
+                    autocommit=True,
+                    application_name=APPLICATION,
+                    connect_timeout=CONNECT_SECONDS,
+                )
+            text = sql.SQL(statement(name).decode()).format(
+                pipeline=sql.Identifier(self._pipeline, "pipeline"),
+                numbered_rows=sql.Identifier(self._pipeline, "numbered_rows"),
+                table=sql.Identifier(self._pipeline, self._table),
+            )
+            return self._connection.execute(text, {"table": self._table}).fetchall()
+
+
+def numbered_table(store: str, pipeline: str, stream: str) -> str:
+    """The name of the numbered table into which a stream's values are written.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    with translated(store), psycopg.connect(store, application_name=APPLICATION) as connection:
+        text = sql.SQL(statement("followed_tables").decode()).format(
+            generation=sql.Identifier(pipeline, "generation")
+        )
+        found = connection.execute(text).fetchall()
+    tables = [table for name, table in found if name == stream]
+    if len(tables) == 1:
+        return str(tables[0])
+    if tables:
+        raise UsageError(
+            f"the stream {stream!r} is written to several numbered tables, {', '.join(tables)}: name one with the "
+            "option 'table'"
+        )
+    known = ", ".join(sorted({name for name, _ in found})) or "none"
+    raise UsageError(
+        f"the stream {stream!r} of pipeline {pipeline!r} cannot be followed: it is not written to a numbered table "
+        f"(streams that are: {known}). Add pipeline.sink({stream.upper()}, Table(…, numbered=True))"
+    )

@@ -1,0 +1,30 @@
+"""One Spark session for all tests that need one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from pyspark.sql import SparkSession
+
+from millwheel.spark import register
+
+
+@pytest.fixture(scope="package")
+def spark() -> Iterator[SparkSession]:
+    from millwheel.java import prepare_environment
+    from millwheel.spark.session import session
+
+    environment = dict(os.environ)
+    prepare_environment()
+    try:
+        with session() as spark:
+            register(spark)
+            yield spark
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
