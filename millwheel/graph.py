@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_origin
 
 import msgspec
 
+from millwheel.aggregates import Aggregate
 from millwheel.bundles import Bundles
 from millwheel.codec import Migration
 from millwheel.computation import Computation, snake_case
@@ -286,14 +287,20 @@ def _copy(stream: Stream[Any], name: str) -> Stream[Any]:
 class Graph:
     """All nodes, in an order with every writer before its readers."""
 
-    def __init__(self, name: str, nodes: Iterable[Node]) -> None:
+    def __init__(
+        self, name: str, nodes: Iterable[Node], aggregates: Iterable[Aggregate] = ()
+    ) -> None:
         self.name = name
         found = list(nodes)
+        self.aggregates = list(aggregates)
+        """Aggregates of its tables, which Spark makes outside the engine."""
         self.streams = self._collect_streams(found)
         self._check_tables(found)
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
         self._spread_percentiles()
+        for aggregate in self.aggregates:
+            self._check_aggregate(aggregate)
 
     async def close_sinks(self) -> None:
         """Close the connections of sinks outside the store."""
@@ -332,6 +339,47 @@ class Graph:
                     f"two different tables are called {table.name!r}: {_table_text(known)}, and "
                     f"{_table_text(table)}; rename one, or give both the same columns and key"
                 )
+
+    def _check_aggregate(self, aggregate: Aggregate) -> None:
+        """Refuse an aggregate that could see a new row of the table that it follows before the rows that it reads.
+
+        They are there with it if one step writes both in its commits, or a step further up has written them
+        before: strong productions are sent when they are durable.
+        """
+        for follower in self._writers(aggregate.follows):
+            for table in aggregate.reads:
+                for writer in self._writers(table):
+                    if writer is follower:
+                        continue
+                    if writer.is_weak or writer not in self._all_upstream(follower):
+                        raise GraphError(
+                            f"aggregate {aggregate.name!r} follows table {aggregate.follows!r} and reads table "
+                            f"{table!r}, but a row of {aggregate.follows!r}, written by {follower.name!r}, may come "
+                            f"before the rows of {table!r} that go with it, written by {writer.name!r}: then they would "
+                            "be missed. Write both from one stream, the table with a key by producer_key=, or "
+                            f"follow a table that a step after {writer.name!r} writes"
+                        )
+
+    def _writers(self, table: str) -> list[Node]:
+        """The steps that write a table."""
+        return [
+            node
+            for node in self.nodes
+            for uses in node.sinks.values()
+            for use in uses
+            if isinstance(use.sink, Table) and use.sink.name == table
+        ]
+
+    def _all_upstream(self, node: Node) -> list[Node]:
+        """All steps whose records lead to those of a step."""
+        found: list[Node] = []
+        waiting = [node]
+        while waiting:
+            for sender in self.upstream(waiting.pop()):
+                if sender not in found:
+                    found.append(sender)
+                    waiting.append(sender)
+        return found
 
     def _spread_percentiles(self) -> None:
         """Give each percentile of a step to all steps upstream of it, which have to publish it."""
@@ -433,6 +481,13 @@ class Graph:
                 ]
                 if self.readers(stream.name) or not node.sinks.get(stream.name):
                     lines.append(f"    sends {stream.name}")
+        for aggregate in self.aggregates:
+            lines += [
+                f"  aggregate {aggregate.name}, by Spark",
+                f"    follows {aggregate.follows}",
+                f"    reads {', '.join(aggregate.reads)} by {', '.join(aggregate.group_names)}",
+                f"    replaces groups of {aggregate.target}",
+            ]
         return "\n".join(lines)
 
     def mermaid(self) -> str:
@@ -453,6 +508,9 @@ class Graph:
                     f"  {node.name} -->|{_label(input_)}| {reader.name}"
                     for reader, input_ in self.readers(stream_.name)
                 ]
+        for aggregate in self.aggregates:
+            lines.append(f"  {aggregate.follows} -.-> {aggregate.name}[[{aggregate.name}]]")
+            lines.append(f'  {aggregate.name} --> {aggregate.name}_target[("{aggregate.target}")]')
         return "\n".join(lines)
 
 

@@ -50,7 +50,7 @@ def distance(start: Vector, end: Vector) -> int:
 def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
     """The vector that is at most `most` rows behind `start` on the way to `end`.
 
-    Each sender has its share of what there is, so that all of them end together.
+    Each sender has its share of the rows, so that all senders end together.
     """
     there = between(start, end)
     total = sum(piece.rows for piece in there)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from typing_extensions import TypeVar
 
+from millwheel.aggregates import Aggregate, GroupPart, Parquet, make_aggregate
 from millwheel.checks import (
     check_acknowledgement,
     check_broadcast,
@@ -75,6 +76,8 @@ class Pipeline:
         self.nodes: dict[str, Node] = {}
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
         self.sinks: list[tuple[Stream[Any], SinkUse]] = []
+        self.aggregates: dict[str, Aggregate] = {}
+        """By name, the aggregates that Spark keeps up to date."""
         self._graph: Graph | None = None
 
     def inject(
@@ -276,6 +279,49 @@ class Pipeline:
         self.sinks.append((stream, SinkUse(sink, row, on_error=on_error)))
         self._graph = None
 
+    def spark(
+        self,
+        function: Callable[..., Any],
+        *,
+        follows: str,
+        reads: str | Sequence[str],
+        group: GroupPart | Sequence[GroupPart],
+        to: Table[Any] | Parquet,
+        name: str | None = None,
+    ) -> None:
+        """Aggregate tables with PySpark as they change: ``millwheel spark MODULE:PIPELINE`` does it.
+
+        New rows of the table `follows` tell which groups have changed. The rows of these groups are read
+        from `reads`, whole, at one snapshot, and given to `function`; its result replaces their rows in
+        `to`. So late, amended and retracted panes need no care in `function`, and it keeps no state.
+
+        Args:
+            function: takes a DataFrame for each table of `reads`, and returns one with the columns of
+                `to`. Its rows must belong to the groups that it was given.
+            follows: name of a table of this pipeline with ``numbered=True``.
+            reads: names of the tables that the aggregate is made of.
+            group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and the like of a
+                time column. A group is replaced as a whole.
+            to: a table of the pipeline's schema, which has a column for each part of `group`; or files.
+            name: by default that of the function.
+
+        Raises:
+            GraphError: a table or column does not exist, or does not fit.
+        """
+        tables = {use.sink.name: use.sink for _, use in self.sinks if isinstance(use.sink, Table)}
+        made = make_aggregate(
+            function, follows=follows, reads=reads, group=group, to=to, name=name, tables=tables
+        )
+        if made.name in self.aggregates or made.target in (
+            other.target for other in self.aggregates.values()
+        ):
+            raise GraphError(
+                f"two aggregates are called {made.name!r}, or write {made.target!r}: give one another name="
+                " and another target"
+            )
+        self.aggregates[made.name] = made
+        self._graph = None
+
     def _add(self, node: Node) -> None:
         if node.name in self.nodes:
             raise GraphError(
@@ -309,7 +355,7 @@ class Pipeline:
             self._relay_rows(nodes)
             for stream, use in self.sinks:
                 self._attach(nodes, stream, use)
-            self._graph = Graph(self.name, nodes.values())
+            self._graph = Graph(self.name, nodes.values(), self.aggregates.values())
             for stream in self._graph.streams.values():
                 stream.codec = Codec(
                     stream.value_type,

@@ -55,6 +55,8 @@ COLUMN_TYPES: dict[Any, str] = {
 }
 RESERVED_TABLES = frozenset(
     [
+        "aggregate",
+        "aggregates",
         "alembic_version",
         "bucket",
         "commit_record",

@@ -260,6 +260,25 @@ ended_sender = Table(
     comment="Key intervals that were merged or removed, and what they have written into numbered tables",
 )
 
+aggregate = Table(
+    "aggregate",
+    metadata,
+    Column("name", Text, primary_key=True, comment="the aggregate's name"),
+    Column("follows", Text, nullable=False, comment="the numbered table that it follows"),
+    Column(
+        "batch", BigInteger, nullable=False, comment="number of the last batch; each is done once"
+    ),
+    Column(
+        "read",
+        JSONB,
+        comment="by sender, the number of the next row to read; NULL: make it from all rows",
+    ),
+    Column(
+        "changed_at", DateTime(timezone=True), nullable=False, comment="when the batch was done"
+    ),
+    comment="Aggregates by Spark: how far each has followed its table",
+)
+
 bucket = Table(
     "bucket",
     metadata,

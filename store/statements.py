@@ -15,7 +15,7 @@ BUCKETED = (
 """The parents of bucket tables. A bucket of a source's seen ids has a `seen_record` only."""
 
 TABLES = (
-    *BUCKETED, "bucket", "computation", "dead_letter", "ended_sender", "fold", "generation", "incarnation",
+    *BUCKETED, "aggregate", "bucket", "computation", "dead_letter", "ended_sender", "fold", "generation", "incarnation",
     "inbox", "key_interval", "log", "peer_secret", "pipeline", "placement_event", "sent_id", "sent_record",
     "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip

@@ -29,6 +29,7 @@ VIEWS = (
     "source_partitions",
     "sinks",
     "numbered_rows",
+    "aggregates",
 )
 
 

@@ -7,6 +7,7 @@ report by Spark with ``python -m examples.flights``.
 ``airport_hour``    departures of each hour and airport, amended as late flights leave
 ``pane_log``        every pane in the order in which the detector processed it
 ``delay_alert``     hours far above an airport's usual delay (after Zeitgeist, MillWheel paper 2)
+``airport_month``   departures of each month and airport, which ``millwheel spark`` keeps up to date
 ==================  ==========================================================================
 
 Other pipelines over the same flights: sessions in `examples.flights.trips`, sliding windows in
@@ -22,8 +23,10 @@ import msgspec
 
 from examples.flights import replay
 from examples.flights.model import DelayAlert, DelayModel, HourTotals, departures, watch
+from examples.flights.months import AirportMonth, by_month
 from examples.flights.replay import Flight
 from millwheel import Computation, Context, JsonLines, Pipeline, Record, Settings, Stream, Table
+from millwheel.aggregates import months
 from millwheel.computations import Windowed
 from millwheel.windows import Pane, Tumbling
 
@@ -98,12 +101,12 @@ def airport_of(pane: Pane[HourTotals]) -> str:
     return str(pane.key)
 
 
-def build(path: Path) -> Pipeline:
-    """The pipeline over a replay file."""
-    pipeline = Pipeline("flights", settings=SETTINGS)
+def build(path: Path, *, follow: bool = False, settings: Settings = SETTINGS) -> Pipeline:
+    """The pipeline over a replay file; `follow`: also over rows that are appended later."""
+    pipeline = Pipeline("flights", settings=settings)
     pipeline.inject(
         FLIGHTS,
-        JsonLines(path),
+        JsonLines(path, follow=follow),
         timestamp=lambda flight: flight.scheduled_at,
         seen=lambda flight: flight.seen_at,
         lateness=LATENESS,
@@ -119,6 +122,13 @@ def build(path: Path) -> Pipeline:
     )
     pipeline.sink(PANES, Table("pane_log", LoggedPane, numbered=True))
     pipeline.sink(ALERTS, Table("delay_alert", DelayAlert))
+    pipeline.spark(
+        by_month,
+        follows="pane_log",
+        reads="airport_hour",
+        group=("origin", months("hour")),
+        to=Table("airport_month", AirportMonth, key=("origin", "month")),
+    )
     return pipeline
 
 

@@ -2,14 +2,19 @@
 
 It prints and runs one command after the other, and ends with SQL statements to try next.
 ``python -m examples.flights run`` and ``python -m examples.flights report`` do one half each:
-only the report needs Spark.
+only the report needs Spark. If Spark is there already, it follows the pipeline while that runs.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from examples.flights import replay
 
@@ -17,6 +22,8 @@ STORE = ".millwheel"
 OUTPUT = "millwheel-output"
 QUESTIONS = (
     "SELECT * FROM airport_hour ORDER BY delay_minutes DESC LIMIT 5",
+    "SELECT * FROM airport_month ORDER BY delay_minutes DESC LIMIT 5",
+    "SELECT name, batch, rows_behind FROM aggregates",
     "SELECT origin, count(*) AS amended FROM pane_log WHERE late GROUP BY origin",
     "SELECT * FROM delay_alert ORDER BY mean_delay DESC LIMIT 5",
     "SELECT * FROM states LIMIT 3",
@@ -25,6 +32,8 @@ QUESTIONS = (
 
 
 RUN = ["run", "examples.flights:pipeline", "--store", STORE]
+FOLLOW = ["spark", "examples.flights:pipeline", "--store", STORE]
+CATCH_UP = [*FOLLOW, "--until-caught-up"]
 REPORT = [
     "spark", "examples.flights.report:report", "--store", STORE, "--pipeline", "flights",
     "--output", OUTPUT,
@@ -46,13 +55,34 @@ def run() -> int:
     """Write the input, and run the pipeline over it."""
     path = replay.prepare()
     print(f"The year's departures, in the order they were seen: {path}")
-    return millwheel(RUN)
+    with following():
+        return millwheel(RUN)
+
+
+@contextmanager
+def following() -> Iterator[None]:
+    """Let Spark keep `airport_month` up to date during the block, if Spark is installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        yield
+        return
+    print(f"\n$ millwheel {shlex.join(FOLLOW)} &", flush=True)
+    command = [sys.executable, "-m", "millwheel", *FOLLOW]
+    with tempfile.TemporaryFile() as log:
+        spark = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+        try:
+            yield
+        finally:
+            spark.send_signal(signal.SIGTERM)
+            if spark.wait() != 128 + signal.SIGTERM:
+                log.seek(0)
+                sys.stderr.buffer.write(log.read())
 
 
 def report() -> int:
-    """Let Spark report on the store, and print queries to try next."""
-    if code := millwheel(REPORT):
-        return code
+    """Let Spark catch up with the pipeline and report on the store, and print queries to try next."""
+    for command in (CATCH_UP, REPORT):
+        if code := millwheel(command):
+            return code
     print(
         f"\nThe store is {STORE}/, and the report's files are in {OUTPUT}/. Query the store, for example:"
     )

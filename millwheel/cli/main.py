@@ -626,26 +626,63 @@ def spark(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FUNCTION",
-            help="A function that takes a millwheel.spark.Job.",
+            metavar="MODULE:NAME",
+            help="A pipeline whose aggregates to keep up to date, or a function that takes a millwheel.spark.Job.",
             show_default=False,
         ),
     ],
     store: Store = None,
     pipeline: OnePipeline = None,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="Directory for output files.")] = Path(
-        ".millwheel"
-    )
-    / "output",
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for a function's output files.")
+    ] = Path(".millwheel") / "output",
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Aggregates: end when nothing is new.")
+    ] = False,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Aggregates: make them from all rows first.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only this aggregate; repeatable."),
+    ] = None,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Aggregates: most new rows in one batch.")
+    ] = 100_000,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="Spark master: local[N] or spark://HOST:7077.")
+    ] = "local[2]",
+    remote: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Spark Connect server, sc://HOST:15002, in place of a master."
+        ),
+    ] = None,
+    driver_memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of the driver.")
+    ] = "1g",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Run a PySpark function on a snapshot of a pipeline's tables and views."""
-    from millwheel.spark import run_job
-    from millwheel.store.address import StoreAddress
-    from millwheel.store.presence import present
+    """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""
+    from millwheel.cli.spark import run, settings_of
+    from millwheel.spark.launch import Cluster
 
-    with present(StoreAddress.parse(store)) as presence:
-        run_job(target, presence.url, pipeline, output=output)
+    cluster = Cluster(master, remote, driver_memory, settings_of(conf or []))
+    run(
+        target,
+        store,
+        pipeline,
+        output=output,
+        until_caught_up=until_caught_up,
+        from_scratch=from_scratch,
+        only=only or [],
+        max_rows=max_rows,
+        cluster=cluster,
+    )
 
 
 def main() -> None:

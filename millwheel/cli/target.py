@@ -34,6 +34,25 @@ def load_pipeline(target: str) -> Pipeline:
     return pipeline
 
 
+def names_a_pipeline(target: str) -> bool:
+    """Whether MODULE:NAME is a pipeline or a function without parameters, which should return one.
+
+    Raises:
+        UsageError: there is no such module.
+        UserCodeError: importing it failed.
+    """
+    module_name, _, name = target.partition(":")
+    if not (module_name and name):
+        return False
+    found = getattr(_load_module(module_name, target), name, None)
+    if isinstance(found, Pipeline):
+        return True
+    try:
+        return callable(found) and not inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return False
+
+
 def _load_module(name: str, target: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:

@@ -18,6 +18,9 @@ are those of one moment, although workers keep committing.
 ================  =================================================================
 ``source``        the Python Data Source: where its code runs; why no push-down
 ``following``     the same for ``readStream``: the new rows of a numbered table
+``aggregation``   keeping aggregates up to date, a batch at a time
+``groups``        groups of rows, found, read and replaced
+``staging``       the table that Spark's tasks write a result to
 ``lookout``       how far a numbered table is written
 ``reading``       rows as Arrow batches, in Spark's tasks
 ``snapshots``     the process that holds the snapshot, and for how long
@@ -29,6 +32,8 @@ are those of one moment, although workers keep committing.
 ``interruption``  Ctrl-C and SIGTERM
 ``progress``      the bar, or log lines
 ``job``           :func:`run_job`
+``launch``        a session for a command: local, on a cluster, by Connect
+``failures``      errors of the user's code, without Spark's lines
 ================  =================================================================
 
 Importing this package does not need PySpark; registering and running do.

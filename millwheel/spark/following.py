@@ -102,7 +102,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._table = rows.relation.name
         self._lookout: Lookout | None = None
         self._last: Vector = {}
-        """What the last look has found."""
+        """The rows written, by the last look."""
         self._target: Vector | None = None
         """Where a query that ends ("available now") ends."""
 

@@ -8,9 +8,7 @@ session and its JVM are stopped, and the snapshot is released.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,21 +17,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from millwheel import errors
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
+from millwheel.spark.failures import error_text, user_error
 from millwheel.spark.filters import Filter
 from millwheel.spark.interruption import Interruptible
-from millwheel.spark.progress import watching
-from millwheel.spark.registration import register
-from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
+from millwheel.spark.launch import Cluster, launched, require_packages
 from millwheel.spark.snapshots import Snapshot, snapshot
-from millwheel.store.address import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OUTPUT = Path("millwheel-output")
-PACKAGES = ("pyspark", "pandas", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -74,9 +68,7 @@ def run_job(
     *,
     output: Path = OUTPUT,
     partitions: int | None = None,
-    master: str = MASTER,
-    driver_memory: str = DRIVER_MEMORY,
-    config: Mapping[str, str] | None = None,
+    cluster: Cluster | None = None,
     console: Console | None = None,
 ) -> None:
     """Run a function with a :class:`Job` on a pipeline's store.
@@ -86,6 +78,7 @@ def run_job(
         store_url: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
         pipeline: the pipeline's name; None: the store's only pipeline.
         output: directory for the job's files; it is created.
+        cluster: where Spark runs; None: here, with two cores.
         console: where progress is shown; None: standard error.
 
     Raises:
@@ -94,34 +87,16 @@ def run_job(
         SystemExit: code 143, after SIGTERM.
         KeyboardInterrupt: after Ctrl-C.
     """
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed: pip install 'millwheel[spark]'")
+    cluster = cluster or Cluster()
+    require_packages(cluster)
     function = load_function(target)
     with Interruptible() as interruptible, snapshot(store_url, pipeline) as held:
-        from millwheel.java import prepare_environment
-
-        prepare_environment()
         output.mkdir(parents=True, exist_ok=True)
-        # Local workers inherit the store in the environment, which no plan or log shows.
-        local = master.startswith("local")
-        options = {} if local else {"store": held.store}
-        if partitions is not None:
-            options["partitions"] = str(partitions)
-        with session(
-            master=master,
-            driver_memory=driver_memory,
-            environment={VARIABLE: held.store},
-            config=config,
-            launched=lambda jvm: interruptible.cancel_by(jvm.terminate),
-        ) as spark:
-            register(spark)
-            interruptible.cancel_by(spark.sparkContext.cancelAllJobs)
-            try:
-                with watching(spark, console):
-                    _call(function, Job(spark, output, held, options), target)
-            finally:
-                interruptible.close()
+        with launched(cluster, held.store, interruptible, console) as (spark, options):
+            if partitions is not None:
+                options["partitions"] = str(partitions)
+            with user_error(target):
+                function(Job(spark, output, held, options))
 
 
 def load_function(target: str) -> Callable[[Job], object]:
@@ -149,7 +124,7 @@ def load_function(target: str) -> Callable[[Job], object]:
     except MillwheelError:
         raise
     except Exception as error:
-        raise UserCodeError(f"importing {module_name} failed: {_error_text(error)}") from error
+        raise UserCodeError(f"importing {module_name} failed: {error_text(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         offered = [
@@ -161,38 +136,3 @@ def load_function(target: str) -> Callable[[Job], object]:
             f"{module_name} has no function {name!r}; it has: {', '.join(offered) or 'none'}"
         )
     return function  # type: ignore[no-any-return] # its signature is not checked
-
-
-def _call(function: Callable[[Job], object], job: Job, target: str) -> None:
-    try:
-        function(job)
-    except MillwheelError:
-        raise
-    except Exception as error:
-        failure = UserCodeError(f"{target} failed: {_error_text(error)}")
-        raise _from_worker(error) or failure from error
-
-
-def _from_worker(error: Exception) -> MillwheelError | None:
-    """Recover the millwheel error that ended a Spark worker from the text of Spark's error."""
-    from pyspark.errors import PySparkException
-
-    if not isinstance(error, PySparkException):
-        return None
-    found = re.search(r"^millwheel\.errors\.(\w+): (.+)", _text(error), re.MULTILINE | re.DOTALL)
-    kind = getattr(errors, found[1], None) if found else None
-    if found is None or not (isinstance(kind, type) and issubclass(kind, MillwheelError)):
-        return None
-    message = re.split(r"\n\s*(?:at |SQLSTATE|JVM stacktrace)", found[2])[0]
-    return kind(message.strip())
-
-
-def _error_text(error: Exception) -> str:
-    return f"{type(error).__name__}: {_text(error)}"
-
-
-def _text(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
-        return "the JVM ended before it could report the error"

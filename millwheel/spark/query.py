@@ -21,6 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from millwheel.errors import UsageError
 from millwheel.spark.filters import WrittenFilter
+from millwheel.spark.groups import Groups
 from millwheel.spark.relation import SLOTS, SparkColumn, SparkRelation
 
 ORDERED = ("<", "<=", ">", ">=")
@@ -43,6 +44,7 @@ NULLS: Mapping[str, LiteralString] = {
 }
 
 _HERE = sql.Placeholder()
+_TABLE = sql.SQL("millwheel_table")
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,27 @@ class Numbers(InputPartition):
         ]
 
 
-Share: TypeAlias = Whole | Slots | Blocks | Numbers
+@dataclass
+class InGroups(InputPartition):
+    """The rows of some groups."""
+
+    groups: Groups
+
+    def conditions(self) -> list[Condition]:
+        return [Condition(self.groups.matches(_TABLE))]
 
 
-def shares(relation: SparkRelation, wanted: int) -> list[Share]:
-    """Divide a relation into at most `wanted` shares that together contain each row once."""
+Share: TypeAlias = Whole | Slots | Blocks | Numbers | InGroups
+
+
+def shares(relation: SparkRelation, wanted: int, groups: Groups | None = None) -> list[Share]:
+    """Divide a relation, or some groups of its rows, into at most `wanted` shares that together contain each row
+    once."""
     if relation.has_blocks:
         # A share smaller than a block would be empty.
         wanted = min(wanted, relation.blocks)
+    if groups is not None:
+        return [InGroups(share) for share in groups.divided(wanted)]
     if wanted <= 1:
         return [Whole()]
     if relation.has_slots:
@@ -145,7 +160,7 @@ def select(
 ) -> tuple[sql.Composed, list[Any]]:
     """Return the statement that reads one share, and its parameters."""
     chosen = sql.SQL(", ").join(column.expression for column in columns)
-    text, values = _from(relation, chosen, [*share.conditions(), *filters])
+    text, values = _from(relation, chosen, share, [*share.conditions(), *filters])
     if isinstance(share, Numbers):
         text += sql.SQL(" ORDER BY sequence")
     return text, values
@@ -153,18 +168,25 @@ def select(
 
 def count(relation: SparkRelation, share: Share) -> tuple[sql.Composed, list[Any]]:
     """Return the statement that counts the rows of one share, and its parameters."""
-    return _from(relation, sql.SQL("COUNT(*)"), share.conditions())
+    return _from(relation, sql.SQL("COUNT(*)"), share, share.conditions())
 
 
 def _from(
-    relation: SparkRelation, chosen: sql.Composable, conditions: Sequence[Condition]
+    relation: SparkRelation,
+    chosen: sql.Composable,
+    share: Share,
+    conditions: Sequence[Condition],
 ) -> tuple[sql.Composed, list[Any]]:
     table = sql.Identifier(relation.pipeline, relation.name)
-    text = sql.SQL("SELECT {} FROM {}").format(chosen, table)
+    text = sql.SQL("SELECT {} FROM {} AS {}").format(chosen, table, _TABLE)
+    values: list[Any] = []
+    if isinstance(share, InGroups):
+        text += sql.SQL(", ") + share.groups.listed(lambda name: relation.column(name).declared)
+        values += share.groups.parameters
     if conditions:
         text += sql.SQL(" WHERE ")
         text += sql.SQL(" AND ").join(condition.text for condition in conditions)
-    return text, [value for condition in conditions for value in condition.values]
+    return text, [*values, *(value for condition in conditions for value in condition.values)]
 
 
 def condition(column: SparkColumn, written: WrittenFilter) -> Condition:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -173,6 +173,9 @@ def _jvm(
         except Py4JError as error:
             raise UsageError(f"Spark did not start: {error}") from error
         output.relaying.set()
+        # It prints a traceback if the JVM ends first, as it does when a terminal or a supervisor signals both.
+        counts: Any = context._accumulatorServer
+        counts.handle_error = _no_more_counts
         return context
 
     try:
@@ -184,6 +187,10 @@ def _jvm(
         # PySpark would reuse the gateway for the next session, but this one is closed.
         SparkContext._gateway = None
         SparkContext._jvm = None
+
+
+def _no_more_counts(*_: object) -> None:
+    log.debug("the JVM has ended before this process")
 
 
 class _JvmOutput:

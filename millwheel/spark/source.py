@@ -43,10 +43,12 @@ from millwheel.errors import UsageError
 from millwheel.spark.connection import reading, store_url
 from millwheel.spark.filters import WrittenFilter, parsed
 from millwheel.spark.following import FollowingReader, StreamOptions
+from millwheel.spark.groups import Groups
 from millwheel.spark.lookout import numbered_table
 from millwheel.spark.query import Share, condition, shares
 from millwheel.spark.reading import RelationRows
 from millwheel.spark.relation import SparkRelation, describe
+from millwheel.spark.staging import StagingWriter
 
 PARTITIONS = 4
 
@@ -68,7 +70,7 @@ class MillwheelSource(DataSource):
         )
 
     def reader(self, schema: spark.StructType) -> MillwheelReader:
-        return MillwheelReader(self._rows(schema), self._partitions())
+        return MillwheelReader(self._rows(schema), self._partitions(), self._groups())
 
     def streamReader(self, schema: spark.StructType) -> FollowingReader:
         rows = self._rows(schema)
@@ -77,6 +79,14 @@ class MillwheelSource(DataSource):
         raise UsageError(
             f"the table {rows.relation.name!r} cannot be followed: its rows have no numbers. Write the rows to "
             "follow into a table of their own, with pipeline.sink(STREAM, Table(…, numbered=True))"
+        )
+
+    def writer(self, schema: spark.StructType, overwrite: bool) -> StagingWriter:
+        """The writer of an aggregate's result; the options come from `millwheel.spark.aggregation`."""
+        table = self._required("pipeline"), self._required("staging")
+        json = self.options.get("json", "")
+        return StagingWriter(
+            store_url(self.options), table, schema.fieldNames(), json.split(",") if json else ()
         )
 
     def _rows(self, schema: spark.StructType) -> RelationRows:
@@ -98,9 +108,16 @@ class MillwheelSource(DataSource):
             table = numbered_table(store_url(self.options), pipeline, stream)
         else:
             table = self._required("table")
-        only = None if wanted is None else [*wanted, *(one[0] for one in self._filters())]
+        needed = [one[0] for one in self._filters()]
+        if groups := self._groups():
+            needed += [column for column, _ in groups.columns]
+        only = None if wanted is None else [*wanted, *needed]
         with reading(store_url(self.options), snapshot=self.options.get("snapshot")) as connection:
             return describe(connection, pipeline, table, only)
+
+    def _groups(self) -> Groups | None:
+        given = self.options.get("groups")
+        return Groups.parsed(given) if given else None
 
     def _wanted(self) -> list[str] | None:
         given = self.options.get("columns")
@@ -141,12 +158,13 @@ class MillwheelSource(DataSource):
 class MillwheelReader(DataSourceReader):
     """Plans the shares of a relation, and reads one share in each task."""
 
-    def __init__(self, rows: RelationRows, partitions: int) -> None:
+    def __init__(self, rows: RelationRows, partitions: int, groups: Groups | None) -> None:
         self._rows = rows
         self._partitions = partitions
+        self._groups = groups
 
     def partitions(self) -> Sequence[InputPartition]:
-        return list(shares(self._rows.relation, self._partitions))
+        return list(shares(self._rows.relation, self._partitions, self._groups))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share), partition

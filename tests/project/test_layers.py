@@ -14,7 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("store", "timers", "computations", "migrations")
 
-PUBLIC = {"millwheel", "millwheel.computations", "millwheel.errors", "millwheel.windows"}
+PUBLIC = {
+    "millwheel",
+    "millwheel.aggregates",
+    "millwheel.computations",
+    "millwheel.errors",
+    "millwheel.windows",
+}
 PUBLIC_TO = {
     "computations": PUBLIC,
     # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does

@@ -39,9 +39,10 @@ from millwheel.errors import (
 )
 from millwheel.spark import Job, Snapshot, run_job, snapshot, snapshots
 from millwheel.spark import connection as connections
+from millwheel.spark.failures import from_worker
 from millwheel.spark.filters import Filter, parsed, written
 from millwheel.spark.interruption import Interruptible
-from millwheel.spark.job import _from_worker, load_function
+from millwheel.spark.job import load_function
 from millwheel.spark.progress import StageProgress, _Bars, _display, _Lines
 from millwheel.store import embedded
 from tests.support import flights_oracle
@@ -679,7 +680,7 @@ def test_all_reads_of_a_snapshot_are_of_one_moment(
         assert one.join(two, "id").count() == 5000
     with pytest.raises(PySparkException) as gone:
         two.count()
-    error = _from_worker(gone.value)
+    error = from_worker(gone.value)
     assert type(error) is StoreError
     assert str(error).startswith("the snapshot ")
     with snapshot(url, "flights") as held:
@@ -690,7 +691,7 @@ def test_all_reads_of_a_snapshot_are_of_one_moment(
 def test_spark_passes_on_what_is_wrong(url: str, spark: SparkSession) -> None:
     with pytest.raises(AnalysisException) as unknown:
         spark.read.format("millwheel").options(store=url, pipeline="flights", table="x").load()
-    error = _from_worker(unknown.value)
+    error = from_worker(unknown.value)
     assert type(error) is UsageError
     assert str(error).startswith("pipeline 'flights' has no table or view 'x'; it has: commit_rec")
     assert "geheim" not in str(unknown.value)
@@ -1014,11 +1015,11 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
         '  File "x.py", line 1\nmillwheel.errors.StoreUnavailable: no store\nDETAIL: none'
         "\n SQLSTATE: 38000"
     )
-    error = _from_worker(PythonException(text))
+    error = from_worker(PythonException(text))
     assert type(error) is StoreUnavailable
     assert str(error) == "no store\nDETAIL: none"
-    assert _from_worker(PythonException("builtins.ValueError: millwheel.errors.Nothing: x")) is None
-    assert _from_worker(ValueError("millwheel.errors.StoreError: x")) is None
+    assert from_worker(PythonException("builtins.ValueError: millwheel.errors.Nothing: x")) is None
+    assert from_worker(ValueError("millwheel.errors.StoreError: x")) is None
 
 
 def test_progress_off_a_terminal_is_a_line_for_what_takes_long() -> None:

@@ -39,6 +39,9 @@ async def deploy(env: Environment) -> Deployment:
         for use in uses
         if isinstance(use.sink, Table)
     }
+    for aggregate in env.graph.aggregates:
+        if isinstance(aggregate.to, Table):
+            tables[aggregate.to.name] = aggregate.to
     await try_migrations(env)
     stamp = env.stamps.next()
     return await env.patiently(  # commits of running workers may block it for a while

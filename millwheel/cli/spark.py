@@ -1,0 +1,68 @@
+"""``millwheel spark``: a pipeline's aggregates, or a function on a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from millwheel.cli.target import load_pipeline, names_a_pipeline
+from millwheel.errors import UsageError
+from millwheel.spark.launch import Cluster
+from millwheel.store.address import StoreAddress
+from millwheel.store.presence import present
+
+
+def run(
+    target: str,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    output: Path,
+    until_caught_up: bool,
+    from_scratch: bool,
+    only: Sequence[str],
+    max_rows: int,
+    cluster: Cluster,
+) -> None:
+    """Run a pipeline's aggregates, or a function."""
+    if names_a_pipeline(target):
+        from millwheel.spark.aggregation.running import run_aggregates
+
+        found = load_pipeline(target)
+        with present(StoreAddress.parse(store)) as presence:
+            run_aggregates(
+                found,
+                presence.url,
+                only=only,
+                until_caught_up=until_caught_up,
+                from_scratch=from_scratch,
+                most_rows=max_rows,
+                cluster=cluster,
+            )
+        return
+    if until_caught_up or from_scratch or only:
+        raise UsageError(
+            f"{target!r} is a function to run once: --until-caught-up, --from-scratch and --only are for a pipeline's "
+            "aggregates"
+        )
+    from millwheel.spark import run_job
+
+    with present(StoreAddress.parse(store)) as presence:
+        run_job(target, presence.url, pipeline, output=output, cluster=cluster)
+
+
+def settings_of(given: Sequence[str]) -> dict[str, str]:
+    """Settings of Spark from NAME=VALUE.
+
+    Raises:
+        UsageError: one has no "=".
+    """
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UsageError(
+                f"--conf {text!r} is not of the form NAME=VALUE, as in spark.executor.memory=2g"
+            )
+        found[name] = value
+    return found

@@ -1,0 +1,158 @@
+"""Batches of aggregates: one after the other, until nothing is new or for as long as the process runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from millwheel.errors import StoreUnavailable
+from millwheel.sinks import Table
+from millwheel.spark.aggregation.files import FilesTarget
+from millwheel.spark.aggregation.following import Change, Changes
+from millwheel.spark.aggregation.progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.tables import TableTarget
+from millwheel.spark.failures import user_error
+from millwheel.spark.groups import Groups
+from millwheel.spark.snapshots import Snapshot, snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 2
+"""Tasks that read a table for a batch."""
+IDLE_SECONDS = 0.2
+"""Time between two looks while nothing is new."""
+AWAY_SECONDS = 2.0
+"""Time until a batch is tried again that failed because the store was away."""
+
+log = structlog.get_logger("millwheel.spark")
+
+
+class ResultTarget(Protocol):
+    """Where the result of an aggregate is kept."""
+
+    def prepare(self) -> None: ...
+    def begin(self) -> None: ...
+    def write(self, result: DataFrame) -> None: ...
+    def replace(self, before: AggregateProgress, change: Change) -> int: ...
+
+
+@dataclass(frozen=True)
+class DoneBatch:
+    """A batch that is done."""
+
+    aggregate: str
+    number: int
+    rows: int
+    """New rows of the followed table."""
+    groups: int | None
+    """Groups that were replaced; None: all."""
+    behind: int
+    """Rows that wait."""
+    seconds: float
+
+
+class AggregateRunner:
+    """Does the batches of one aggregate.
+
+    Args:
+        options: further options of Spark's tasks.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        stored: Stored,
+        *,
+        most_rows: int,
+        options: Mapping[str, str],
+        partitions: int = PARTITIONS,
+    ) -> None:
+        self._spark = spark
+        self._stored = stored
+        self._options = dict(options)
+        self._partitions = partitions
+        self._changes = Changes(stored, most_rows)
+        to = stored.aggregate.to
+        self._target: ResultTarget = (
+            TableTarget(stored, to, options) if isinstance(to, Table) else FilesTarget(stored, to)
+        )
+        self._target.prepare()
+
+    def step(self) -> DoneBatch | None:
+        """Do the next batch; None: nothing is new."""
+        began = time.monotonic()
+        before = self._stored.load()
+        change = self._changes.after(before)
+        if change is None:
+            return None
+        aggregate = self._stored.aggregate
+        self._target.begin()
+        with snapshot(self._stored.store, self._stored.pipeline) as held:
+            tables = [self._table(held, name, change.groups) for name in aggregate.reads]
+            with user_error(f"aggregate {aggregate.name!r}"):
+                self._target.write(aggregate.function(*tables))
+                self._target.replace(before, change)
+        return DoneBatch(
+            aggregate.name,
+            before.batch + 1,
+            change.rows,
+            None if change.groups is None else len(change.groups.values),
+            change.behind,
+            time.monotonic() - began,
+        )
+
+    def close(self) -> None:
+        """Close connections."""
+        self._changes.close()
+
+    def _table(self, held: Snapshot, name: str, groups: Groups | None) -> DataFrame:
+        chosen = held.options(name, with_store=False) | self._options
+        chosen["partitions"] = str(self._partitions)
+        if groups is not None:
+            chosen["groups"] = groups.written()
+        return self._spark.read.format("millwheel").options(**chosen).load()
+
+
+def run_batches(
+    runners: Sequence[AggregateRunner],
+    *,
+    until_caught_up: bool,
+    done: Callable[[DoneBatch], None],
+    idle: Callable[[], None] = lambda: None,
+) -> None:
+    """Do batches: of each aggregate in turn.
+
+    A batch that fails because the store is away is tried again.
+
+    Args:
+        until_caught_up: return as soon as nothing is new.
+        done: called after each batch.
+        idle: called while nothing is new.
+    """
+    away_since: float | None = None
+    while True:
+        try:
+            batches = [batch for runner in runners if (batch := runner.step()) is not None]
+        except StoreUnavailable as error:
+            if away_since is None:
+                away_since = time.monotonic()
+                log.warning(
+                    "store_away", error=str(error), what="the batch is tried again until it is back"
+                )
+            time.sleep(AWAY_SECONDS)
+            continue
+        if away_since is not None:
+            log.info("store_back", seconds=round(time.monotonic() - away_since, 1))
+            away_since = None
+        for batch in batches:
+            done(batch)
+        if not batches:
+            if until_caught_up:
+                return
+            idle()
+            time.sleep(IDLE_SECONDS)

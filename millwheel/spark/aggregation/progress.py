@@ -1,0 +1,133 @@
+"""How far an aggregate has followed its table: one row of the store, which one process advances."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from millwheel.aggregates import Aggregate
+from millwheel.errors import UsageError
+from millwheel.numbered import Vector
+from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, statement, translated
+
+LOCK_SECONDS = 30.0
+"""Longest wait for a process that does the same and is about to end."""
+
+
+@dataclass(frozen=True)
+class AggregateProgress:
+    """How far an aggregate has read."""
+
+    batch: int
+    """The number of the last batch."""
+    read: Vector | None
+    """By sender, the number of the next row; None: the next batch is made from all rows."""
+
+
+class Stored:
+    """The stored progress of one aggregate."""
+
+    def __init__(self, store: str, pipeline: str, aggregate: Aggregate) -> None:
+        self.store = store
+        self.pipeline = pipeline
+        self.aggregate = aggregate
+
+    def compose(self, text: str, **names: sql.Composable) -> sql.Composed:
+        """A statement with the names of the pipeline's tables."""
+        here = {
+            "aggregate": sql.Identifier(self.pipeline, "aggregate"),
+            "follows": sql.Identifier(self.pipeline, self.aggregate.follows),
+        }
+        return sql.SQL(text).format(**here, **names)
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """A transaction, with times in UTC."""
+        with (
+            translated(self.store),
+            psycopg.connect(
+                self.store,
+                application_name=APPLICATION,
+                connect_timeout=CONNECT_SECONDS,
+                options="-c timezone=UTC",
+            ) as connection,
+        ):
+            yield connection
+
+    @contextmanager
+    def sole(self) -> Iterator[None]:
+        """Keep other processes from the aggregate during the block.
+
+        Raises:
+            UsageError: another process keeps it up to date.
+        """
+        name = f"{self.pipeline}.{self.aggregate.name}"
+        deadline = time.monotonic() + LOCK_SECONDS
+        with self.transaction() as connection:
+            connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            while True:
+                (row,) = connection.execute(
+                    "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [name]
+                ).fetchall()
+                if row[0]:
+                    break
+                if time.monotonic() > deadline:
+                    raise UsageError(
+                        f"another process keeps the aggregate {self.aggregate.name!r} of pipeline "
+                        f"{self.pipeline!r} up to date; end it first"
+                    )
+                time.sleep(0.5)
+            yield
+
+    def load(self) -> AggregateProgress:
+        """Read the progress; an aggregate that is new begins with all rows."""
+        with self.transaction() as connection:
+            connection.execute(
+                self.compose(statement("begin_aggregate").decode()),
+                {"name": self.aggregate.name, "follows": self.aggregate.follows},
+            )
+            rows = connection.execute(
+                self.compose("SELECT batch, read FROM {aggregate} WHERE name = %s"),
+                [self.aggregate.name],
+            ).fetchall()
+        ((batch, read),) = rows
+        return AggregateProgress(
+            batch, None if read is None else {int(k): v for k, v in read.items()}
+        )
+
+    def start_over(self) -> None:
+        """Let the next batch be made from all rows."""
+        with self.transaction() as connection:
+            connection.execute(
+                self.compose("UPDATE {aggregate} SET read = NULL WHERE name = %s"),
+                [self.aggregate.name],
+            )
+
+    def advance(
+        self, connection: psycopg.Connection[Any], before: AggregateProgress, read: Vector
+    ) -> None:
+        """Store, in a transaction, that the batch after `before` is done.
+
+        Raises:
+            UsageError: another process has done it.
+        """
+        done = connection.execute(
+            self.compose(statement("advance_aggregate").decode()),
+            {
+                "name": self.aggregate.name,
+                "batch": before.batch,
+                "read": Jsonb({str(sender): number for sender, number in read.items()}),
+            },
+        )
+        if done.rowcount != 1:
+            raise UsageError(
+                f"another process has done batch {before.batch + 1} of the aggregate {self.aggregate.name!r}: "
+                "nothing of this one was kept"
+            )

@@ -1,0 +1,118 @@
+"""Replacing groups of a table, in the transaction that stores the vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from millwheel.errors import UserCodeError
+from millwheel.sinks import Table
+from millwheel.spark.aggregation.following import Change
+from millwheel.spark.aggregation.progress import AggregateProgress, Stored
+from millwheel.spark.staging import ATTEMPT, check_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN = 3
+"""Groups that a message names."""
+
+
+class TableTarget:
+    """The table of an aggregate, and its staging table.
+
+    Args:
+        options: options of Spark's tasks, with the store if they do not have it.
+    """
+
+    def __init__(self, stored: Stored, table: Table[Any], options: Mapping[str, str]) -> None:
+        self._stored = stored
+        self._table = table
+        self._options = options
+        self._names = [column.name for column in table.columns]
+        self._types = {column.name: column.type for column in table.columns}
+        self._here = sql.Identifier(stored.pipeline, table.name)
+        self._staging_name = f"staging_of_{table.name}"[:63]
+        self._staging = sql.Identifier(stored.pipeline, self._staging_name)
+
+    def prepare(self) -> None:
+        """Make an empty staging table like the table."""
+        with self._stored.transaction() as connection:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+            connection.execute(
+                sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {}, {} uuid NOT NULL)").format(
+                    self._staging, self._here, sql.Identifier(ATTEMPT)
+                )
+            )
+
+    def begin(self) -> None:
+        """Empty the staging table; a snapshot that is held would keep it from that."""
+        with self._stored.transaction() as connection:
+            connection.execute(sql.SQL("TRUNCATE {}").format(self._staging))
+
+    def write(self, result: DataFrame) -> None:
+        """Let Spark's tasks write the result to the staging table."""
+        check_columns(result.columns, self._names, self._stored.aggregate.name)
+        result.select(*self._names).write.format("millwheel").mode("append").options(
+            pipeline=self._stored.pipeline,
+            staging=self._staging_name,
+            json=",".join(column.name for column in self._table.columns if column.is_json),
+            **self._options,
+        ).save()
+
+    def replace(self, before: AggregateProgress, change: Change) -> int:
+        """Put the staged rows in place of the changed groups; returns their number.
+
+        Raises:
+            UserCodeError: a row belongs to another group, or does not fit the table.
+        """
+        columns = sql.SQL(", ").join(map(sql.Identifier, self._names))
+        with self._stored.transaction() as connection:
+            self._delete(connection, change)
+            try:
+                found = connection.execute(
+                    sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
+                        self._here, columns, columns, self._staging
+                    )
+                )
+            except psycopg.errors.IntegrityError as error:
+                raise UserCodeError(
+                    f"the result of aggregate {self._stored.aggregate.name!r} does not fit table "
+                    f"{self._table.name!r}: {error}"
+                ) from error
+            self._stored.advance(connection, before, change.read)
+            return found.rowcount
+
+    def _delete(self, connection: psycopg.Connection[Any], change: Change) -> None:
+        if change.groups is None:
+            connection.execute(sql.SQL("DELETE FROM {}").format(self._here))
+            return
+        groups = change.groups.by_begin(self._stored.aggregate.group_names)
+        listed, values = groups.listed(self._types.__getitem__), groups.parameters
+        names = sql.SQL(", ").join(map(sql.Identifier, self._stored.aggregate.group_names))
+        foreign = connection.execute(
+            sql.SQL(
+                "SELECT DISTINCT {} FROM {} AS staged WHERE NOT EXISTS (SELECT FROM {} WHERE {})"
+            ).format(names, self._staging, listed, groups.matches(sql.SQL("staged"))),
+            values,
+        ).fetchall()
+        if foreign:
+            raise UserCodeError(
+                f"the function of aggregate {self._stored.aggregate.name!r} returned rows of groups that it was not "
+                f"given: {_listed(foreign)}. It gets the rows of the groups that have changed, and may return rows "
+                "of these only"
+            )
+        connection.execute(
+            sql.SQL("DELETE FROM {} AS kept USING {} WHERE {}").format(
+                self._here, listed, groups.matches(sql.SQL("kept"))
+            ),
+            values,
+        )
+
+
+def _listed(rows: list[tuple[Any, ...]]) -> str:
+    text = "; ".join(" ".join(map(str, row)) for row in rows[:SHOWN])
+    return text + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")

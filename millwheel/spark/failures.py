@@ -1,0 +1,91 @@
+"""Errors of the user's code under Spark, without the lines of Spark and Java around them."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+from millwheel import errors
+from millwheel.errors import MillwheelError, UserCodeError
+
+OURS = str(Path(__file__).resolve().parents[1])
+LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/py4j-")
+"""Parts of paths of code that is not the user's."""
+HEAD = "Traceback (most recent call last):\n"
+ENDS = ("SQLSTATE", "JVM stacktrace", "\tat ", "    at ")
+"""How lines begin that follow the text of an error of a Python worker."""
+FRAMES = 8
+"""Most frames that a message shows."""
+
+
+@contextmanager
+def user_error(what: str) -> Iterator[None]:
+    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise one that shows the
+    user's own lines.
+
+    Raises:
+        MillwheelError: raised by the block, here or in a task.
+        UserCodeError: any other error of the block.
+    """
+    try:
+        yield
+    except MillwheelError:
+        raise
+    except Exception as error:
+        raise from_worker(error) or UserCodeError(f"{what} failed: {error_text(error)}") from error
+
+
+def from_worker(error: Exception) -> MillwheelError | None:
+    """Recover the millwheel error that ended a Spark worker from the text of Spark's error."""
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException):
+        return None
+    found = re.search(r"^millwheel\.errors\.(\w+): (.+)", _text(error), re.MULTILINE | re.DOTALL)
+    kind = getattr(errors, found[1], None) if found else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, MillwheelError)):
+        return None
+    message = re.split(r"\n\s*(?:at |SQLSTATE|JVM stacktrace)", found[2])[0]
+    return kind(message.strip())
+
+
+def error_text(error: Exception) -> str:
+    """An error with the user's lines that led to it, here or in a Python worker."""
+    text = _text(error)
+    if HEAD in text:
+        body = text.rpartition(HEAD)[2].splitlines()
+        frames_end = next((n for n, line in enumerate(body) if line[:1].strip()), len(body))
+        said = takewhile(lambda line: not line.startswith(ENDS), body[frames_end:])
+        return "\n".join(["\n".join(said).strip(), *_own_lines("\n".join(body[:frames_end]))])
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(frame.filename)]
+    lines = [
+        f"  {f.filename}:{f.lineno} in {f.name}: {f.line or ''}".rstrip() for f in own[-FRAMES:]
+    ]
+    return "\n".join([f"{type(error).__name__}: {text}", *lines])
+
+
+def _own_lines(body: str) -> list[str]:
+    """The user's frames of a traceback as text, one line each."""
+    found = []
+    for file, line, name, code in re.findall(
+        r'^\s*File "([^"]+)", line (\d+), in ([^\n]+)\n\s*([^\n]*)', body, re.MULTILINE
+    ):
+        if _is_own(file):
+            found.append(f"  {file}:{line} in {name}: {code}".rstrip())
+    return found[-FRAMES:]
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith((OURS, "<")) and not any(part in file for part in LIBRARIES)
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
+        return "the JVM ended before it could report the error"

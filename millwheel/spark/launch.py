@@ -1,0 +1,127 @@
+"""A Spark session for a command: local, on a cluster, or by Spark Connect; with signals, progress and a clean end."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from millwheel.errors import UsageError
+from millwheel.spark.interruption import Interruptible
+from millwheel.spark.progress import watching
+from millwheel.spark.registration import register
+from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
+from millwheel.store.address import VARIABLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES = ("pyspark", "pandas", "pyarrow")
+CONNECT_PACKAGES = ("grpc", "grpc_status", "google.protobuf")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Spark runs, and how."""
+
+    master: str = MASTER
+    remote: str | None = None
+    """The address of a Spark Connect server, sc://HOST:PORT, in place of a master."""
+    driver_memory: str = DRIVER_MEMORY
+    config: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of Spark."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks run on this machine and have its environment."""
+        return self.remote is None and self.master.startswith("local")
+
+
+def require_packages(cluster: Cluster) -> None:
+    """Refuse to start without the packages that Spark needs.
+
+    Raises:
+        UsageError: a package is not installed.
+    """
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"{package} is not installed: pip install 'millwheel[spark]'")
+    if cluster.remote is not None:
+        for package in CONNECT_PACKAGES:
+            if not _is_installed(package):
+                raise UsageError(f"{package} is not installed: pip install 'millwheel[connect]'")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # its parent
+        return False
+
+
+@contextmanager
+def launched(
+    cluster: Cluster,
+    store: str,
+    interruptible: Interruptible,
+    console: Console | None = None,
+    *,
+    shows_stages: bool = True,
+) -> Iterator[tuple[SparkSession, dict[str, str]]]:
+    """Start Spark, and stop it at the end of the block.
+
+    Args:
+        store: the store's URL, for Spark's tasks.
+        interruptible: gets the function that cancels Spark's work at a signal.
+        console: where progress is shown; None: standard error.
+
+    Returns:
+        The session, and options for each read and write: tasks elsewhere need the store's URL in them. Local ones
+        have it in their environment, which no plan or log shows.
+    """
+    if cluster.remote is not None:
+        with _connected(cluster, interruptible) as spark:
+            yield spark, {"store": store}
+        return
+    from millwheel.java import prepare_environment
+
+    prepare_environment()
+    with session(
+        master=cluster.master,
+        driver_memory=cluster.driver_memory,
+        environment={VARIABLE: store},
+        config=cluster.config,
+        launched=lambda jvm: interruptible.cancel_by(jvm.terminate),
+    ) as spark:
+        register(spark)
+        interruptible.cancel_by(spark.sparkContext.cancelAllJobs)
+        try:
+            with watching(spark, console) if shows_stages else nullcontext():
+                yield spark, {} if cluster.is_local else {"store": store}
+        finally:
+            interruptible.close()
+
+
+@contextmanager
+def _connected(cluster: Cluster, interruptible: Interruptible) -> Iterator[SparkSession]:
+    """A session of a Spark Connect server, on which millwheel must be installed."""
+    from pyspark.sql import SparkSession
+
+    assert cluster.remote is not None
+    builder = SparkSession.builder.remote(cluster.remote).config(
+        "spark.sql.session.timeZone", "UTC"
+    )
+    for name, value in cluster.config.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    interruptible.cancel_by(spark.interruptAll)
+    try:
+        register(spark)
+        yield spark
+    finally:
+        interruptible.close()
+        spark.stop()

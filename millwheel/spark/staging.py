@@ -1,0 +1,99 @@
+"""The data source that Spark's tasks write a result to: a staging table, from which one transaction takes the rows.
+
+A task may run twice, also at the same time. Each attempt marks its rows, and rows of attempts that Spark does not count
+are deleted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from millwheel.errors import UsageError
+from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, translated
+
+ATTEMPT = "written_by_attempt"
+"""The column of a staging table that tells which attempt has written a row."""
+
+
+@dataclass
+class Attempt(WriterCommitMessage):
+    """An attempt that has written its rows."""
+
+    id: str
+    rows: int
+
+
+class StagingWriter(DataSourceArrowWriter):
+    """Writes rows to a staging table.
+
+    Args:
+        table: its schema and name.
+        json: names of the columns of type jsonb; values that are not text are encoded.
+    """
+
+    def __init__(
+        self, store: str, table: tuple[str, str], columns: Sequence[str], json: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._columns = list(columns)
+        self._json = set(json)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Attempt:
+        attempt = str(uuid.uuid4())
+        names = sql.SQL(", ").join(map(sql.Identifier, (*self._columns, ATTEMPT)))
+        text = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*self._table), names)
+        rows = 0
+        with self._connection() as connection, connection.cursor().copy(text) as copy:
+            for batch in iterator:
+                for row in zip(*(self._values(batch, name) for name in self._columns), strict=True):
+                    copy.write_row((*row, attempt))
+                    rows += 1
+        return Attempt(attempt, rows)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        counted = [message.id for message in messages if isinstance(message, Attempt)]
+        text = sql.SQL("DELETE FROM {} WHERE {} <> ALL(%s::uuid[])").format(
+            sql.Identifier(*self._table), sql.Identifier(ATTEMPT)
+        )
+        with self._connection() as connection:
+            connection.execute(text, [counted])
+
+    def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
+        values: list[Any] = batch.column(name).to_pylist()
+        if name in self._json:
+            return [
+                v if isinstance(v, str | None) else msgspec.json.encode(v).decode() for v in values
+            ]
+        return values
+
+    def _connection(self) -> Any:
+        with translated(self._store):
+            return psycopg.connect(
+                self._store,
+                application_name=APPLICATION,
+                connect_timeout=CONNECT_SECONDS,
+                options="-c timezone=UTC",
+            )
+
+
+def check_columns(found: Sequence[str], wanted: Sequence[str], name: str) -> None:
+    """Refuse a result whose columns are not those of its table.
+
+    Raises:
+        UsageError: with both lists.
+    """
+    if sorted(found) != sorted(wanted):
+        raise UsageError(
+            f"the function of aggregate {name!r} returned the columns {', '.join(found)}; its table has "
+            f"{', '.join(wanted)}"
+        )

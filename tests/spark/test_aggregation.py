@@ -1,0 +1,316 @@
+"""Aggregates by Spark: groups are replaced whole, and each batch counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from millwheel import Table
+from millwheel.aggregates import Aggregate, Parquet, make_aggregate, months
+from millwheel.errors import UsageError, UserCodeError
+from millwheel.spark.aggregation import progress, running
+from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
+from millwheel.spark.aggregation.progress import AggregateProgress, Stored
+from tests.support.store_sites import Owner, PostgresSite, deploy
+
+pytestmark = [pytest.mark.spark, pytest.mark.parametrize("schema", [18], indirect=True)]
+
+
+class Hour(msgspec.Struct):
+    """A row that is replaced as late records come."""
+
+    origin: str
+    hour: datetime
+    flights: int
+
+
+class Changed(msgspec.Struct):
+    """A row of the log of changes."""
+
+    origin: str
+    hour: datetime
+
+
+class Month(msgspec.Struct):
+    """A sum."""
+
+    origin: str
+    month: date
+    flights: int
+    hours: list[int]
+
+
+HOURS = Table("hours", Hour, key=("origin", "hour"), producer_key=("origin",))
+CHANGES = Table("changes", Changed, numbered=True)
+MONTHS = Table("months", Month, key=("origin", "month"))
+PLAIN = {table.name: table for table in (HOURS, CHANGES)}
+
+
+def by_month(hours: DataFrame) -> DataFrame:
+    """The function under test, as users write it."""
+    month = F.date_trunc("month", "hour").cast("date").alias("month")
+    flights = F.sum("flights").alias("flights")
+    return hours.groupBy("origin", month).agg(
+        flights, F.sort_array(F.collect_list("flights")).alias("hours")
+    )
+
+
+def aggregate(function: Callable[[DataFrame], DataFrame], to: Any = MONTHS) -> Aggregate:
+    return make_aggregate(
+        function,
+        follows="changes",
+        reads="hours",
+        group=("origin", months("hour")),
+        to=to,
+        name="by_month",
+        tables=PLAIN,
+    )
+
+
+class Engine:
+    """Writes hours, and the log of changes, in one commit each."""
+
+    def __init__(self, site: PostgresSite, owner: Owner) -> None:
+        self.site = site
+        self.owner = owner
+
+    async def write(self, *hours: tuple[str, str, int]) -> None:
+        (row, *_) = self.owner.intervals
+        first = self.owner.links[row.id].table_rows.get("changes", 0)
+        commit = self.owner.commit(row, table_rows={"changes": first + len(hours)})
+        for number, (origin, hour, flights) in enumerate(hours):
+            at = datetime.fromisoformat(hour).replace(tzinfo=UTC)
+            commit.rows.append((HOURS, (origin, at, flights)))
+            commit.rows.append((CHANGES, (origin, at, row.id, first + number)))
+        await self.owner.write(commit)
+
+    def stored(self, made: Aggregate) -> Stored:
+        return Stored(self.site.schema.url, self.site.schema.name, made)
+
+    async def months(self) -> list[tuple[Any, ...]]:
+        return await self.site.query(
+            "SELECT origin, month::text, flights, hours FROM {t} ORDER BY 1, 2", t="months"
+        )
+
+    async def behind(self) -> list[tuple[Any, ...]]:
+        return await self.site.query("SELECT batch, rows_behind FROM {v}", v="aggregates")
+
+
+@pytest.fixture
+async def engine(postgres: PostgresSite) -> Engine:
+    deployment = await deploy(postgres.store, tables=(HOURS, CHANGES, MONTHS))
+    return Engine(postgres, await Owner.take(postgres.store, deployment))
+
+
+@pytest.fixture
+def run(engine: Engine, spark: SparkSession) -> Any:
+    """Gives the batches that a process does until nothing is new."""
+
+    def caught_up(made: Aggregate, most_rows: int = 1000) -> list[DoneBatch]:
+        stored = engine.stored(made)
+        options = {"store": stored.store}
+        runner = AggregateRunner(spark, stored, most_rows=most_rows, options=options)
+        done: list[DoneBatch] = []
+        try:
+            run_batches([runner], until_caught_up=True, done=done.append)
+        finally:
+            runner.close()
+        return done
+
+    return caught_up
+
+
+JANUARY, FEBRUARY = "2013-01-01", "2013-02-01"
+
+
+async def test_a_table_follows_what_changes(engine: Engine, run: Any) -> None:
+    await engine.write(("EWR", "2013-01-31T23:00", 5), ("EWR", "2013-02-01T00:00", 7))
+    await engine.write(("JFK", "2013-01-01T00:00", 1))
+    (first,) = run(aggregate(by_month))
+    assert (first.number, first.rows, first.groups, first.behind) == (1, 3, None, 0)
+    assert await engine.months() == [
+        ("EWR", JANUARY, 5, [5]), ("EWR", FEBRUARY, 7, [7]), ("JFK", JANUARY, 1, [1]),
+    ]  # fmt: skip
+    assert run(aggregate(by_month)) == [], "nothing is new"
+    await engine.write(("EWR", "2013-01-31T23:00", 6), ("EWR", "2013-01-01T00:00", 2))
+    assert await engine.behind() == [(1, 2)]
+    (second,) = run(aggregate(by_month))
+    assert (second.number, second.rows, second.groups) == (2, 2, 1)
+    assert await engine.months() == [
+        ("EWR", JANUARY, 8, [2, 6]), ("EWR", FEBRUARY, 7, [7]), ("JFK", JANUARY, 1, [1]),
+    ]  # fmt: skip
+    assert await engine.behind() == [(2, 0)]
+
+
+async def test_a_group_whose_rows_are_gone_goes_as_well(engine: Engine, run: Any) -> None:
+    await engine.write(("EWR", "2013-01-31T23:00", 5), ("JFK", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.site.query("DELETE FROM {t} WHERE origin = 'EWR'", t="hours")
+    await engine.write(("JFK", "2013-01-01T00:00", 2))
+    run(aggregate(by_month))
+    assert len(await engine.months()) == 2, "nobody has told of the group"
+    (row, *_) = engine.owner.intervals
+    commit = engine.owner.commit(row, table_rows={"changes": 4})
+    commit.rows = [(CHANGES, ("EWR", datetime(2013, 1, 1, tzinfo=UTC), row.id, 3))]
+    await engine.owner.write(commit)
+    run(aggregate(by_month))
+    assert await engine.months() == [("JFK", JANUARY, 2, [2])]
+
+
+async def test_batches_are_bounded(engine: Engine, run: Any) -> None:
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(*(("EWR", f"2013-01-01T{hour:02}:00", 1) for hour in range(7)))
+    assert [batch.rows for batch in run(aggregate(by_month), most_rows=3)] == [3, 3, 1]
+    assert await engine.months() == [("EWR", JANUARY, 7, [1] * 7)]
+
+
+async def test_what_was_deleted_before_it_was_read_makes_all_anew(engine: Engine, run: Any) -> None:
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(("JFK", "2013-01-01T00:00", 2))
+    await engine.site.query("DELETE FROM {t}", t="changes")
+    (batch,) = run(aggregate(by_month))
+    assert batch.groups is None
+    assert len(await engine.months()) == 2
+
+
+async def test_a_batch_counts_once_whatever_fails(
+    engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows and what was read are one transaction."""
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(("EWR", "2013-01-01T00:00", 9))
+    advance = Stored.advance
+
+    def die(self: Stored, connection: Any, before: AggregateProgress, read: Any) -> None:
+        advance(self, connection, before, read)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stored, "advance", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(aggregate(by_month))
+    assert await engine.months() == [("EWR", JANUARY, 1, [1])]
+    assert await engine.behind() == [(1, 1)]
+    run(aggregate(by_month))
+    assert await engine.months() == [("EWR", JANUARY, 9, [9])]
+    assert await engine.behind() == [(2, 0)]
+
+
+async def test_a_process_that_was_replaced_keeps_nothing(
+    engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(("EWR", "2013-01-01T00:00", 2))
+    stale = engine.stored(aggregate(by_month)).load()
+    run(aggregate(by_month))
+    await engine.write(("EWR", "2013-01-01T00:00", 3))
+    monkeypatch.setattr(Stored, "load", lambda _: stale)
+    with pytest.raises(UsageError, match="another process has done batch 2 of the aggregate"):
+        run(aggregate(by_month))
+    assert await engine.months() == [("EWR", JANUARY, 2, [2])]
+
+
+async def test_one_process_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LOCK_SECONDS", 0.0)
+    stored = engine.stored(aggregate(by_month))
+    other = engine.stored(aggregate(by_month)).sole()
+    with stored.sole(), pytest.raises(UsageError, match="another process keeps the aggregate"):
+        other.__enter__()
+    with engine.stored(aggregate(by_month)).sole():
+        pass
+
+
+def stray(hours: DataFrame) -> DataFrame:
+    return by_month(hours).withColumn("origin", F.lit("ORD"))
+
+
+def misnamed(hours: DataFrame) -> DataFrame:
+    return by_month(hours).withColumnRenamed("flights", "departures")
+
+
+def twice(hours: DataFrame) -> DataFrame:
+    return by_month(hours).unionAll(by_month(hours))
+
+
+def failing(hours: DataFrame) -> DataFrame:
+    @F.udf("bigint")
+    def explode(flights):  # type: ignore[no-untyped-def] # types would make it a pandas function
+        raise ZeroDivisionError(f"no {flights} flights")
+
+    return by_month(hours.withColumn("flights", explode("flights")))
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "text"),
+    [
+        (stray, UserCodeError, r"returned rows of groups that it was not given: ORD 2013-01-01"),
+        (misnamed, UsageError, r"returned the columns origin, month, departures, hours; its table has"),
+        (twice, UserCodeError, r"does not fit table 'months': duplicate key value"),
+        (failing, UserCodeError, r"^aggregate 'by_month' failed: ZeroDivisionError: no 2 flights\n +.*in explode: raise"),
+    ],
+)  # fmt: skip
+async def test_a_result_that_does_not_fit_is_refused(
+    engine: Engine, run: Any, function: Any, error: type[Exception], text: str
+) -> None:
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(("EWR", "2013-01-01T00:00", 2))
+    with pytest.raises(error, match=text) as refused:
+        run(aggregate(function))
+    assert "jvm" not in str(refused.value).lower()
+    assert len(str(refused.value).splitlines()) < 12
+    assert await engine.months() == [("EWR", JANUARY, 1, [1])]
+    assert await engine.behind() == [(1, 1)]
+
+
+def sums(place: Path) -> dict[tuple[str, str], list[int]]:
+    """What is in Parquet files."""
+    rows = ds.dataset(place, partitioning="hive").to_table().to_pylist()
+    return {(str(row["origin"]), str(row["month"])[:10]): row["hours"] for row in rows}
+
+
+def by_timestamp(hours: DataFrame) -> DataFrame:
+    return by_month(hours).withColumn("month", F.col("month").cast("timestamp"))
+
+
+@pytest.mark.parametrize("function", [by_month, by_timestamp])
+async def test_files_follow_what_changes(
+    engine: Engine, run: Any, tmp_path: Path, function: Any
+) -> None:
+    made = aggregate(function, Parquet(tmp_path / "months"))
+    await engine.write(("it's/é", "2013-01-31T23:00", 5), ("JFK", "2013-02-01T00:00", 7))
+    run(made)
+    assert sums(tmp_path / "months") == {("it's/é", JANUARY): [5], ("JFK", FEBRUARY): [7]}
+    await engine.write(("JFK", "2013-02-01T00:00", 8), ("JFK", "2013-02-02T00:00", 1))
+    run(made)
+    assert sums(tmp_path / "months") == {("it's/é", JANUARY): [5], ("JFK", FEBRUARY): [1, 8]}
+    await engine.site.query("DELETE FROM {t} WHERE flights = 5", t="hours")
+    (row, *_) = engine.owner.intervals
+    commit = engine.owner.commit(row, table_rows={"changes": 5})
+    commit.rows = [(CHANGES, ("it's/é", datetime(2013, 1, 9, tzinfo=UTC), row.id, 4))]
+    await engine.owner.write(commit)
+    run(made)
+    assert sums(tmp_path / "months") == {("JFK", FEBRUARY): [1, 8]}
+    await engine.write(("JFK", "2013-02-01T00:00", 9))
+    with pytest.raises(UserCodeError, match="of groups that it was not given, such as ORD"):
+        run(aggregate(stray, Parquet(tmp_path / "months")))
+    assert sums(tmp_path / "months") == {("JFK", FEBRUARY): [1, 8]}
+
+
+async def test_what_is_not_there_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "WAIT_SECONDS", 0.0)
+    await engine.site.query("DROP TABLE {t}", t="months")
+    with pytest.raises(UsageError, match=r"has no table months in the store: run it first"):
+        running._require_tables([engine.stored(aggregate(by_month))])
