@@ -48,6 +48,7 @@ from millwheel.spark.lookout import numbered_table
 from millwheel.spark.query import Share, condition, shares
 from millwheel.spark.reading import RelationRows
 from millwheel.spark.relation import SparkRelation, describe
+from millwheel.spark.sending import SendingWriter, SparkSender, StreamSendingWriter
 from millwheel.spark.staging import StagingWriter
 
 PARTITIONS = 4
@@ -81,12 +82,29 @@ class MillwheelSource(DataSource):
             "follow into a table of their own, with pipeline.sink(STREAM, Table(…, numbered=True))"
         )
 
-    def writer(self, schema: spark.StructType, overwrite: bool) -> StagingWriter:
-        """The writer of an aggregate's result; the options come from `millwheel.spark.aggregation`."""
+    def writer(self, schema: spark.StructType, overwrite: bool) -> StagingWriter | SendingWriter:
+        """Sends rows to a stream; or writes an aggregate's result, with options of its own."""
+        if "staging" not in self.options:
+            return SendingWriter(self._sender(schema, overwrite=overwrite))
         table = self._required("pipeline"), self._required("staging")
         json = self.options.get("json", "")
         return StagingWriter(
             store_url(self.options), table, schema.fieldNames(), json.split(",") if json else ()
+        )
+
+    def streamWriter(self, schema: spark.StructType, overwrite: bool) -> StreamSendingWriter:
+        return StreamSendingWriter(self._sender(schema, overwrite=overwrite))
+
+    def _sender(self, schema: spark.StructType, *, overwrite: bool) -> SparkSender:
+        if overwrite:
+            raise UsageError("records of a stream cannot be overwritten: write with mode('append')")
+        return SparkSender(
+            store_url(self.options),
+            self._required("pipeline"),
+            self._required("stream"),
+            schema,
+            id=self.options.get("id", ""),
+            timestamp=self.options.get("timestamp"),
         )
 
     def _rows(self, schema: spark.StructType) -> RelationRows:
