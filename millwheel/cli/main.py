@@ -665,13 +665,21 @@ def spark(
         list[str] | None,
         typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
     ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--py-files",
+            metavar="FILE",
+            help="A .py or .zip file for executors, besides the package of MODULE; repeatable.",
+        ),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""
     from millwheel.cli.spark import run, settings_of
     from millwheel.spark.launch import Cluster
 
-    cluster = Cluster(master, remote, driver_memory, settings_of(conf or []))
+    cluster = Cluster(master, remote, driver_memory, settings_of(conf or []), py_files or ())
     run(
         target,
         store,

@@ -92,7 +92,11 @@ def run_job(
     function = load_function(target)
     with Interruptible() as interruptible, snapshot(store_url, pipeline) as held:
         output.mkdir(parents=True, exist_ok=True)
-        with launched(cluster, held.store, interruptible, console) as (spark, options):
+        modules = [target.partition(":")[0]]
+        with launched(cluster, held.store, interruptible, console, modules=modules) as (
+            spark,
+            options,
+        ):
             if partitions is not None:
                 options["partitions"] = str(partitions)
             with user_error(target):

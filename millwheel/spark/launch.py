@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from millwheel.spark.interruption import Interruptible
 from millwheel.spark.progress import watching
 from millwheel.spark.registration import register
 from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
+from millwheel.spark.shipping import top_level, zipped
 from millwheel.store.address import VARIABLE
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ class Cluster:
     driver_memory: str = DRIVER_MEMORY
     config: Mapping[str, str] = field(default_factory=dict)
     """Further settings of Spark."""
+    py_files: Sequence[str] = ()
+    """Python files and zip files for executors, besides the user's package."""
 
     @property
     def is_local(self) -> bool:
@@ -70,6 +75,7 @@ def launched(
     interruptible: Interruptible,
     console: Console | None = None,
     *,
+    modules: Iterable[str] = (),
     shows_stages: bool = True,
 ) -> Iterator[tuple[SparkSession, dict[str, str]]]:
     """Start Spark, and stop it at the end of the block.
@@ -78,13 +84,14 @@ def launched(
         store: the store's URL, for Spark's tasks.
         interruptible: gets the function that cancels Spark's work at a signal.
         console: where progress is shown; None: standard error.
+        modules: names of the modules with the user's code, which executors elsewhere get.
 
     Returns:
         The session, and options for each read and write: tasks elsewhere need the store's URL in them. Local ones
         have it in their environment, which no plan or log shows.
     """
     if cluster.remote is not None:
-        with _connected(cluster, interruptible) as spark:
+        with _connected(cluster, interruptible) as spark, shipped(spark, cluster, modules):
             yield spark, {"store": store}
         return
     from millwheel.java import prepare_environment
@@ -100,10 +107,30 @@ def launched(
         register(spark)
         interruptible.cancel_by(spark.sparkContext.cancelAllJobs)
         try:
-            with watching(spark, console) if shows_stages else nullcontext():
+            with (
+                watching(spark, console) if shows_stages else nullcontext(),
+                shipped(spark, cluster, modules),
+            ):
                 yield spark, {} if cluster.is_local else {"store": store}
         finally:
             interruptible.close()
+
+
+@contextmanager
+def shipped(spark: SparkSession, cluster: Cluster, modules: Iterable[str]) -> Iterator[None]:
+    """Give the user's code to executors that do not have it, for as long as the block runs."""
+    if cluster.is_local:
+        yield
+        return
+    with TemporaryDirectory(prefix="millwheel-code-") as directory:
+        code = {top for name in modules if (top := top_level(name)) is not None}
+        files = [str(zipped(top, Path(directory))) for top in code]
+        for file in (*files, *cluster.py_files):
+            if cluster.remote is None:
+                spark.sparkContext.addPyFile(file)
+            else:
+                spark.addArtifacts(file, pyfile=True)
+        yield
 
 
 @contextmanager

@@ -70,7 +70,10 @@ def run_aggregates(
             stored.load()
             if from_scratch:
                 stored.start_over()
-        with launched(cluster, url, interruptible, console, shows_stages=False) as (spark, options):
+        modules = {aggregate.function.__module__ for aggregate in aggregates}
+        with launched(
+            cluster, url, interruptible, console, modules=modules, shows_stages=False
+        ) as (spark, options):
             runners = [
                 stack.enter_context(
                     closing(AggregateRunner(spark, stored, most_rows=most_rows, options=options))
