@@ -1,9 +1,10 @@
-"""A Spark cluster of processes: a master and a worker that do not have the user's code."""
+"""Spark elsewhere: a master and a worker, or a Connect server, that do not have the user's code."""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
@@ -21,16 +22,15 @@ from millwheel.spark.shipping import top_level, zipped
 from millwheel.store import embedded
 
 CLASSES = "org.apache.spark.deploy"
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder of millwheel, which must be installed on executors."""
 
 
-class Standalone:
-    """A master and a worker on this machine.
+class Processes:
+    """Processes of Spark on this machine, which have millwheel and not the user's code."""
 
-    Args:
-        root: the folder of millwheel, which is installed on executors.
-    """
-
-    def __init__(self, directory: Path, root: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._stack = ExitStack()
         self._environment = {
@@ -38,25 +38,41 @@ class Standalone:
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(root),
+            "PYTHONPATH": str(ROOT),
         }
-        self.url = self._start(
-            "master", r"Starting Spark master at (spark://\S+)", f"{CLASSES}.master.Master",
+
+    def standalone(self) -> str:
+        """Start a master and a worker; returns the master's address."""
+        master = self._start(
+            "master", r"Starting Spark master at (spark://\S+)", "spark-class", f"{CLASSES}.master.Master",
             "--host", "127.0.0.1", "--port", "0", "--webui-port", "0",
         )  # fmt: skip
         self._start(
-            "worker", r"Successfully registered with (master)", f"{CLASSES}.worker.Worker",
+            "worker", r"Successfully registered with (master)", "spark-class", f"{CLASSES}.worker.Worker",
             "--host", "127.0.0.1", "--cores", "2", "--memory", "1g", "--webui-port", "0",
-            "--work-dir", str(directory / "work"), self.url,
+            "--work-dir", str(self._directory / "work"), master,
         )  # fmt: skip
+        return master
 
-    def _start(self, name: str, sign: str, *command: str) -> str:
+    def connect(self) -> str:
+        """Start a Connect server; returns its address."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._start(
+            "connect", r"Spark Connect server (started)", "spark-submit", "--master", "local[2]",
+            "--driver-memory", "700m", "--conf", f"spark.connect.grpc.binding.port={port}",
+            "--conf", "spark.ui.enabled=false", "--class", CONNECT, "spark-internal",
+        )  # fmt: skip
+        return f"sc://127.0.0.1:{port}"
+
+    def _start(self, name: str, sign: str, program: str, *command: str) -> str:
         """Start a process, and wait for a line of its log."""
         log = self._directory / f"{name}.log"
-        program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        path = Path(pyspark.__file__).parent / "bin" / program
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [str(program), *command], env=self._environment, stdout=output, stderr=output
+                [str(path), *command], env=self._environment, stdout=output, stderr=output
             )
         self._stack.callback(process.wait)
         self._stack.callback(process.terminate)
@@ -72,19 +88,19 @@ class Standalone:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     from millwheel.java import prepare_environment
 
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     prepare_environment()
-    with closing(Standalone(tmp_path, Path(__file__).resolve().parents[2])) as made:
+    with closing(Processes(tmp_path)) as made:
         yield made
 
 
-@pytest.mark.spark
-def test_a_cluster_gets_the_users_code(cluster: Standalone, tmp_path: Path) -> None:
-    """A function of the user's package runs in executors, which read from the store."""
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of the user's, in which one module needs another."""
     package = tmp_path / "mine" / "wheel_cluster"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -99,35 +115,50 @@ def test_a_cluster_gets_the_users_code(cluster: Standalone, tmp_path: Path) -> N
                 return hours(minutes)
 
             def report(job):
-                in_hours_ = F.udf(in_hours, "double")
-                rows = job.table("airport_hour").select(in_hours_("minutes").alias("hours"))
+                convert = F.udf(in_hours, "double")
+                rows = job.table("airport_hour").select(convert("minutes").alias("hours"))
                 (job.output / "total").write_text(str(rows.agg(F.sum("hours")).first()[0]))
             """
         )
     )
-    store = tmp_path / "store"
-    server = embedded.start(store)
-    try:
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute("CREATE SCHEMA flights")
-            connection.execute("CREATE TABLE flights.commit_record (n bigint)")
-            connection.execute(
-                "CREATE TABLE flights.airport_hour AS SELECT n AS minutes FROM generate_series(1, 600) AS n"
-            )
-        command = [
-            sys.executable, "-m", "millwheel", "spark", "wheel_cluster.jobs:report", "--store", server.url,
-            "--pipeline", "flights", "--output", str(tmp_path / "out"), "--master", cluster.url,
-            "--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1",
-        ]  # fmt: skip
-        root = str(Path(__file__).resolve().parents[2])
-        done = subprocess.run(
-            command, cwd=package.parent, env={**os.environ, "PYTHONPATH": root}, capture_output=True,
-            text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert float((tmp_path / "out" / "total").read_text()) == 600 * 601 / 2 / 60
-    finally:
-        embedded.remove(store)
+    return package
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[str]:
+    server = embedded.start(tmp_path / "store")
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA flights")
+        connection.execute("CREATE TABLE flights.commit_record (n bigint)")
+        connection.execute(
+            "CREATE TABLE flights.airport_hour AS SELECT n AS minutes FROM generate_series(1, 600) AS n"
+        )
+    yield server.url
+    embedded.remove(tmp_path / "store")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["standalone", "connect"])
+def test_a_cluster_gets_the_users_code(
+    processes: Processes, package: Path, store: str, tmp_path: Path, kind: str
+) -> None:
+    """A function of the user's package runs in executors, which read from the store."""
+    if kind == "standalone":
+        where = ["--master", processes.standalone(), "--conf", "spark.executor.memory=512m"]
+        where += ["--conf", "spark.driver.host=127.0.0.1"]
+    else:
+        pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
+        where = ["--remote", processes.connect()]
+    command = [
+        sys.executable, "-m", "millwheel", "spark", "wheel_cluster.jobs:report", "--store", store,
+        "--pipeline", "flights", "--output", str(tmp_path / "out"), *where,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=package.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float((tmp_path / "out" / "total").read_text()) == 600 * 601 / 2 / 60
 
 
 def test_the_code_of_a_package_is_zipped_whole(
