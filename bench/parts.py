@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import (
+    aggregates,
     before,
     cells,
     commits,
@@ -74,6 +75,11 @@ async def _reader_wait(url: str, directory: Path, options: Options) -> Any:
     return await reader_wait.measure(
         url, directory, options.kafka, kills=2 if options.quick else 15
     )
+
+
+async def _aggregates(url: str, directory: Path, options: Options) -> Any:
+    seconds = 20.0 if options.quick else 120.0
+    return await asyncio.to_thread(aggregates.measure, url, directory, seconds=seconds)
 
 
 async def _commits(url: str, directory: Path, options: Options) -> Any:
@@ -181,6 +187,7 @@ PARTS: dict[str, Part] = {
     "ingest": _ingest,
     "kafka": _kafka,
     "reader-wait": _reader_wait,
+    "aggregates": _aggregates,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,
@@ -202,6 +209,6 @@ GROUPS = {"growth": [f"growth-{name}" for name in growth.CURVES]}
 DEFAULT = tuple(
     name
     for name in PARTS
-    if name not in ("before", "instructions", "nexmark", *GROUPS["growth"], "peers")
+    if name not in ("aggregates", "before", "instructions", "nexmark", *GROUPS["growth"], "peers")
 )
 """Parts of a run without arguments. Parts that take hours, gigabytes or other packages are excluded."""

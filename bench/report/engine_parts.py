@@ -147,6 +147,28 @@ def reader_wait(found: Found) -> Section:
     )
 
 
+def aggregates(found: Found) -> Section:
+    """An aggregate by Spark that follows a live engine."""
+    batch = found["batch_seconds"]
+    return Section(
+        "An aggregate by Spark, from a pane's commit until its group is replaced",
+        [
+            Ratio("half of the panes, in batches", found["delay_p50_seconds"] / batch),
+            Ratio("95 of 100 panes, in batches", found["delay_p95_seconds"] / batch),
+        ],
+        [
+            Table(
+                ("seconds", "found"),
+                [
+                    (f"from batch to batch, of {found['batches']}", batch),
+                    (f"half of {found['panes']} panes", found["delay_p50_seconds"]),
+                    ("95 of 100 panes", found["delay_p95_seconds"]),
+                ],
+            )
+        ],
+    )
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

@@ -19,6 +19,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "ingest": engine_parts.ingest,
     "kafka": engine_parts.kafka,
     "reader-wait": engine_parts.reader_wait,
+    "aggregates": engine_parts.aggregates,
     "commits": engine_parts.commits,
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,

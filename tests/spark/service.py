@@ -172,16 +172,17 @@ def run(
             if choice.random() < 0.25:  # amid the start of Spark
                 time.sleep(choice.uniform(1, 8))
             else:  # amid batches
-                before = workers.query(BATCHES)
+                before = _batches(workers)
                 deadline = time.monotonic() + 90
-                while workers.query(BATCHES) == before and time.monotonic() < deadline:
+                more = choice.randint(1, 4)
+                while _batches(workers) < before + more and time.monotonic() < deadline:
                     time.sleep(0.1)
                 time.sleep(choice.uniform(0, 5))
             spark.kill()
             spark.start()
             if number % 2:
                 workers.replace(choice)
-            ((batches,),) = workers.query(BATCHES)
+            batches = _batches(workers)
             say(f"{number} of {kills} kills; {len(feed.hours)} hours; {batches} batches")
         feed.join()
         wrong = _wait_for_hours(workers, feed)
@@ -192,15 +193,19 @@ def run(
             wrong.append(f"the last run ended with {code}: {spark.tail()}")
         ((amended,),) = workers.query("SELECT count(*) FROM SCHEMA.pane_log WHERE late")
         wrong += _differences(workers, feed, directory)
-        batches = workers.query("SELECT name, batch FROM SCHEMA.aggregates ORDER BY 1")
-        say(
-            f"{flights} flights, {amended} amended panes, batches {batches}: {len(wrong)} differences"
-        )
+        each = workers.query("SELECT name, batch FROM SCHEMA.aggregates ORDER BY 1")
+        say(f"{flights} flights, {amended} amended panes, batches {each}: {len(wrong)} differences")
         return [*workers.errors, *wrong]
     finally:
         if spark._process is not None and spark._process.poll() is None:
             spark.kill()
         workers.end()
+
+
+def _batches(workers: Workers) -> int:
+    """How many batches of both aggregates are done."""
+    ((batches,),) = workers.query(BATCHES) or [(0,)]
+    return int(batches or 0)
 
 
 def _wait_for_hours(workers: Workers, feed: Feed) -> list[str]:
