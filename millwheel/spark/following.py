@@ -101,6 +101,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._table = rows.relation.name
         self._lookout: Lookout | None = None
+        self._id: str | None = None
+        """The pipeline's id, as soon as it was looked at."""
         self._last: Vector = {}
         """The rows written, by the last look."""
         self._target: Vector | None = None
@@ -124,6 +126,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         id_, written = self._look().written()
+        self._id = id_
         read = self._vector(start, id_)
         refuse_older(read, written, self._table)
         self._last = written
@@ -141,7 +144,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {str(sender): rows for sender, rows in self._last.items()} or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = between(self._vector(start, start["id"]), self._vector(end, start["id"]))
+        if self._id is None:  # a batch of before a restart is planned again
+            self._id, _ = self._look().written()
+        ranges = between(self._vector(start, self._id), self._vector(end, self._id))
         return [Share(share) for share in shares(ranges, self._options.partitions, LEAST_ROWS)]
 
     def stop(self) -> None:

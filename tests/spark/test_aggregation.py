@@ -116,6 +116,7 @@ def run(engine: Engine, spark: SparkSession) -> Any:
 
     def caught_up(made: Aggregate, most_rows: int = 1000) -> list[DoneBatch]:
         stored = engine.stored(made)
+        stored.begin()
         options = {"store": stored.store}
         runner = AggregateRunner(spark, stored, most_rows=most_rows, options=options)
         done: list[DoneBatch] = []

@@ -271,6 +271,9 @@ async def test_a_checkpoint_of_another_pipeline_is_refused(wheel: Wheel) -> None
     follower.offset["id"] = "somebody else's"
     with pytest.raises(UsageError, match="the checkpoint was made with another pipeline than"):
         follower.batch()
+    planned = wheel.follow().reader
+    with pytest.raises(UsageError, match="the checkpoint was made with another pipeline than"):
+        planned.partitions(follower.offset, follower.offset)
 
 
 @pytest.mark.parametrize(

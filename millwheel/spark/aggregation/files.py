@@ -76,6 +76,9 @@ class FilesTarget:
             self._stored.advance(connection, before, change.read)
         return len(present)
 
+    def close(self) -> None:
+        """Nothing is left."""
+
     def _vanished(self, change: Change, present: set[Place]) -> set[Place]:
         """The changed groups that have no rows any more."""
         if change.groups is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.files import FilesTarget
 from millwheel.spark.aggregation.following import Change, Changes
@@ -39,6 +40,7 @@ class ResultTarget(Protocol):
     def begin(self) -> None: ...
     def write(self, result: DataFrame) -> None: ...
     def replace(self, before: AggregateProgress, change: Change) -> int: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,10 @@ class AggregateRunner:
         )
 
     def close(self) -> None:
-        """Close connections."""
+        """Close connections, and drop the staging table if the store is there."""
         self._changes.close()
+        with suppress(StoreError):
+            self._target.close()
 
     def _table(self, held: Snapshot, name: str, groups: Groups | None) -> DataFrame:
         chosen = held.options(name, with_store=False) | self._options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,34 +50,33 @@ class Stored:
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """A transaction, with times in UTC."""
-        with (
-            translated(self.store),
-            psycopg.connect(
-                self.store,
-                application_name=APPLICATION,
-                connect_timeout=CONNECT_SECONDS,
-                options="-c timezone=UTC",
-            ) as connection,
-        ):
+        with translated(self.store), self._connect() as connection:
             yield connection
+
+    def _connect(self, *, autocommit: bool = False) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            self.store,
+            autocommit=autocommit,
+            application_name=APPLICATION,
+            connect_timeout=CONNECT_SECONDS,
+            options="-c timezone=UTC",
+        )
 
     @contextmanager
     def sole(self) -> Iterator[None]:
-        """Keep other processes from the aggregate during the block.
+        """Keep other processes from the aggregate during the block, by a lock of a session of its own.
+
+        It is for people: if the session ends, the number of the batch still keeps two processes apart.
 
         Raises:
             UsageError: another process keeps it up to date.
         """
         name = f"{self.pipeline}.{self.aggregate.name}"
         deadline = time.monotonic() + LOCK_SECONDS
-        with self.transaction() as connection:
-            connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
-            while True:
-                (row,) = connection.execute(
-                    "SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [name]
-                ).fetchall()
-                if row[0]:
-                    break
+        with translated(self.store):
+            session = self._connect(autocommit=True)
+        with closing(session):
+            while not self._is_locked(session, name):
                 if time.monotonic() > deadline:
                     raise UsageError(
                         f"another process keeps the aggregate {self.aggregate.name!r} of pipeline "
@@ -86,13 +85,23 @@ class Stored:
                 time.sleep(0.5)
             yield
 
-    def load(self) -> AggregateProgress:
-        """Read the progress; an aggregate that is new begins with all rows."""
+    def _is_locked(self, session: psycopg.Connection[Any], name: str) -> bool:
+        """Take the lock, if it is free."""
+        with translated(self.store):
+            text = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+            return bool(session.execute(text, [name]).fetchall()[0][0])
+
+    def begin(self) -> None:
+        """Make the row of an aggregate that is new, or that follows another table than before."""
         with self.transaction() as connection:
             connection.execute(
                 self.compose(statement("begin_aggregate").decode()),
                 {"name": self.aggregate.name, "follows": self.aggregate.follows},
             )
+
+    def load(self) -> AggregateProgress:
+        """Read the progress; an aggregate that is new begins with all rows."""
+        with self.transaction() as connection:
             rows = connection.execute(
                 self.compose("SELECT batch, read FROM {aggregate} WHERE name = %s"),
                 [self.aggregate.name],

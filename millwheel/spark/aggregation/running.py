@@ -67,7 +67,7 @@ def run_aggregates(
     with Interruptible() as interruptible, ExitStack() as stack:
         for stored in every:
             stack.enter_context(stored.sole())
-            stored.load()
+            stored.begin()
             if from_scratch:
                 stored.start_over()
         modules = {aggregate.function.__module__ for aggregate in aggregates}

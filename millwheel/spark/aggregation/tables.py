@@ -86,6 +86,11 @@ class TableTarget:
             self._stored.advance(connection, before, change.read)
             return found.rowcount
 
+    def close(self) -> None:
+        """Drop the staging table."""
+        with self._stored.transaction() as connection:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+
     def _delete(self, connection: psycopg.Connection[Any], change: Change) -> None:
         if change.groups is None:
             connection.execute(sql.SQL("DELETE FROM {}").format(self._here))
