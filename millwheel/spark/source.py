@@ -89,7 +89,11 @@ class MillwheelSource(DataSource):
         table = self._required("pipeline"), self._required("staging")
         json = self.options.get("json", "")
         return StagingWriter(
-            store_url(self.options), table, schema.fieldNames(), json.split(",") if json else ()
+            store_url(self.options),
+            table,
+            self._required("batch"),
+            schema.fieldNames(),
+            json.split(",") if json else (),
         )
 
     def streamWriter(self, schema: spark.StructType, overwrite: bool) -> StreamSendingWriter:

@@ -1,7 +1,7 @@
 """The data source that Spark's tasks write a result to: a staging table, from which one transaction takes the rows.
 
-A task may run twice, also at the same time. Each attempt marks its rows, and rows of attempts that Spark does not count
-are deleted.
+A task may run twice, also at the same time, and tasks of a driver that was killed may still write. So each attempt marks
+its rows; those of the attempts that Spark counts are marked with the batch, and no other rows are taken.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from millwheel.errors import UsageError
 from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, translated
 
 ATTEMPT = "written_by_attempt"
-"""The column of a staging table that tells which attempt has written a row."""
+"""The column of a staging table that tells which attempt of a task has written a row."""
+BATCH = "counted_in_batch"
+"""The column that tells in which attempt of a batch the row counts; NULL: in none."""
 
 
 @dataclass
@@ -37,14 +39,21 @@ class StagingWriter(DataSourceArrowWriter):
 
     Args:
         table: its schema and name.
+        batch: an id of this attempt of the batch.
         json: names of the columns of type jsonb; values that are not text are encoded.
     """
 
     def __init__(
-        self, store: str, table: tuple[str, str], columns: Sequence[str], json: Sequence[str]
+        self,
+        store: str,
+        table: tuple[str, str],
+        batch: str,
+        columns: Sequence[str],
+        json: Sequence[str],
     ) -> None:
         self._store = store
         self._table = table
+        self._batch = batch
         self._columns = list(columns)
         self._json = set(json)
 
@@ -62,11 +71,11 @@ class StagingWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         counted = [message.id for message in messages if isinstance(message, Attempt)]
-        text = sql.SQL("DELETE FROM {} WHERE {} <> ALL(%s::uuid[])").format(
-            sql.Identifier(*self._table), sql.Identifier(ATTEMPT)
+        text = sql.SQL("UPDATE {} SET {} = %s WHERE {} = ANY(%s::uuid[])").format(
+            sql.Identifier(*self._table), sql.Identifier(BATCH), sql.Identifier(ATTEMPT)
         )
         with self._connection() as connection:
-            connection.execute(text, [counted])
+            connection.execute(text, [self._batch, counted])
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         values: list[Any] = batch.column(name).to_pylist()

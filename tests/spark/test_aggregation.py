@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import WriterCommitMessage
 
 from millwheel import Table
 from millwheel.aggregates import Aggregate, Parquet, make_aggregate, months
@@ -19,6 +22,8 @@ from millwheel.errors import UsageError, UserCodeError
 from millwheel.spark.aggregation import progress, running
 from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.tables import TableTarget
+from millwheel.spark.staging import StagingWriter
 from tests.support.store_sites import Owner, PostgresSite, deploy
 
 pytestmark = [pytest.mark.spark, pytest.mark.parametrize("schema", [18], indirect=True)]
@@ -206,6 +211,35 @@ async def test_a_batch_counts_once_whatever_fails(
     run(aggregate(by_month))
     assert await engine.months() == [("EWR", JANUARY, 9, [9])]
     assert await engine.behind() == [(2, 0)]
+
+
+async def test_rows_of_tasks_that_do_not_count_are_not_taken(
+    engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a driver that was killed, whose tasks write a little longer."""
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(("EWR", "2013-01-01T00:00", 2))
+    write = TableTarget.write
+
+    def and_a_late_task(self: TableTarget, result: DataFrame) -> None:
+        write(self, result)
+        late = StagingWriter(
+            self._stored.store,
+            (self._stored.pipeline, self._staging_name),
+            str(uuid.uuid4()),
+            ["origin", "month", "flights", "hours"],
+            ["hours"],
+        )
+        row = {"origin": ["EWR"], "month": ["2013-01-01"], "flights": [7], "hours": ["[7]"]}
+        attempts: list[WriterCommitMessage | None] = [
+            late.write(iter([pa.RecordBatch.from_pydict(row)])) for _ in range(2)
+        ]
+        late.commit(attempts[:1])
+
+    monkeypatch.setattr(TableTarget, "write", and_a_late_task)
+    run(aggregate(by_month))
+    assert await engine.months() == [("EWR", JANUARY, 2, [2])]
 
 
 async def test_a_process_that_was_replaced_keeps_nothing(

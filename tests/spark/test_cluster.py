@@ -138,7 +138,7 @@ def store(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", ["standalone", "connect"])
+@pytest.mark.parametrize("kind", ["standalone", pytest.param("connect", marks=pytest.mark.soak)])
 def test_a_cluster_gets_the_users_code(
     processes: Processes, package: Path, store: str, tmp_path: Path, kind: str
 ) -> None:

@@ -25,7 +25,7 @@ def directory() -> Iterator[Path]:
 @pytest.mark.spark
 def test_an_aggregate_equals_arithmetic_after_a_kill(directory: Path) -> None:
     said: list[str] = []
-    assert not service.run(directory, 1, seed=3, flights=15_000, rate=1_000, say=said.append)
+    assert not service.run(directory, 1, seed=3, flights=10_000, rate=1_000, say=said.append)
     assert said[-1].endswith(": 0 differences")
 
 

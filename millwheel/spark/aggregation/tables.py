@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from millwheel.errors import UserCodeError
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.following import Change
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.staging import ATTEMPT, check_columns
+from millwheel.spark.staging import ATTEMPT, BATCH, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,14 +38,16 @@ class TableTarget:
         self._here = sql.Identifier(stored.pipeline, table.name)
         self._staging_name = f"staging_of_{table.name}"[:63]
         self._staging = sql.Identifier(stored.pipeline, self._staging_name)
+        self._batch = ""
+        """The id of this attempt of a batch."""
 
     def prepare(self) -> None:
         """Make an empty staging table like the table."""
         with self._stored.transaction() as connection:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
             connection.execute(
-                sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {}, {} uuid NOT NULL)").format(
-                    self._staging, self._here, sql.Identifier(ATTEMPT)
+                sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {}, {} uuid NOT NULL, {} uuid)").format(
+                    self._staging, self._here, sql.Identifier(ATTEMPT), sql.Identifier(BATCH)
                 )
             )
 
@@ -56,9 +59,11 @@ class TableTarget:
     def write(self, result: DataFrame) -> None:
         """Let Spark's tasks write the result to the staging table."""
         check_columns(result.columns, self._names, self._stored.aggregate.name)
+        self._batch = str(uuid.uuid4())
         result.select(*self._names).write.format("millwheel").mode("append").options(
             pipeline=self._stored.pipeline,
             staging=self._staging_name,
+            batch=self._batch,
             json=",".join(column.name for column in self._table.columns if column.is_json),
             **self._options,
         ).save()
@@ -74,9 +79,10 @@ class TableTarget:
             self._delete(connection, change)
             try:
                 found = connection.execute(
-                    sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
-                        self._here, columns, columns, self._staging
-                    )
+                    sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = %s").format(
+                        self._here, columns, columns, self._staging, sql.Identifier(BATCH)
+                    ),
+                    [self._batch],
                 )
             except psycopg.errors.IntegrityError as error:
                 raise UserCodeError(
@@ -100,9 +106,15 @@ class TableTarget:
         names = sql.SQL(", ").join(map(sql.Identifier, self._stored.aggregate.group_names))
         foreign = connection.execute(
             sql.SQL(
-                "SELECT DISTINCT {} FROM {} AS staged WHERE NOT EXISTS (SELECT FROM {} WHERE {})"
-            ).format(names, self._staging, listed, groups.matches(sql.SQL("staged"))),
-            values,
+                "SELECT DISTINCT {} FROM {} AS staged WHERE {} = %s AND NOT EXISTS (SELECT FROM {} WHERE {})"
+            ).format(
+                names,
+                self._staging,
+                sql.Identifier(BATCH),
+                listed,
+                groups.matches(sql.SQL("staged")),
+            ),
+            [self._batch, *values],
         ).fetchall()
         if foreign:
             raise UserCodeError(
