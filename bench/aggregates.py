@@ -57,7 +57,6 @@ def measure(url: str, directory: Path, *, seconds: float) -> dict[str, Any]:
     path.write_bytes(b"")
     environment = {
         **os.environ, "FLIGHTS": str(path), "MILLWHEEL_STORE": url, "PYTHONPATH": str(ROOT),
-        "MILLWHEEL_LOG": "",
     }  # fmt: skip
     log = (directory / "aggregates.log").open("wb")
     over = threading.Event()

@@ -27,6 +27,8 @@ from millwheel.streams import check_name
 Unit = Literal["hour", "day", "month", "year"]
 
 TIMES = ("timestamp with time zone", "date")
+EXACT = (*TIMES, "text", "bigint", "boolean", "uuid")
+"""Types that a group may have: Postgres and Spark compare and write their values alike."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,10 @@ def _check_part(where: str, part: GroupPart, table: Table[Any]) -> None:
         raise GraphError(
             f"{where} groups by {name!r}, which in table {table.name!r} is "
             f"{'JSON' if found.is_json else 'sometimes None'}; a group needs a value of a simple type"
+        )
+    if found.type not in EXACT:
+        raise GraphError(
+            f"{where} groups by {name!r}, which in table {table.name!r} is {found.type}; a group needs {', '.join(EXACT)}"
         )
     if isinstance(part, Period) and found.type not in TIMES:
         raise GraphError(

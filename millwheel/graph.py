@@ -295,7 +295,7 @@ class Graph:
         self.aggregates = list(aggregates)
         """Aggregates of its tables, which Spark makes outside the engine."""
         self.streams = self._collect_streams(found)
-        self._check_tables(found)
+        self._check_tables(found, self.aggregates)
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
         self._spread_percentiles()
@@ -324,10 +324,11 @@ class Graph:
         return streams
 
     @staticmethod
-    def _check_tables(nodes: list[Node]) -> None:
+    def _check_tables(nodes: list[Node], aggregates: list[Aggregate]) -> None:
         uses = [use for node in nodes for found in node.sinks.values() for use in found]
         tables: dict[str, Table[Any]] = {}
-        for table in (use.sink for use in uses if isinstance(use.sink, Table)):
+        targets = (*(use.sink for use in uses), *(aggregate.to for aggregate in aggregates))
+        for table in (target for target in targets if isinstance(target, Table)):
             if table.name.startswith(STATE_VIEWS):
                 raise GraphError(
                     f"a sink's table is called {table.name!r}, but names that begin with "

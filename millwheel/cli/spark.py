@@ -29,6 +29,10 @@ def run(
         from millwheel.spark.aggregation.running import run_aggregates
 
         found = load_pipeline(target)
+        if pipeline not in (None, found.name):
+            raise UsageError(
+                f"{target} is the pipeline {found.name!r}, not {pipeline!r}: leave --pipeline out"
+            )
         with present(StoreAddress.parse(store)) as presence:
             run_aggregates(
                 found,

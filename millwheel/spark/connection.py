@@ -1,6 +1,6 @@
-"""Connections of the driver and the Spark workers to the store: read-only, repeatable read.
+"""Connections of the driver and the Spark workers to the store: most are read-only, repeatable read.
 
-Each connection of this package is one transaction, which never writes and ends with the connection.
+A connection that reads is one transaction, which never writes and ends with the connection.
 Errors are raised as millwheel's own, without the password.
 """
 
@@ -51,6 +51,25 @@ def redacted(url: str) -> str:
     return StoreAddress(url=url).redacted()
 
 
+def connected(url: str, *, autocommit: bool = False) -> Connection:
+    """Open a connection, with times in UTC."""
+    return psycopg.connect(
+        url,
+        autocommit=autocommit,
+        application_name=APPLICATION,
+        connect_timeout=CONNECT_SECONDS,
+        client_encoding="UTF8",
+        options="-c timezone=UTC",
+    )
+
+
+@contextmanager
+def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
+    """Open a transaction that may write, or a session; it is committed and closed at the end of the block."""
+    with translated(url), connected(url, autocommit=autocommit) as connection:
+        yield connection
+
+
 @contextmanager
 def reading(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
     """Open a read-only transaction, on the exported `snapshot` if given."""
@@ -66,12 +85,7 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
     snapshot is idle by design.
     """
     with translated(url):
-        connection = psycopg.connect(
-            url,
-            application_name=APPLICATION,
-            connect_timeout=CONNECT_SECONDS,
-            client_encoding="UTF8",
-        )
+        connection = connected(url)
     try:  # always closed, and never committed: there is nothing to commit
         with translated(url):
             _prepare(connection)
@@ -105,7 +119,7 @@ def translated(url: str) -> Iterator[None]:
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"the store {redacted(url)} cannot be used: {error}") from error
     except psycopg.Error as error:
-        raise StatementError(f"Postgres refused to read from {redacted(url)}: {error}") from error
+        raise StatementError(f"Postgres refused a statement in {redacted(url)}: {error}") from error
 
 
 def _prepare(connection: Connection) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.numbered import Vector
-from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, statement, translated
+from millwheel.spark.connection import Connection, connected, reading, statement, translated
 
 LOOK_SECONDS = 0.1
 """Least time between two looks. Spark by itself looks a hundred times a second."""
@@ -26,7 +25,7 @@ class Lookout:
         self._store = store
         self._pipeline = pipeline
         self._table = table
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: Connection | None = None
         self._last = float("-inf")
 
     def written(self) -> tuple[str, dict[int, int]]:
@@ -64,12 +63,7 @@ class Lookout:
     def _ask(self, name: str) -> list[Any]:
         with translated(self._store):
             if self._connection is None:
-                self._connection = psycopg.connect(
-                    self._store,
-                    autocommit=True,
-                    application_name=APPLICATION,
-                    connect_timeout=CONNECT_SECONDS,
-                )
+                self._connection = connected(self._store, autocommit=True)
             text = sql.SQL(statement(name).decode()).format(
                 pipeline=sql.Identifier(self._pipeline, "pipeline"),
                 numbered_rows=sql.Identifier(self._pipeline, "numbered_rows"),
@@ -84,7 +78,7 @@ def numbered_table(store: str, pipeline: str, stream: str) -> str:
     Raises:
         UsageError: there is none, or there are several.
     """
-    with translated(store), psycopg.connect(store, application_name=APPLICATION) as connection:
+    with reading(store) as connection:
         text = sql.SQL(statement("followed_tables").decode()).format(
             generation=sql.Identifier(pipeline, "generation")
         )

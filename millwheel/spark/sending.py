@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from millwheel.errors import StatementError, UsageError, UserCodeError
-from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, translated
+from millwheel.spark.connection import Connection, writing
 
 SENT_TOGETHER = 2_000
 """Most rows of one transaction."""
@@ -85,14 +85,7 @@ class SparkSender:
             "SELECT count(*) FILTER (WHERE x) FROM unnest({}(%s, %s::text[]::jsonb[], %s::text[], %s::timestamptz[])) AS x"
         ).format(sql.Identifier(self._pipeline, "send_all"))
         new = 0
-        with translated(self._store):
-            connection = psycopg.connect(
-                self._store,
-                autocommit=True,
-                application_name=APPLICATION,
-                connect_timeout=CONNECT_SECONDS,
-            )
-        with connection:
+        with writing(self._store, autocommit=True) as connection:
             for batch in batches:
                 for first in range(0, batch.num_rows, SENT_TOGETHER):
                     rows = batch.slice(first, SENT_TOGETHER).to_pylist()
@@ -101,7 +94,7 @@ class SparkSender:
 
     def _send(
         self,
-        connection: psycopg.Connection[Any],
+        connection: Connection,
         text: sql.Composed,
         rows: Sequence[dict[str, Any]],
     ) -> int:

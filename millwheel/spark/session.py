@@ -103,8 +103,8 @@ def session(
 def _home(scratch: Path) -> dict[str, str]:
     """Make a SPARK_HOME from which Python processes import the installed, compiled PySpark.
 
-    In that of the package they find ``pyspark.zip`` first, which has no compiled files: each start takes 1.6 s of CPU, not
-    0.3 s, and on a busy machine Spark gives up on a process that has not called back after 10 s.
+    In that of the package they find ``pyspark.zip`` first, which has no compiled files: each start takes 1.9 s of CPU, not
+    0.7 s, and on a busy machine Spark gives up on a process that has not called back after 10 s.
     """
     if "SPARK_HOME" in os.environ:  # an installation of the user's own
         return {}

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import psycopg
 import pyarrow as pa
 from psycopg import sql
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from millwheel.errors import UsageError
-from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, translated
+from millwheel.spark.connection import writing
 
 ATTEMPT = "written_by_attempt"
 """The column of a staging table that tells which attempt of a task has written a row."""
@@ -62,7 +61,7 @@ class StagingWriter(DataSourceArrowWriter):
         names = sql.SQL(", ").join(map(sql.Identifier, (*self._columns, ATTEMPT)))
         text = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*self._table), names)
         rows = 0
-        with self._connection() as connection, connection.cursor().copy(text) as copy:
+        with writing(self._store) as connection, connection.cursor().copy(text) as copy:
             for batch in iterator:
                 for row in zip(*(self._values(batch, name) for name in self._columns), strict=True):
                     copy.write_row((*row, attempt))
@@ -74,7 +73,7 @@ class StagingWriter(DataSourceArrowWriter):
         text = sql.SQL("UPDATE {} SET {} = %s WHERE {} = ANY(%s::uuid[])").format(
             sql.Identifier(*self._table), sql.Identifier(BATCH), sql.Identifier(ATTEMPT)
         )
-        with self._connection() as connection:
+        with writing(self._store) as connection:
             connection.execute(text, [self._batch, counted])
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
@@ -84,15 +83,6 @@ class StagingWriter(DataSourceArrowWriter):
                 v if isinstance(v, str | None) else msgspec.json.encode(v).decode() for v in values
             ]
         return values
-
-    def _connection(self) -> Any:
-        with translated(self._store):
-            return psycopg.connect(
-                self._store,
-                application_name=APPLICATION,
-                connect_timeout=CONNECT_SECONDS,
-                options="-c timezone=UTC",
-            )
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str], name: str) -> None:

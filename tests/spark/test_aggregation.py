@@ -192,7 +192,7 @@ async def test_what_was_deleted_before_it_was_read_makes_all_anew(engine: Engine
 async def test_a_batch_counts_once_whatever_fails(
     engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows and what was read are one transaction."""
+    """The rows and the vector are one transaction."""
     await engine.write(("EWR", "2013-01-01T00:00", 1))
     run(aggregate(by_month))
     await engine.write(("EWR", "2013-01-01T00:00", 9))
@@ -311,7 +311,7 @@ async def test_a_result_that_does_not_fit_is_refused(
 
 
 def sums(place: Path) -> dict[tuple[str, str], list[int]]:
-    """What is in Parquet files."""
+    """The sums in Parquet files."""
     rows = ds.dataset(place, partitioning="hive").to_table().to_pylist()
     return {(str(row["origin"]), str(row["month"])[:10]): row["hours"] for row in rows}
 
@@ -328,13 +328,20 @@ async def test_files_follow_what_changes(
     await engine.write(("it's/é", "2013-01-31T23:00", 5), ("JFK", "2013-02-01T00:00", 7))
     run(made)
     assert sums(tmp_path / "months") == {("it's/é", JANUARY): [5], ("JFK", FEBRUARY): [7]}
+    await engine.write(("UTC+00", "2013-02-01T00:00", 3))
+    run(made)
+    assert sums(tmp_path / "months")["UTC+00", FEBRUARY] == [3]
+    await engine.site.query("DELETE FROM {t} WHERE flights = 3", t="hours")
+    await engine.write(("UTC+00", "2013-01-01T00:00", 4), ("UTC+00", "2013-02-02T00:00", 6))
+    await engine.site.query("DELETE FROM {t} WHERE origin = 'UTC+00'", t="hours")
+    run(made)
     await engine.write(("JFK", "2013-02-01T00:00", 8), ("JFK", "2013-02-02T00:00", 1))
     run(made)
     assert sums(tmp_path / "months") == {("it's/é", JANUARY): [5], ("JFK", FEBRUARY): [1, 8]}
     await engine.site.query("DELETE FROM {t} WHERE flights = 5", t="hours")
     (row, *_) = engine.owner.intervals
-    commit = engine.owner.commit(row, table_rows={"changes": 5})
-    commit.rows = [(CHANGES, ("it's/é", datetime(2013, 1, 9, tzinfo=UTC), row.id, 4))]
+    commit = engine.owner.commit(row, table_rows={"changes": 8})
+    commit.rows = [(CHANGES, ("it's/é", datetime(2013, 1, 9, tzinfo=UTC), row.id, 7))]
     await engine.owner.write(commit)
     run(made)
     assert sums(tmp_path / "months") == {("JFK", FEBRUARY): [1, 8]}

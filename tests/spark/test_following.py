@@ -163,7 +163,7 @@ async def test_a_commit_that_takes_long_is_not_skipped(wheel: Wheel) -> None:
 
 
 class GlobalFollower:
-    """What a reader with one number for all rows would do."""
+    """A reader that keeps one number for all rows."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -308,7 +308,7 @@ async def test_a_query_goes_on_from_its_checkpoint(
     }
 
     def run() -> list[int]:
-        """Run the query to the end of what is there; gives the rows of its batches."""
+        """Run the query to the end of the table; gives the rows of its batches."""
         sizes: list[int] = []
 
         def keep(rows: DataFrame, _: int) -> None:

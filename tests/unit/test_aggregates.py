@@ -23,6 +23,7 @@ class Hour(msgspec.Struct):
     flights: int
     note: str | None = None
     extra: dict[str, int] = {}
+    share: float = 0.0
 
 
 class Month(msgspec.Struct):
@@ -103,6 +104,7 @@ def test_an_aggregate_follows_what_is_written_with_or_after_what_it_reads(follow
         ({"group": "airport"}, r"groups by 'airport', but table 'pane_log' has no such column"),
         ({"group": "note"}, r"groups by 'note', which in table 'pane_log' is sometimes None"),
         ({"group": "extra"}, r"groups by 'extra', which in table 'pane_log' is JSON"),
+        ({"group": "share"}, r"groups by 'share', which .* is double precision; a group needs"),
         ({"group": days("origin")}, r"groups by the day of 'origin', which .* is no time but text"),
         ({"group": ("origin", days("hour"))}, r"table 'airport_month' has no column 'day'"),
         ({"to": Table("pane_log", Month)}, r"writes table 'pane_log', which a sink writes as well"),
@@ -113,6 +115,13 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], text: str) -> None:
     pipeline = made()
     with pytest.raises(GraphError, match=text):
         pipeline.spark(by_month, **{**GIVEN, **given})
+
+
+def test_a_table_of_results_has_no_reserved_name() -> None:
+    pipeline = made()
+    pipeline.spark(by_month, **{**GIVEN, "to": Table("state_of_month", Month)})  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="names that begin with state_of_ are reserved"):
+        pipeline.graph()
 
 
 def test_two_aggregates_have_two_names_and_two_targets() -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Place: TypeAlias = tuple[str, ...]
 """The values of a group, as the names of its directories have them."""
 
+EMPTY = "__HIVE_DEFAULT_PARTITION__"
+"""Spark's name of the directory for an empty text."""
+
 
 class FilesTarget:
     """The Parquet files of an aggregate."""
@@ -62,7 +65,7 @@ class FilesTarget:
         result = self._result.persist()
         try:
             texts = [f"CAST({name} AS STRING) AS {name}" for name in map(_quoted, self._names)]
-            present = {_place(row) for row in result.selectExpr(*texts).distinct().collect()}
+            present = {tuple(row) for row in result.selectExpr(*texts).distinct().collect()}
             vanished = self._vanished(change, present)
             result.write.mode("overwrite").option(
                 "partitionOverwriteMode", "static" if change.groups is None else "dynamic"
@@ -86,7 +89,7 @@ class FilesTarget:
         kinds = dict(self._result.dtypes)
         changed = {
             tuple(
-                value[:10] if kinds[name] == "date" else value.removesuffix("+00")
+                _as_spark(value, kinds[name])
                 for name, value in zip(self._names, values, strict=True)
             )
             for values in change.groups.by_begin(self._names).values
@@ -105,11 +108,15 @@ class FilesTarget:
             return
         for directory in self._path.glob("/".join(f"{name}=*" for name in self._names)):
             parts = directory.relative_to(self._path).parts
-            yield directory, tuple(unquote(part.partition("=")[2]) for part in parts)
+            values = (unquote(part.partition("=")[2]) for part in parts)
+            yield directory, tuple("" if value == EMPTY else value for value in values)
 
 
-def _place(values: tuple[str, ...]) -> Place:
-    return tuple(values)
+def _as_spark(value: str, kind: str) -> str:
+    """A value as Spark writes it, from Postgres' text."""
+    if kind == "date":
+        return value[:10]
+    return value.removesuffix("+00") if kind == "timestamp" else value
 
 
 def _quoted(name: str) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millwheel.aggregates import Aggregate
 from millwheel.errors import UsageError
 from millwheel.numbered import Vector
-from millwheel.spark.connection import APPLICATION, CONNECT_SECONDS, statement, translated
+from millwheel.spark.connection import Connection, statement, writing
 
 LOCK_SECONDS = 30.0
 """Longest wait for a process that does the same and is about to end."""
@@ -47,20 +45,9 @@ class Stored:
         }
         return sql.SQL(text).format(**here, **names)
 
-    @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self) -> AbstractContextManager[Connection]:
         """A transaction, with times in UTC."""
-        with translated(self.store), self._connect() as connection:
-            yield connection
-
-    def _connect(self, *, autocommit: bool = False) -> psycopg.Connection[Any]:
-        return psycopg.connect(
-            self.store,
-            autocommit=autocommit,
-            application_name=APPLICATION,
-            connect_timeout=CONNECT_SECONDS,
-            options="-c timezone=UTC",
-        )
+        return writing(self.store)
 
     @contextmanager
     def sole(self) -> Iterator[None]:
@@ -73,10 +60,8 @@ class Stored:
         """
         name = f"{self.pipeline}.{self.aggregate.name}"
         deadline = time.monotonic() + LOCK_SECONDS
-        with translated(self.store):
-            session = self._connect(autocommit=True)
-        with closing(session):
-            while not self._is_locked(session, name):
+        with writing(self.store, autocommit=True) as session:
+            while not _is_locked(session, name):
                 if time.monotonic() > deadline:
                     raise UsageError(
                         f"another process keeps the aggregate {self.aggregate.name!r} of pipeline "
@@ -84,12 +69,6 @@ class Stored:
                     )
                 time.sleep(0.5)
             yield
-
-    def _is_locked(self, session: psycopg.Connection[Any], name: str) -> bool:
-        """Take the lock, if it is free."""
-        with translated(self.store):
-            text = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
-            return bool(session.execute(text, [name]).fetchall()[0][0])
 
     def begin(self) -> None:
         """Make the row of an aggregate that is new, or that follows another table than before."""
@@ -119,9 +98,7 @@ class Stored:
                 [self.aggregate.name],
             )
 
-    def advance(
-        self, connection: psycopg.Connection[Any], before: AggregateProgress, read: Vector
-    ) -> None:
+    def advance(self, connection: Connection, before: AggregateProgress, read: Vector) -> None:
         """Store, in a transaction, that the batch after `before` is done.
 
         Raises:
@@ -140,3 +117,9 @@ class Stored:
                 f"another process has done batch {before.batch + 1} of the aggregate {self.aggregate.name!r}: "
                 "nothing of this one was kept"
             )
+
+
+def _is_locked(session: Connection, name: str) -> bool:
+    """Take the lock, if it is free."""
+    text = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+    return bool(session.execute(text, [name]).fetchall()[0][0])

@@ -16,7 +16,7 @@ from millwheel.pipeline import Pipeline
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
 from millwheel.spark.aggregation.progress import Stored
-from millwheel.spark.connection import statement, store_url, translated
+from millwheel.spark.connection import statement, store_url
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched, require_packages
 
@@ -128,7 +128,7 @@ def _missing_tables(every: Sequence[Stored]) -> list[str]:
         aggregate = stored.aggregate
         to = [aggregate.to.name] if isinstance(aggregate.to, Table) else []
         names = [aggregate.follows, *aggregate.reads, *to, "aggregate"]
-        with stored.transaction() as connection, translated(stored.store):
+        with stored.transaction() as connection:
             there = {
                 name
                 for (name,) in connection.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,13 +37,13 @@ class TableTarget:
         self._names = [column.name for column in table.columns]
         self._types = {column.name: column.type for column in table.columns}
         self._here = sql.Identifier(stored.pipeline, table.name)
-        self._staging_name = f"staging_of_{table.name}"[:63]
+        self._staging_name = f"staging_of_{hashlib.sha256(table.name.encode()).hexdigest()[:12]}"
         self._staging = sql.Identifier(stored.pipeline, self._staging_name)
         self._batch = ""
         """The id of this attempt of a batch."""
 
     def prepare(self) -> None:
-        """Make an empty staging table like the table."""
+        """Make an empty staging table like the table, in place of one that a killed process has left."""
         with self._stored.transaction() as connection:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
             connection.execute(
