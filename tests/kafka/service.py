@@ -113,10 +113,16 @@ class Writer:
             await self._atomic.abort_transaction()
 
     async def grow(self) -> None:
-        """Add a partition."""
-        if self.partitions < MOST_PARTITIONS:
-            self.partitions += 1
-            await self._admin.create_partitions({TOPIC: NewPartitions(self.partitions)})
+        """Add a partition, and wait until the producers know it: they refuse one that they do not know."""
+        if self.partitions == MOST_PARTITIONS:
+            return
+        number = self.partitions + 1
+        await self._admin.create_partitions({TOPIC: NewPartitions(number)})
+        for producer in (self._plain, self._atomic):
+            while len(await producer.partitions_for(TOPIC)) < number:
+                await producer.client.force_metadata_update()
+                await asyncio.sleep(0.1)
+        self.partitions = number
 
     async def _send(self, producer: AIOKafkaProducer, *, counts: bool) -> None:
         sent = []
