@@ -65,6 +65,9 @@ class Computation(Generic[V, S, B, T]):
     those that have already arrived.
     """
 
+    wall_timers: bool | None = None
+    """Whether it sets timers of kind ``"wall"``, which cannot run on Spark; None: its own code shows it."""
+
     shared_migrations: ClassVar[Mapping[int, Migration]] = {}
     """Migrations of the shared table, as `migrations` are those of the state.
 

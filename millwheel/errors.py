@@ -52,6 +52,10 @@ class GraphError(UsageError):
     """The pipeline's streams, computations and sinks do not fit together."""
 
 
+class SparkRefused(UsageError):
+    """A part of the pipeline cannot run on Spark."""
+
+
 class SchemaBehind(UsageError):
     """The store's schema is older than this code; the message names the command to run."""
 

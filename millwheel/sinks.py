@@ -84,6 +84,8 @@ RESERVED_TABLES = frozenset(
         "sent_record",
         "sinks",
         "source_partitions",
+        "spark_queries",
+        "spark_query",
         "straggler",
         "sequence_number",
         "source_partition",

@@ -28,6 +28,15 @@ from millwheel.store.statements import Statements, composed
 
 
 @dataclass(frozen=True)
+class OnSpark:
+    """The query of Spark that runs a pipeline."""
+
+    checkpoint: str
+    levels: dict[str, int]
+    """The operator of each computation."""
+
+
+@dataclass(frozen=True)
 class Deployed:
     """The result of a deploy."""
 
@@ -93,13 +102,19 @@ async def deploy(
     tables: list[Table[Any]],
     *,
     shared: bool,
+    on_spark: OnSpark | None = None,
 ) -> Deployed:
     """Within a transaction: store the graph, or check that it is the stored one.
 
+    Args:
+        on_spark: the query that runs the pipeline; None: the engine runs it.
+
     Raises:
-        DeployRefused: it is another graph; the message shows each difference.
+        DeployRefused: it is another graph; the message shows each difference. Or the state of the pipeline is with
+            Spark, and the engine would run it, or the other way round.
     """
     await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
+    await _refuse_elsewhere(connection, statements, on_spark)
     cursor = await connection.execute(statements.get("deployed"))
     history = [
         Generation(number, msgspec.json.decode(code, type=Code))
@@ -130,12 +145,58 @@ async def deploy(
         for table in tables:
             await _create_table(connection, statements, table)
         await keep_state_views(connection, statements, nodes)
+    if on_spark is not None:
+        await _begin_on_spark(connection, statements, on_spark)
     if admission.outgrown:  # last: owners' commits wait for it
         await _outgrow(connection, statements, admission)
     deployment = await _read(connection, statements, admission.generation)
     deployment.rekeyed = rekeyed(history, code)
     deployment.newly_rekeyed = admission.rekeyed
     return Deployed(deployment, not history, made)
+
+
+async def _refuse_elsewhere(
+    connection: AsyncConnection[Any], statements: Statements, on_spark: OnSpark | None
+) -> None:
+    """Refuse to run a pipeline here whose state is elsewhere."""
+    name = statements.schema
+    running = await (await connection.execute(statements.get("runs_on_spark"))).fetchone()
+    if on_spark is None:
+        if running is not None:
+            raise DeployRefused(
+                f"pipeline {name!r} runs on Spark, and its state is in the checkpoint {running[0]}. Run it with "
+                f"--engine spark --checkpoint {running[0]}; or remove it with all its results (millwheel drop {name}), "
+                "and begin anew"
+            )
+        return
+    if running is not None and running[0] != on_spark.checkpoint:
+        raise DeployRefused(
+            f"the tables of pipeline {name!r} hold the results of a query with the checkpoint {running[0]}, and this one "
+            f"has {on_spark.checkpoint}. Give that checkpoint; if it is lost, remove the pipeline with all its results "
+            f"(millwheel drop {name}), and begin anew"
+        )
+    worked = await (await connection.execute(statements.get("has_worked"))).fetchone()
+    if running is None and worked is not None and worked[0]:
+        raise DeployRefused(
+            f"the engine has run pipeline {name!r} in this store, and its state is there: Spark would begin without it. Run "
+            "it without --engine spark, or give it another store"
+        )
+
+
+async def _begin_on_spark(
+    connection: AsyncConnection[Any], statements: Statements, on_spark: OnSpark
+) -> None:
+    running = await (await connection.execute(statements.get("runs_on_spark"))).fetchone()
+    if running is None:
+        await connection.execute(
+            statements.get("begin_spark_query"),
+            {
+                "checkpoint": on_spark.checkpoint,
+                "levels": Jsonb(on_spark.levels),
+                "intervals": statements.table("key_interval").as_string(None),
+                "low": MIN_TIME,
+            },
+        )
 
 
 async def _obstacles(

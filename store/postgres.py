@@ -90,6 +90,7 @@ class PostgresStore(
         stamp: int,
         bucket_high: int,
         shared: bool = False,
+        on_spark: deployment.OnSpark | None = None,
     ) -> Deployment:
         statements = self.connections.statements
         async with self.connections.connection() as connection, connection.transaction():
@@ -102,6 +103,7 @@ class PostgresStore(
                 streams,
                 tables,
                 shared=shared,
+                on_spark=on_spark,
             )
             if result.fresh:
                 await create_bucket(connection, statements, "time", 0, 0, bucket_high)

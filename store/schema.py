@@ -279,6 +279,46 @@ aggregate = Table(
     comment="Aggregates by Spark: how far each has followed its table",
 )
 
+spark_query = Table(
+    "spark_query",
+    metadata,
+    Column("number", Integer, Identity(), primary_key=True),
+    Column("id", UUID, comment="Spark's id of the query; NULL: it has done no batch yet"),
+    Column("checkpoint", Text, nullable=False, comment="directory in which Spark keeps the state"),
+    Column("levels", JSONB, nullable=False, comment="computation -> operator that runs it"),
+    Column(
+        "sender",
+        BigInteger,
+        nullable=False,
+        comment="sender of its rows in numbered tables: from the ids of key intervals",
+    ),
+    Column("batch", BigInteger, nullable=False, comment="last batch in the tables; -1: none"),
+    Column(
+        "low_watermark",
+        BigInteger,
+        nullable=False,
+        comment="promised by the sources when that batch was cut; microseconds",
+    ),
+    Column("counters", JSONB, nullable=False, comment="computation -> counter -> total"),
+    Column("table_rows", JSONB, nullable=False, comment="rows of each numbered table so far"),
+    Column("began_at", DateTime(timezone=True), nullable=False),
+    Column(
+        "changed_at", DateTime(timezone=True), nullable=False, comment="when the batch was done"
+    ),
+    Column(
+        "ended_at",
+        DateTime(timezone=True),
+        comment="when the pipeline was moved back; NULL: it runs on Spark",
+    ),
+    Index(
+        "spark_query_active",
+        text("(ended_at IS NULL)"),
+        unique=True,
+        postgresql_where=text("ended_at IS NULL"),
+    ),
+    comment="The query that runs the pipeline on Spark, and those before it",
+)
+
 bucket = Table(
     "bucket",
     metadata,

@@ -30,6 +30,7 @@ VIEWS = (
     "sinks",
     "numbered_rows",
     "aggregates",
+    "spark_queries",
 )
 
 

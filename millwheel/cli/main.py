@@ -91,6 +91,19 @@ IngestTokens = Annotated[
         show_default=False,
     ),
 ]
+DriverMemory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of Spark's driver.")]
+SparkSettings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
+]
+PyFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--py-files",
+        metavar="FILE",
+        help="A .py or .zip file for executors, besides the package of MODULE; repeatable.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -134,6 +147,33 @@ def run(
     ] = None,
     ingest: IngestAddress = None,
     ingest_tokens: IngestTokens = None,
+    engine: Annotated[
+        Literal["millwheel", "spark"],
+        typer.Option(help="What runs the pipeline: this engine, or a streaming query of Spark."),
+    ] = "millwheel",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --engine spark: where Spark keeps the state, a directory or a URL.",
+            show_default=False,
+        ),
+    ] = None,
+    until_caught_up: Annotated[
+        bool,
+        typer.Option(
+            help="With --engine spark: end as soon as the input that is there is processed."
+        ),
+    ] = False,
+    max_rows: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --engine spark: most rows of a batch.")
+    ] = 20_000,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="With --engine spark: where Spark runs.")
+    ] = "local[2]",
+    driver_memory: DriverMemory = "1g",
+    conf: SparkSettings = None,
+    py_files: PyFiles = None,
     as_json: Json = False,
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False,
     debug: Debug = False,
@@ -142,6 +182,31 @@ def run(
     from millwheel.cli.target import load_pipeline
 
     pipeline = load_pipeline(target)
+    if engine == "spark":
+        from millwheel.cli.spark import run_engine, settings_of
+        from millwheel.spark.launch import Cluster
+
+        run_engine(
+            pipeline,
+            target,
+            store,
+            checkpoint=checkpoint,
+            until_caught_up=until_caught_up,
+            keep_open=keep_open,
+            max_rows=max_rows,
+            cluster=Cluster(master, None, driver_memory, settings_of(conf or []), py_files or ()),
+            others={
+                "--workers": workers is not None,
+                "--ingest": ingest is not None,
+                "--accept-late": accept_late,
+                "--json": as_json,
+            },
+        )
+        return
+    if checkpoint is not None or until_caught_up:
+        from millwheel.errors import UsageError
+
+        raise UsageError("--checkpoint and --until-caught-up are for --engine spark")
     from millwheel.cli.run import run, run_crew
 
     if workers is not None:
@@ -658,21 +723,9 @@ def spark(
             metavar="URL", help="Spark Connect server, sc://HOST:15002, in place of a master."
         ),
     ] = None,
-    driver_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Memory of the driver.")
-    ] = "1g",
-    conf: Annotated[
-        list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
-    ] = None,
-    py_files: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--py-files",
-            metavar="FILE",
-            help="A .py or .zip file for executors, besides the package of MODULE; repeatable.",
-        ),
-    ] = None,
+    driver_memory: DriverMemory = "1g",
+    conf: SparkSettings = None,
+    py_files: PyFiles = None,
     debug: Debug = False,
 ) -> None:
     """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""

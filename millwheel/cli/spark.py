@@ -1,14 +1,16 @@
-"""``millwheel spark``: a pipeline's aggregates, or a function on a snapshot."""
+"""``millwheel spark``: a pipeline's aggregates, or a function on a snapshot; ``millwheel run --engine spark``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from millwheel.cli.target import load_pipeline, names_a_pipeline
 from millwheel.errors import UsageError
+from millwheel.pipeline import Pipeline
 from millwheel.spark.launch import Cluster
 from millwheel.store.address import StoreAddress
+from millwheel.store.migrate import require_version
 from millwheel.store.presence import present
 
 
@@ -53,6 +55,50 @@ def run(
 
     with present(StoreAddress.parse(store)) as presence:
         run_job(target, presence.url, pipeline, output=output, cluster=cluster)
+
+
+def run_engine(
+    pipeline: Pipeline,
+    target: str,
+    store: str | None,
+    *,
+    checkpoint: str | None,
+    until_caught_up: bool,
+    keep_open: bool,
+    max_rows: int,
+    cluster: Cluster,
+    others: Mapping[str, bool],
+) -> None:
+    """Run a pipeline on Spark.
+
+    Args:
+        others: options of the engine, and whether they were given.
+
+    Raises:
+        UsageError: such an option was given, or the checkpoint was not.
+    """
+    for option, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{option} is not for --engine spark")
+    if checkpoint is None:
+        raise UsageError(
+            "--engine spark needs --checkpoint DIR: there Spark keeps the state of the pipeline and its place in the input"
+        )
+    from millwheel.spark.engine.running import run_on_spark
+
+    address = StoreAddress.parse(store)
+    with present(address, create=True) as presence:
+        require_version(presence.url, pipeline.name, address=address, migrate_now=address.embedded)
+        run_on_spark(
+            pipeline,
+            target,
+            presence.url,
+            checkpoint=checkpoint,
+            until_caught_up=until_caught_up,
+            keep_open=keep_open,
+            most_rows=max_rows,
+            cluster=cluster,
+        )
 
 
 def settings_of(given: Sequence[str]) -> dict[str, str]:

@@ -11,14 +11,12 @@ from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, st
 from millwheel.context import DEAD_LETTERS, Effects
 from millwheel.errors import UserCodeError
 from millwheel.model import Delivery, Firing
-from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import DeadLetter
 
 
-def give_up(
-    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
-) -> Effects:
+def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: int) -> Effects:
     """Give up on an item that cannot be processed.
 
     Returns:
@@ -27,10 +25,10 @@ def give_up(
     Raises:
         UserCodeError: the computation was added with ``on_error="fail"``.
     """
-    node = interval.step.node
+    node = step.node
     key = item.key
     what = (
-        f"record of stream {_stream_of(interval, item)!r}"
+        f"record of stream {_stream_of(step, item)!r}"
         if isinstance(item, Delivery)
         else f"timer {item.timer.tag!r}"
     )
@@ -41,16 +39,16 @@ def give_up(
             'with on_error="dead_letter" to set such records aside'
         ) from error
     effects = Effects()
-    effects.dead_letters.append(dead_letter(interval, item, error, attempts, now))
+    effects.dead_letters.append(dead_letter(step, item, error, attempts, now))
     effects.counters[DEAD_LETTERS] = 1
     if isinstance(item, Firing):
         effects.timers[(item.key_text, item.timer.kind, item.timer.tag)] = None
     return effects
 
 
-def _stream_of(interval: Interval, item: Delivery[Any]) -> str:
+def _stream_of(step: Step, item: Delivery[Any]) -> str:
     """The name by which a record's reader knows its stream: hidden streams are not shown."""
-    return interval.step.node.shown_names.get(item.stream, item.stream)
+    return step.node.shown_names.get(item.stream, item.stream)
 
 
 def _place(item: Item) -> str:
@@ -62,13 +60,13 @@ def _place(item: Item) -> str:
 
 
 def dead_letter(
-    interval: Interval, item: Item, error: BaseException, attempts: int, now: int
+    step: Step, item: Item, error: BaseException, attempts: int, now: int
 ) -> DeadLetter:
     """The row that keeps an item that was given up on."""
     lines = storable("".join(traceback.format_exception(error)))
     common = {
         "slot": item.slot,
-        "computation": interval.step.id,
+        "computation": step.id,
         "key": item.key_text,
         "place": _place(item),
         "error": storable(reason(error)),
@@ -78,7 +76,7 @@ def dead_letter(
     }
     if isinstance(item, Delivery):
         return DeadLetter(
-            stream=_stream_of(interval, item),
+            stream=_stream_of(step, item),
             record_id=item.id,
             value=item.encoded.decode() or _json_text(item.value),
             ts=item.micros,

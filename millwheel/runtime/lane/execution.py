@@ -405,7 +405,7 @@ class Execution:
                         raise_ours(error)
                     if attempt <= node.retries:
                         continue
-                    total.take(give_up(interval, item, error, attempt, now))
+                    total.take(give_up(interval.step, item, error, attempt, now))
                 else:
                     total.take(self.effects)
                     changes.update(changed)

@@ -398,7 +398,7 @@ class Recovery:
         (item,) = taken
         state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
-        effects = give_up(interval, item, error, attempts, self._env.now())
+        effects = give_up(interval.step, item, error, attempts, self._env.now())
         self._lane.commits.add(interval, state, [item], effects, [])
         await self._lane.committer.commit_open()
 

@@ -151,7 +151,7 @@ def _set_aside(
 ) -> None:
     """Make dead letters of records that were refused; the others are delivered."""
     for place, why in refused.items():
-        letter = dead_letter(interval, batches.members[place], UserCodeError(why), 1, now)
+        letter = dead_letter(interval.step, batches.members[place], UserCodeError(why), 1, now)
         effects.dead_letters.append(letter)
     if refused:
         effects.count(DEAD_LETTERS, len(refused))
@@ -179,7 +179,7 @@ def _give_up(
             "to set such bundles aside"
         ) from error
     effects = Effects()
-    effects.dead_letters += [dead_letter(interval, d, error, attempts, now) for d in members]
+    effects.dead_letters += [dead_letter(interval.step, d, error, attempts, now) for d in members]
     effects.counters[DEAD_LETTERS] = len(members)
     return effects
 

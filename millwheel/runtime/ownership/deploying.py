@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from millwheel.graph import Graph, Node
 from millwheel.model import SLOTS
@@ -21,35 +21,55 @@ DISCOVERY = "discovery of partitions"
 """Stands for a partition's identity: the interval of the task that finds new partitions."""
 
 
+class DescribedGraph(NamedTuple):
+    """A graph, as `Store.deploy` takes it."""
+
+    nodes: list[NodeDeploy]
+    streams: list[StreamDeploy]
+    tables: list[Table[Any]]
+
+
+def described(graph: Graph, intervals: int) -> DescribedGraph:
+    """The description of a graph.
+
+    Args:
+        intervals: number of intervals of a new computation.
+    """
+    tables = {
+        use.sink.name: use.sink
+        for node in graph.nodes
+        for uses in node.sinks.values()
+        for use in uses
+        if isinstance(use.sink, Table)
+    }
+    for aggregate in graph.aggregates:
+        if isinstance(aggregate.to, Table):
+            tables[aggregate.to.name] = aggregate.to
+    return DescribedGraph(
+        [node_deploy(graph, node, intervals) for node in graph.nodes],
+        [
+            StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
+            for s in graph.streams.values()
+        ],
+        list(tables.values()),
+    )
+
+
 async def deploy(env: Environment) -> Deployment:
     """Deploy the graph of this code; return the ids that the store has for it.
 
     Raises:
         DeployRefused: the stored pipeline and this code do not agree.
     """
-    nodes = [node_deploy(env.graph, node, env.settings.intervals) for node in env.graph.nodes]
-    streams = [
-        StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
-        for s in env.graph.streams.values()
-    ]
-    tables = {
-        use.sink.name: use.sink
-        for node in env.graph.nodes
-        for uses in node.sinks.values()
-        for use in uses
-        if isinstance(use.sink, Table)
-    }
-    for aggregate in env.graph.aggregates:
-        if isinstance(aggregate.to, Table):
-            tables[aggregate.to.name] = aggregate.to
+    found = described(env.graph, env.settings.intervals)
     await try_migrations(env)
     stamp = env.stamps.next()
     return await env.patiently(  # commits of running workers may block it for a while
         lambda: env.store.deploy(
             env.graph.describe(),
-            nodes,
-            streams,
-            list(tables.values()),
+            found.nodes,
+            found.streams,
+            found.tables,
             stamp=stamp,
             bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
             shared=env.is_shared,

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
 from millwheel.chunk import ASSUMED_ROW_BYTES, Chunk
-from millwheel.codec import LETTER_CHARACTERS, named_id, place_of, reason, shown, storable
+from millwheel.codec import named_id
 from millwheel.context import BAD_ROWS
-from millwheel.errors import InputError, MillwheelError, UserCodeError
+from millwheel.errors import InputError
 from millwheel.model import (
     MAX_TIME,
     MIN_TIME,
     Delivery,
     all_event_micros,
     checked_micros,
-    event_micros,
     record_id,
-    to_micros,
 )
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Destination, StreamReader
+from millwheel.runtime.source.row_rules import RowRules
 from millwheel.runtime.source.source_time import SourceTime
-from millwheel.sources import Partition, Row, Rows, row_place
-from millwheel.store.port import DeadLetter
+from millwheel.sources import Partition, Row, Rows
 
 
 class RowSender:
@@ -38,10 +36,10 @@ class RowSender:
         assert node.injection is not None
         self._env = env
         self._interval = interval
-        self._partition = partition
         self._time = time
         self._injection = node.injection
         self._stream = node.writes[0]
+        self._rules = RowRules(node.injection, self._stream.name, partition)
         self._route = interval.step.routes[self._stream.name]
         self._named = any(reader.step.node.named for reader in self._route.readers)
 
@@ -163,8 +161,8 @@ class RowSender:
                 done.append(row.offset)
                 continue
             try:
-                micros = self._time_of(row)
-                moment = self._shown_by(row.value, micros)
+                micros = self._rules.time_of(row)
+                moment = self._rules.shown_by(row.value, micros)
                 if known and log.is_acknowledged(row.offset):
                     time.seen = max(time.seen, moment)
                     continue
@@ -175,7 +173,7 @@ class RowSender:
                 size += self._send_to_all(row, micros, hold)
             except BaseException as error:
                 least = min(least, promised)
-                self._give_up(row, self._blame(row, error))
+                self._give_up(row, self._rules.blame(row, error))
                 continue
             least = min(least, hold)
             time.seen = max(time.seen, moment)
@@ -185,29 +183,6 @@ class RowSender:
         if done or known:
             log.acknowledge(done)
             self._interval.touch(urgent=False)
-
-    def _time_of(self, row: Row) -> int:
-        """The event time of a row, in microseconds."""
-        if self._injection.timestamp is not None:
-            return event_micros(self._injection.timestamp(row.value))
-        if row.micros is None:
-            raise UserCodeError(
-                "the row has no timestamp of its own; give timestamp= to inject(...)"
-            )
-        try:
-            return checked_micros(row.micros)
-        except ValueError as error:
-            raise UserCodeError(str(error)) from error
-
-    def _shown_by(self, value: Any, micros: int) -> int:
-        """The time up to which a row shows that the source has come."""
-        injection = self._injection
-        if injection.shown_by_reader:
-            return MIN_TIME
-        if injection.watermark is not None:
-            given = injection.watermark(value)
-            return MIN_TIME if given is None else to_micros(given)
-        return micros if injection.seen is None else event_micros(injection.seen(value))
 
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
@@ -251,66 +226,22 @@ class RowSender:
             self._interval.log.wait_for_several(row.offset, all_readers)
         return max((delivery.size for _, delivery in found), default=0)
 
-    def _blame(self, row: Row, error: BaseException) -> InputError:
-        """The error to report for a bad row, with its place in the input."""
-        place = row_place(self._partition, row)
-        if isinstance(error, MillwheelError):
-            return InputError(f"{place}: {error}")
-        at_fault = self._at_fault(row.value)
-        if at_fault is None:
-            return InputError(f"{place}: {reason(error)}; value {shown(row.value, 300)}")
-        option, function = at_fault
-        return InputError(
-            f"{place}: {option}= of inject({self._stream.name!r}, ...), {place_of(function)}, failed or "
-            f"returned no time: {reason(error)}; value {shown(row.value, 300)}"
-        )
-
-    def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]] | None:
-        """The function given to `inject` that fails on a value or returns no time, with its option."""
-        injection = self._injection
-        if injection.timestamp is not None:
-            try:
-                event_micros(injection.timestamp(value))
-            except BaseException:
-                return "timestamp", injection.timestamp
-        if injection.watermark is not None:
-            return "watermark", injection.watermark
-        return None if injection.seen is None else ("seen", injection.seen)
-
-    def _to_correct(self, row: Row) -> str:
-        if row.error is None:
-            return "that function or the row"
-        is_file = not hasattr(self._partition, "row_name")
-        return "the file" if is_file else "what writes or decodes it"
-
     def _give_up(self, row: Row, error: InputError) -> None:
         """Handle a row that cannot be read: stop, or store it as a dead letter and continue."""
-        if self._interval.log.is_acknowledged(row.offset):
-            return
-        if self._injection.on_error == "fail":
-            raise InputError(
-                f"{error}. Correct {self._to_correct(row)} "
-                "and start again, or pass "
-                'on_error="dead_letter" to inject(...) to set such rows aside'
-            ) from error
         interval = self._interval
+        if interval.log.is_acknowledged(row.offset):
+            return
+        self._rules.check_may_go_on(row, error)
         assert interval.lane is not None
         work = interval.lane.open_work(interval)
         work.given_up.append(row.offset)  # acknowledged when the letter is durable
         work.effects.count(BAD_ROWS, 1)
         work.effects.dead_letters.append(
-            DeadLetter(
-                slot=0,
+            self._rules.letter(
+                row,
+                error,
                 computation=interval.step.id,
-                stream=self._stream.name,
-                record_id=record_id(self._interval.log.id, row.offset),
-                key=None,
-                value=storable(row.text or shown(row.value, LETTER_CHARACTERS)),
-                ts=None,
-                place=row_place(self._partition, row),
-                error=storable(str(error)),
-                traceback="",
-                attempts=1,
+                record_id=record_id(interval.log.id, row.offset),
                 stamp=self._env.now(),
             )
         )

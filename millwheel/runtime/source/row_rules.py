@@ -1,0 +1,122 @@
+"""The options of `inject` applied to one row: its time, and what becomes of a row that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.codec import LETTER_CHARACTERS, place_of, reason, shown, storable
+from millwheel.errors import InputError, MillwheelError, UserCodeError
+from millwheel.graph import Injection
+from millwheel.model import MIN_TIME, checked_micros, event_micros, to_micros
+from millwheel.sources import Partition, Row, row_place
+from millwheel.store.port import DeadLetter
+
+
+class RowRules:
+    """The rules for the rows of one partition.
+
+    Args:
+        stream: the name of the injector's stream.
+    """
+
+    def __init__(self, injection: Injection, stream: str, partition: Partition) -> None:
+        self._injection = injection
+        self._stream = stream
+        self._partition = partition
+
+    def time_of(self, row: Row) -> int:
+        """The event time of a row, in microseconds.
+
+        Raises:
+            UserCodeError: it has none.
+        """
+        if self._injection.timestamp is not None:
+            return event_micros(self._injection.timestamp(row.value))
+        if row.micros is None:
+            raise UserCodeError(
+                "the row has no timestamp of its own; give timestamp= to inject(...)"
+            )
+        try:
+            return checked_micros(row.micros)
+        except ValueError as error:
+            raise UserCodeError(str(error)) from error
+
+    def shown_by(self, value: Any, micros: int) -> int:
+        """The time up to which a row with a value and a time shows that the source has come."""
+        injection = self._injection
+        if injection.shown_by_reader:
+            return MIN_TIME
+        if injection.watermark is not None:
+            given = injection.watermark(value)
+            return MIN_TIME if given is None else to_micros(given)
+        return micros if injection.seen is None else event_micros(injection.seen(value))
+
+    def blame(self, row: Row, error: BaseException) -> InputError:
+        """The error to report for a bad row, with its place in the input."""
+        place = row_place(self._partition, row)
+        if isinstance(error, MillwheelError):
+            return InputError(f"{place}: {error}")
+        at_fault = self._at_fault(row.value)
+        if at_fault is None:
+            return InputError(f"{place}: {reason(error)}; value {shown(row.value, 300)}")
+        option, function = at_fault
+        return InputError(
+            f"{place}: {option}= of inject({self._stream!r}, ...), {place_of(function)}, failed or "
+            f"returned no time: {reason(error)}; value {shown(row.value, 300)}"
+        )
+
+    def check_may_go_on(self, row: Row, error: InputError) -> None:
+        """Stop at a bad row, unless such rows are set aside.
+
+        Raises:
+            InputError: ``inject`` has ``on_error="fail"``.
+        """
+        if self._injection.on_error == "fail":
+            raise InputError(
+                f"{error}. Correct {self._to_correct(row)} "
+                "and start again, or pass "
+                'on_error="dead_letter" to inject(...) to set such rows aside'
+            ) from error
+
+    def letter(
+        self, row: Row, error: InputError, *, computation: int, record_id: bytes | None, stamp: int
+    ) -> DeadLetter:
+        """The dead letter of a bad row.
+
+        Args:
+            computation: the injector's id.
+            stamp: wall time, in microseconds.
+        """
+        return DeadLetter(
+            slot=0,
+            computation=computation,
+            stream=self._stream,
+            record_id=record_id,
+            key=None,
+            value=storable(row.text or shown(row.value, LETTER_CHARACTERS)),
+            ts=None,
+            place=row_place(self._partition, row),
+            error=storable(str(error)),
+            traceback="",
+            attempts=1,
+            stamp=stamp,
+        )
+
+    def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]] | None:
+        """The function given to `inject` that fails on a value or returns no time, with its option."""
+        injection = self._injection
+        if injection.timestamp is not None:
+            try:
+                event_micros(injection.timestamp(value))
+            except BaseException:
+                return "timestamp", injection.timestamp
+        if injection.watermark is not None:
+            return "watermark", injection.watermark
+        return None if injection.seen is None else ("seen", injection.seen)
+
+    def _to_correct(self, row: Row) -> str:
+        if row.error is None:
+            return "that function or the row"
+        is_file = not hasattr(self._partition, "row_name")
+        return "the file" if is_file else "what writes or decodes it"

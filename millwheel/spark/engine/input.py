@@ -1,0 +1,492 @@
+"""The sources of a pipeline as one source of Spark, with the promise of the injectors beside the rows.
+
+The offset has the position of each partition, as the engine stores it, and the low watermark that the sources have
+promised when the batch was cut. So a batch that runs again has the same rows and the same watermark. In each batch one
+row, the clock, tells Spark the promise; no row is ever late for Spark, whose watermark is this promise and nothing else.
+What is late for a computation is the computation's affair, as in the engine.
+
+The driver reads ahead to find where a batch ends and what the sources have promised there; tasks read the rows again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from millwheel.context import BAD_ROWS
+from millwheel.errors import InputError
+from millwheel.graph import Node
+from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.source.row_rules import RowRules
+from millwheel.sources import Discovery, Partition, Reader, Row
+from millwheel.spark.engine.plan import SparkPlan, planned
+from millwheel.spark.engine.rows import (
+    CLOCK,
+    COUNTER,
+    LETTER,
+    RESULT,
+    SCHEMA,
+    StreamRow,
+    counter_row,
+    letter_row,
+    mark_of,
+)
+
+FORMAT = "millwheel_injectors"
+READ_ROWS = 1_000
+"""Rows that a reader is asked for at a time."""
+BATCH_ROWS = 5_000
+"""Rows of one Arrow batch."""
+DISCOVER_SECONDS = 1.0
+"""Time between two looks for new partitions."""
+PATIENCE_SECONDS = 60.0
+"""How long a task waits for a row that the driver has seen."""
+
+TYPES = pa.schema(
+    [
+        ("receiver", pa.string()),
+        ("key", pa.string()),
+        ("stream", pa.string()),
+        ("value", pa.string()),
+        ("micros", pa.int64()),
+        ("late", pa.bool_()),
+        ("seq", pa.int64()),
+        ("mark", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+Place = dict[str, Any]
+"""How far a partition is read: its stored position, the number of the next row, the time seen, and whether it has ended."""
+
+
+@dataclass
+class Stretch(InputPartition):
+    """Rows of one partition that one task reads."""
+
+    injector: str
+    identity: str
+    position: dict[str, Any] | None
+    until: int
+    """One past the number of the last row."""
+    mark: int
+
+
+@dataclass
+class Clock(InputPartition):
+    """The row that tells Spark the promise."""
+
+    mark: int
+
+
+class InjectedSource(DataSource):
+    """The source of a query. Options: ``target``, ``rows`` (most rows of a batch), ``keep_open``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> InputReader:
+        return InputReader(
+            self.options["target"],
+            int(self.options["rows"]),
+            keep_open=self.options.get("keep_open") == "true",
+        )
+
+
+class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Cuts batches in the driver's process, and reads a stretch of a partition in each task.
+
+    Args:
+        rows: most rows of a batch.
+        keep_open: leave event time at the last data when bounded sources end.
+    """
+
+    def __init__(self, target: str, rows: int, *, keep_open: bool = False) -> None:
+        self._target = target
+        self._rows = rows
+        self._keep_open = keep_open
+        self._ahead: ReadAhead | None = None
+
+    # -- in the driver's process ----------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"mark": MIN_TIME, "partitions": {}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._made_ahead().ends = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        most = self._rows if isinstance(limit, ReadAllAvailable) else limit.max_rows  # type: ignore[attr-defined]
+        return self._made_ahead().cut(start, most)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        mark = end["mark"]
+        found: list[InputPartition] = [Clock(mark)]
+        for name, place in end["partitions"].items():
+            before = start["partitions"].get(name) or place["first"]
+            if before["next"] < place["next"]:
+                injector, _, identity = name.partition(" ")
+                found.append(Stretch(injector, identity, before["position"], place["next"], mark))
+        return found
+
+    def stop(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def _made_ahead(self) -> ReadAhead:
+        if self._ahead is None:
+            self._ahead = ReadAhead(planned(self._target), keep_open=self._keep_open)
+        return self._ahead
+
+    # -- in a task ------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        plan = planned(self._target)
+        if isinstance(partition, Clock):
+            yield _batch([_clock(partition.mark)])
+            return
+        assert isinstance(partition, Stretch), partition
+        step = plan.steps[partition.injector]
+        with asyncio.Runner() as runner:
+            opened = OpenStretch(plan, step, partition)
+            runner.run(opened.open())
+            try:
+                while rows := runner.run(opened.read()):
+                    yield _batch(rows)
+            finally:
+                opened.close()
+
+
+def _clock(mark: int) -> StreamRow:
+    return StreamRow(RESULT, "0", CLOCK, "", 0, False, 0, mark_of(mark))
+
+
+def _batch(rows: Sequence[StreamRow]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, type_) for column, type_ in zip(columns, TYPES.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=TYPES)
+
+
+class ReadAhead:
+    """Reads partitions ahead, in the driver's process, to cut batches."""
+
+    def __init__(self, plan: SparkPlan, *, keep_open: bool) -> None:
+        self.ends = False
+        """Whether the query ends as soon as each partition has had no row."""
+        self._runner = asyncio.Runner()
+        self._keep_open = keep_open
+        self._injectors = [
+            InjectorAhead(plan.steps[node.name])
+            for node in plan.graph.nodes
+            if node.kind == "injector"
+        ]
+
+    def cut(self, start: dict[str, Any], most: int) -> dict[str, Any]:
+        """The offset after up to so many rows."""
+        return self._runner.run(self._cut(start, most))
+
+    def close(self) -> None:
+        """Close the partitions."""
+        for injector in self._injectors:
+            injector.close()
+        self._runner.close()
+
+    async def _cut(self, start: dict[str, Any], most: int) -> dict[str, Any]:
+        places: dict[str, Place] = dict(start["partitions"])
+        for injector in self._injectors:
+            await injector.find(places, start["mark"])
+        open_ones = [ahead for injector in self._injectors for ahead in injector.partitions]
+        share = max(1, most // max(1, len(open_ones)))
+        for ahead in open_ones:
+            if not (self.ends and ahead.caught_up):
+                await ahead.read(places, share)
+        promised = min(injector.promised(places) for injector in self._injectors)
+        if promised == MAX_TIME and self._keep_open:
+            promised = start["mark"]
+        mark = max(start["mark"], promised)
+        found = {"mark": mark, "partitions": places}
+        return start if found == start else found
+
+
+class InjectorAhead:
+    """The partitions of one injector, as the driver reads them."""
+
+    def __init__(self, step: Step) -> None:
+        injection = step.node.injection
+        assert injection is not None
+        self._step = step
+        self._injection = injection
+        self.partitions: list[PartitionAhead] = []
+        self._known: set[str] = set()
+        self._discovery: Discovery | None = None
+        self._looked = float("-inf")
+
+    async def find(self, places: dict[str, Place], mark: int) -> None:
+        """Find partitions; a new one begins at the promised watermark."""
+        growing = self._injection.growing
+        for name in places:
+            injector, _, identity = name.partition(" ")
+            if injector == self._step.name and identity not in self._known and growing is not None:
+                self._add(growing.partition(identity))
+        if growing is None:
+            for partition in self._injection.source.partitions():
+                if partition.identity not in self._known:
+                    self._add(partition)
+                self._begin(places, partition.identity, None, MIN_TIME)
+            return
+        if self._discovery is None:
+            self._discovery = growing.discover(None)
+        if time.monotonic() < self._looked + DISCOVER_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for identity in await self._discovery.look():
+            if f"{self._step.name} {identity}" not in places:
+                if identity not in self._known:
+                    self._add(growing.partition(identity))
+                first = self._discovery.first_position(identity)
+                self._begin(places, identity, first, mark)
+
+    def _begin(
+        self, places: dict[str, Place], identity: str, position: dict[str, Any] | None, mark: int
+    ) -> None:
+        name = f"{self._step.name} {identity}"
+        if name not in places:
+            lateness = _micros(self._injection.lateness)
+            seen = MIN_TIME if mark == MIN_TIME else clamp_time(mark + lateness)
+            first = {"position": position, "next": 0}
+            places[name] = {**first, "seen": seen, "ended": False, "first": first}
+
+    def _add(self, partition: Partition) -> None:
+        self._known.add(partition.identity)
+        self.partitions.append(PartitionAhead(self._step, partition))
+
+    def promised(self, places: Mapping[str, Place]) -> int:
+        """The low watermark of the injector's stream: the least of its partitions that are not idle."""
+        if not self.partitions:
+            return MIN_TIME
+        lateness = _micros(self._injection.lateness)
+        idle_after = self._injection.idle_after
+        found = []
+        for ahead in self.partitions:
+            place = places[ahead.name]
+            if place["ended"]:
+                continue
+            if idle_after is not None and ahead.idle_seconds >= idle_after.total_seconds():
+                continue
+            seen = place["seen"]
+            found.append(MIN_TIME if seen == MIN_TIME else clamp_time(seen - lateness))
+        if found:
+            return min(found)
+        return MAX_TIME if all(places[a.name]["ended"] for a in self.partitions) else MIN_TIME
+
+    def close(self) -> None:
+        for ahead in self.partitions:
+            ahead.close()
+        if self._discovery is not None:
+            self._discovery.close()
+
+
+class PartitionAhead:
+    """One partition, as the driver reads it."""
+
+    def __init__(self, step: Step, partition: Partition) -> None:
+        assert step.node.injection is not None
+        self.name = f"{step.name} {partition.identity}"
+        self.caught_up = False
+        """Whether the last look has found no row."""
+        self._node = step.node
+        self._injection = step.node.injection
+        self._partition = partition
+        self._rules = RowRules(self._injection, step.node.writes[0].name, partition)
+        self._reader: Reader | None = None
+        self._next = -1
+        self._row_at = time.monotonic()
+
+    @property
+    def idle_seconds(self) -> float:
+        """Time since its last row, while none waits."""
+        return time.monotonic() - self._row_at if self.caught_up else 0.0
+
+    async def read(self, places: dict[str, Place], most: int) -> None:
+        """Read up to so many rows on, and replace the partition's place.
+
+        Raises:
+            InputError: a row cannot be read, and ``inject`` has ``on_error="fail"``.
+        """
+        place = places[self.name]
+        if place["ended"]:
+            self.caught_up = True
+            return
+        reader = await self._opened(place)
+        seen, end = place["seen"], place["next"]
+        left = most
+        while left > 0 and (rows := await reader.read(min(left, READ_ROWS))):
+            left -= len(rows)
+            end = rows[-1].offset + 1
+            for row in rows:
+                seen = max(seen, self._shown(row))
+        if self._injection.shown_by_reader:
+            seen = max(seen, getattr(reader, "seen", None) or MIN_TIME)
+        self._next = end
+        ended = left > 0 and reader.ended
+        self.caught_up = left == most
+        if not self.caught_up:
+            self._row_at = time.monotonic()
+        if (end, seen, ended) != (place["next"], place["seen"], place["ended"]):
+            position = reader.position(end) if end > place["next"] else place["position"]
+            places[self.name] = {
+                "position": position, "next": end, "seen": seen, "ended": ended, "first": place["first"],
+            }  # fmt: skip
+
+    async def _opened(self, place: Place) -> Reader:
+        """The reader at a place; it is opened anew if a batch was not cut where it stands."""
+        if self._reader is not None and self._next == place["next"]:
+            return self._reader
+        self.close()
+        stream = self._node.writes[0]
+        self._reader = await self._partition.open(stream.value_type, place["position"])
+        self._next = place["next"]
+        return self._reader
+
+    def _shown(self, row: Row) -> int:
+        """The time up to which a row shows that the source has come; a bad row shows nothing."""
+        if row.watermark is not None:
+            return row.watermark + _micros(self._injection.lateness)
+        error = row.error
+        if error is None:
+            try:
+                return self._rules.shown_by(row.value, self._rules.time_of(row))
+            except Exception as wrong:
+                error = self._rules.blame(row, wrong)
+        self._rules.check_may_go_on(row, error)
+        return MIN_TIME
+
+    def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+class OpenStretch:
+    """A stretch of a partition, as a task reads it."""
+
+    def __init__(self, plan: SparkPlan, step: Step, stretch: Stretch) -> None:
+        node = step.node
+        assert node.injection is not None
+        self._plan = plan
+        self._step = step
+        self._stretch = stretch
+        self._stream = node.writes[0]
+        self._route = step.routes[self._stream.name]
+        self._partition = _partition(node, stretch.identity)
+        self._rules = RowRules(node.injection, self._stream.name, self._partition)
+        self._next = -1
+        self._mark = mark_of(stretch.mark)
+        self._reader: Reader
+
+    async def open(self) -> None:
+        self._reader = await self._partition.open(self._stream.value_type, self._stretch.position)
+
+    async def read(self) -> list[StreamRow]:
+        """The next rows; an empty list at the end of the stretch.
+
+        Raises:
+            InputError: rows are missing that the driver has read.
+        """
+        found: list[StreamRow] = []
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._next < self._stretch.until and len(found) < BATCH_ROWS:
+            rows = await self._reader.read(READ_ROWS)
+            if not rows:
+                await self._wait(deadline)
+                continue
+            kept = [row for row in rows if row.offset < self._stretch.until]
+            self._next = rows[-1].offset + 1
+            found += chain.from_iterable(map(self._rows, kept))
+        return found
+
+    def close(self) -> None:
+        self._reader.close()
+
+    async def _wait(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0 or self._reader.ended:
+            raise InputError(
+                f"{self._partition.identity}: its rows up to number {self._stretch.until - 1} were there when the batch "
+                f"was cut, and are not there now (after number {self._next - 1}). Restore them, and start again"
+            )
+        try:
+            async with asyncio.timeout(left):
+                await self._reader.wait()
+        except TimeoutError:
+            pass
+
+    def _rows(self, row: Row) -> Iterator[StreamRow]:
+        if row.watermark is not None:
+            return
+        if row.error is not None:
+            yield from self._given_up(row, row.error)
+            return
+        try:
+            made = list(self._addressed(row))
+        except Exception as error:
+            yield from self._given_up(row, self._rules.blame(row, error))
+        else:
+            yield from made
+
+    def _addressed(self, row: Row) -> Iterator[StreamRow]:
+        micros = self._rules.time_of(row)
+        encoded = self._stream.codec.encode(row.value)
+        self._stream.codec.check(encoded, row.value)
+        for reader in self._route.readers:
+            _, key_text, _ = reader.address(row.value, self._stream.name, row.offset)
+            yield StreamRow(
+                reader.step.name, key_text.decode(), self._stream.name, encoded.decode(),
+                micros, False, row.offset, self._mark,
+            )  # fmt: skip
+
+    def _given_up(self, row: Row, error: InputError) -> Iterator[StreamRow]:
+        self._rules.check_may_go_on(row, error)
+        name = self._step.name
+        letter = self._rules.letter(
+            row, error, computation=self._step.id, record_id=None, stamp=time.time_ns() // 1000
+        )
+        for kind, value in (
+            (LETTER, letter_row(name, letter)),
+            (COUNTER, counter_row(name, BAD_ROWS, 1)),
+        ):
+            yield StreamRow(RESULT, "0", kind, value, 0, False, row.offset, self._mark)
+
+
+def _partition(node: Node, identity: str) -> Partition:
+    """The partition with an identity, in a task."""
+    assert node.injection is not None
+    if node.injection.growing is not None:
+        return node.injection.growing.partition(identity)
+    return next(p for p in node.injection.source.partitions() if p.identity == identity)
+
+
+def _micros(duration: Any) -> int:
+    return int(duration.total_seconds() * 1e6)

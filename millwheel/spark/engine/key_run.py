@@ -1,0 +1,327 @@
+"""The records and timers of one key in one batch: runs user code, and collects its effects.
+
+A batch has one watermark for all levels. What comes first at a level?
+
+=======  =======================================================================
+level 1  the timers that are due, then the records: as an interval of the engine
+above    records on time, then the timers that are due, then late records
+=======  =======================================================================
+
+Above level 1, what the senders' timers have made in this batch is older than the watermark, but not late: this level
+had not passed it. Such records see the watermark at their own time. Only then the level passes on, and fires its
+timers; what was late for its sender is late here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.codec import KEY_CHARACTERS, decode_key, shown, slot_of
+from millwheel.context import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED, Context, Effects
+from millwheel.errors import SparkRefused
+from millwheel.model import MAX_TIME, Delivery, Firing, Key, Timer
+from millwheel.runtime.interval.dead_letters import give_up
+from millwheel.runtime.interval.key_state import KeyState, StateCache
+from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.lane.user_code import context_of, process_of
+from millwheel.runtime.process.tasks import is_ours
+from millwheel.spark.engine.refusals import EXECUTE, HOLD, WALL
+from millwheel.spark.engine.rows import StreamRow
+
+Timers = dict[str, int]
+"""The timers of a key: tag -> due, in microseconds."""
+
+Entry = tuple[str, bytes, int]
+"""Name, encoded value and state version of an entry."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The times of a batch, in microseconds."""
+
+    watermark: int
+    now: int
+
+
+@dataclass
+class Outcome:
+    """What the records and timers of a key have come to."""
+
+    effects: Effects = field(default_factory=Effects)
+    changes: dict[str, bytes | None] = field(default_factory=dict)
+    """Changed entries of state; None: removed."""
+    timers: Timers = field(default_factory=dict)
+    """The timers that are left."""
+
+
+class StepRunner:
+    """Runs the keys of one step in one task.
+
+    Args:
+        load: reads an entry of the present key.
+        load_all: reads all entries of the present key, sorted by name.
+        is_first: whether the step is of level 1.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        load: Callable[[str], Entry | None],
+        load_all: Callable[[], Sequence[Entry]],
+        *,
+        is_first: bool,
+    ) -> None:
+        node = step.node
+        assert node.layout is not None
+        self.step = step
+        self.is_first = is_first
+        self._load = load
+        self._load_all = load_all
+        self._layout = node.layout
+        self._states = StateCache(
+            node.layout,
+            what=f"the state of {step.name!r}",
+            version=step.version,
+            migrations=node.state_steps,
+            fetch_entry=self._fetch,
+            scan_entries=self._scan,
+        )
+
+    def run(
+        self,
+        key_text: bytes,
+        rows: Sequence[StreamRow],
+        timers: Mapping[str, int],
+        moment: Moment,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Outcome:
+        """Run the records of a key, in the order of their places, and its timers that are due.
+
+        Raises:
+            UserCodeError: user code failed, and its computation has ``on_error="fail"``.
+            SparkRefused: user code did what cannot run on Spark.
+        """
+        return loop.run_until_complete(self._run(key_text, rows, timers, moment))
+
+    async def _run(
+        self, key_text: bytes, rows: Sequence[StreamRow], timers: Mapping[str, int], moment: Moment
+    ) -> Outcome:
+        for careful in (False, True):
+            state = self._state(key_text)
+            run = KeyRun(self.step, state, timers, moment, careful=careful)
+            try:
+                await self._all(run, self._deliveries(state, rows), moment.watermark)
+                return run.outcome()
+            except BaseException as error:
+                if careful or is_ours(error) or isinstance(error, SparkRefused):
+                    raise
+        raise AssertionError
+
+    async def _all(
+        self, run: KeyRun, items: Sequence[tuple[Delivery[Any], bool]], watermark: int
+    ) -> None:
+        waiting = items
+        if not self.is_first:
+            for item, late in items:
+                if not late:
+                    await run.record(item, min(watermark, item.micros))
+            waiting = [each for each in items if each[1]]
+        await run.fire(watermark)
+        for item, _ in waiting:
+            await run.record(item, watermark)
+            await run.fire(watermark)
+
+    def _state(self, key_text: bytes) -> KeyState:
+        """The state of a key as stored."""
+        state = KeyState(self._states, decode_key(key_text), key_text, slot_of(key_text))
+        if self._layout.stateless:
+            state.fill([], complete=True)
+        else:
+            plain = self._load("")
+            state.fill([] if plain is None else [plain], complete=False)
+        return state
+
+    def _deliveries(
+        self, state: KeyState, rows: Iterable[StreamRow]
+    ) -> list[tuple[Delivery[Any], bool]]:
+        """The records of rows with whether they are late, in the order in which their senders made them."""
+        found = []
+        codecs, id_ = self.step.codecs, self.step.id
+        for row in sorted(rows, key=_place):
+            encoded = row.value.encode()
+            item: Delivery[Any] = Delivery(
+                state.key, codecs[row.stream].decode(encoded), row.micros, row.stream, state.key_text, state.slot,
+                id_, row.micros, len(encoded), encoded, 0, row.seq,
+            )  # fmt: skip
+            found.append((item, row.late))
+        return found
+
+    async def _fetch(self, state: KeyState, entry: str) -> tuple[bytes, int] | None:
+        found = self._load(entry)
+        return None if found is None else found[1:]
+
+    async def _scan(self, state: KeyState, after: str, before: str, limit: int) -> list[Entry]:
+        """Spark's maps have no order: the first look at a range reads all entries of the key."""
+        return [entry for entry in self._load_all() if after < entry[0] < before][:limit]
+
+
+class IdRunner(StepRunner):
+    """Runs a relay that drops records whose user-supplied ids it has seen; an id is its key.
+
+    The engine remembers ids for a time by the clock. Here it is event time, the only time that an operator has.
+    """
+
+    FORGET = "forget"
+    """The tag of the timer that forgets the id."""
+
+    def __init__(self, *args: Any, retention_seconds: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._retention = int(retention_seconds * 1e6)
+
+    async def _run(
+        self, key_text: bytes, rows: Sequence[StreamRow], timers: Mapping[str, int], moment: Moment
+    ) -> Outcome:
+        due = timers.get(self.FORGET)
+        is_known = due is not None and due >= moment.watermark
+        new = [] if is_known else sorted(rows, key=_place)[:1]
+        done = await super()._run(key_text, new, {}, moment)
+        if len(rows) > len(new):
+            done.effects.count(DUPLICATES_DROPPED, len(rows) - len(new))
+        if new:
+            done.timers[self.FORGET] = min(new[0].micros + self._retention, MAX_TIME - 1)
+        elif is_known and due is not None:
+            done.timers[self.FORGET] = due
+        return done
+
+
+class KeyRun:
+    """The run of one key.
+
+    Args:
+        careful: capture the state after each item, so that one that fails can be set aside. Without it, an error
+            ends the run, which then has to be done again.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        state: KeyState,
+        timers: Mapping[str, int],
+        moment: Moment,
+        *,
+        careful: bool,
+    ) -> None:
+        self._step = step
+        self._state = state
+        self._moment = moment
+        self._careful = careful
+        self._done = Outcome(timers=dict(timers))
+        self._effects = Effects()
+        self._process = process_of(step, self._effects, None, wrap=None)
+        self._context: Context[Any, Any] = context_of(step, self._effects)
+
+    async def record(self, item: Delivery[Any], watermark: int) -> None:
+        """Run a record that sees a watermark."""
+        self._open(item.micros, watermark, watermark)
+
+        async def work() -> None:
+            await self._process(item, self._context)
+
+        await self._item(item, work)
+        self._done.effects.count(PROCESSED, 1)
+
+    async def fire(self, watermark: int) -> None:
+        """Run the timers that are due before a watermark, also those that they set."""
+        computation = self._step.node.computation
+        assert computation is not None
+        while due := [(at, tag) for tag, at in self._done.timers.items() if at < watermark]:
+            at, tag = min(due)
+            del self._done.timers[tag]
+            timer = Timer(tag, "watermark", at)
+            self._open(at, watermark, min(at, watermark))
+            state = self._state
+
+            async def work(timer: Timer = timer) -> None:
+                await computation.process_timer(timer, self._context)
+
+            firing = Firing(state.key, state.key_text, state.slot, timer, at)
+            await self._item(firing, work)
+
+    def outcome(self) -> Outcome:
+        """The effects and changes of all items."""
+        if not self._careful:
+            self._capture()
+        return self._done
+
+    def _open(self, micros: int, watermark: int, promised: int) -> None:
+        self._context._open(self._state, watermark, promised, self._moment.now)
+        self._context._micros = micros
+
+    async def _item(self, item: Delivery[Any] | Firing, work: Callable[[], Any]) -> None:
+        if not self._careful:
+            await work()
+            self._take()
+            return
+        node = self._step.node
+        for attempt in range(1, node.retries + 2):
+            before = dict(self._done.timers)
+            try:
+                if isinstance(item, Delivery):
+                    self._step.renew(item)
+                await work()
+                self._capture()
+                self._take()
+            except BaseException as error:
+                self._state.revert()
+                self._effects.clear()
+                self._done.timers = before
+                if is_ours(error) or isinstance(error, SparkRefused):
+                    raise
+                if attempt > node.retries:
+                    letter = give_up(self._step, item, error, attempt, self._moment.now)
+                    self._done.effects.dead_letters += letter.dead_letters
+                    self._done.effects.count(DEAD_LETTERS, 1)
+            else:
+                return
+
+    def _capture(self) -> None:
+        """Capture the changes of state."""
+        self._done.changes.update(self._state.capture(1))
+
+    def _take(self) -> None:
+        """Take the effects of an item."""
+        self._take_timers()
+        promised = self._context._promised
+        for chunks in self._effects.productions.of.values():
+            for chunk in chunks:
+                chunk.holds = [max(hold, promised) for hold in chunk.holds]
+        self._done.effects.take(self._effects)
+
+    def _take_timers(self) -> None:
+        """Apply the timers that user code has set and cancelled."""
+        effects = self._effects
+        for (_, kind, tag), found in effects.timers.items():
+            if kind != "watermark":
+                if found is not None:
+                    raise self._refused(HOLD if kind == "hold" else WALL)
+            elif found is None:
+                self._done.timers.pop(tag, None)
+            else:
+                self._done.timers[tag] = found[0]
+        effects.timers.clear()
+        if effects.statements:
+            raise self._refused(EXECUTE)
+
+    def _refused(self, what: str) -> SparkRefused:
+        key: Key = self._state.key
+        return SparkRefused(
+            f"{self._step.name!r} cannot run on Spark: with key {shown(key, KEY_CHARACTERS)} it used {what}. Run this "
+            "pipeline with the engine (without --engine spark)"
+        )
+
+
+def _place(row: StreamRow) -> tuple[int, str, str]:
+    return row.seq, row.stream, row.value

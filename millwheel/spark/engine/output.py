@@ -1,0 +1,183 @@
+"""The results of a batch: written to a staging table by Spark's tasks, moved from there in one transaction.
+
+The transaction also stores the number of the batch (`progress`). A batch that runs again, because the driver was killed
+between this commit and Spark's own, finds its number there and writes nothing. The state that it leaves is the same if
+user code does the same again: see ``docs/spark.md``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from millwheel.errors import UserCodeError
+from millwheel.graph import Graph
+from millwheel.model import MIN_TIME
+from millwheel.sinks import Table
+from millwheel.spark.connection import Connection, statement, writing
+from millwheel.spark.engine.progress import QueryProgress, StoredQuery
+from millwheel.spark.staging import ATTEMPT, BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+STAGING = "staging_of_spark"
+COLUMNS = ("stream", "value", "seq", "micros")
+
+
+class Results:
+    """The tables of a pipeline's sinks, and the staging table.
+
+    Args:
+        options: options of Spark's tasks, with the store if they do not have it.
+    """
+
+    def __init__(self, stored: StoredQuery, graph: Graph, options: Mapping[str, str]) -> None:
+        self._stored = stored
+        self._options = options
+        self._tables = tables_of(graph)
+        self._staging = sql.Identifier(stored.pipeline, STAGING)
+
+    def prepare(self) -> None:
+        """Make an empty staging table, in place of one that a killed process has left."""
+        with writing(self._stored.store) as connection:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+            connection.execute(
+                sql.SQL(
+                    "CREATE UNLOGGED TABLE {} (stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, "
+                    "micros bigint NOT NULL, {} uuid NOT NULL, {} uuid)"
+                ).format(self._staging, sql.Identifier(ATTEMPT), sql.Identifier(BATCH))
+            )
+
+    def take(self, rows: DataFrame, query: str, batch: int) -> int | None:
+        """Write a batch.
+
+        Returns:
+            The number of rows in tables; None: the batch was there already.
+
+        Raises:
+            UsageError: see `StoredQuery.next_of`.
+            UserCodeError: a row does not fit its table.
+        """
+        before = self._stored.next_of(query, batch)
+        if before is None:
+            return None
+        with writing(self._stored.store) as connection:
+            connection.execute(sql.SQL("TRUNCATE {}").format(self._staging))
+        staged = str(uuid.uuid4())
+        rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
+            pipeline=self._stored.pipeline, staging=STAGING, batch=staged, **self._options
+        ).save()
+        return self.move(before, query, staged)
+
+    def move(self, before: QueryProgress, query: str, staged: str) -> int:
+        """Move the rows of a batch into their tables, in one transaction; returns their number."""
+        with writing(self._stored.store) as connection:
+            rows = dict(before.table_rows)
+            moved = sum(
+                self._move(connection, table, before, rows, staged) for table in self._tables
+            )
+            self._execute(connection, "insert_letters", staged)
+            counted = self._execute(connection, "counted", staged).fetchall()
+            clock = connection.execute(
+                self._compose("SELECT max(micros) FROM {staging} WHERE stream = 'clock'")
+            ).fetchall()
+            self._stored.advance(
+                connection,
+                before,
+                query,
+                low_watermark=MIN_TIME if clock[0][0] is None else clock[0][0],
+                counters=before.counted(counted),
+                table_rows=rows,
+            )
+        return moved
+
+    def close(self) -> None:
+        """Drop the staging table."""
+        with writing(self._stored.store) as connection:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+
+    def _move(
+        self,
+        connection: Connection,
+        table: Table[Any],
+        before: QueryProgress,
+        rows: dict[str, int],
+        staged: str,
+    ) -> int:
+        text = _statement(table, sql.Identifier(self._stored.pipeline, table.name), self._staging)
+        first = rows.get(table.name, 0)
+        parameters = {
+            "staged": staged,
+            "table": table.name,
+            "sender": before.sender,
+            "first": first,
+        }
+        try:
+            moved = connection.execute(text, parameters).rowcount
+        except (psycopg.errors.IntegrityError, psycopg.errors.DataError) as error:
+            raise UserCodeError(
+                f"a row does not fit table {table.name!r}: {str(error).strip()}. Nothing of its batch was written"
+            ) from error
+        if table.numbered:
+            rows[table.name] = first + moved
+        return moved
+
+    def _compose(self, text: str) -> sql.Composed:
+        return self._stored.compose(text, staging=self._staging, batch_column=sql.Identifier(BATCH))
+
+    def _execute(self, connection: Connection, name: str, staged: str) -> psycopg.Cursor[Any]:
+        return connection.execute(self._compose(statement(name).decode()), {"staged": staged})
+
+
+def tables_of(graph: Graph) -> list[Table[Any]]:
+    """The tables of all sinks."""
+    found = {
+        use.sink.name: use.sink
+        for node in graph.nodes
+        for uses in node.sinks.values()
+        for use in uses
+        if isinstance(use.sink, Table)
+    }
+    return list(found.values())
+
+
+def _statement(table: Table[Any], target: sql.Identifier, staging: sql.Identifier) -> sql.Composed:
+    """The statement that moves the rows of a table; of rows with one key the last one counts."""
+    own = table.columns[:-2] if table.numbered else table.columns
+    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
+    values: list[sql.Composable] = [
+        sql.SQL("(v -> 1 ->> {})::{} AS {}").format(
+            sql.Literal(place), sql.SQL(column.type), sql.Identifier(column.name)
+        )
+        for place, column in enumerate(own)
+    ]
+    if table.numbered:
+        values += [
+            sql.SQL("%(sender)s::bigint AS sender"),
+            sql.SQL("%(first)s::bigint + row_number() OVER (ORDER BY seq) - 1 AS sequence"),
+        ]
+    rows = sql.SQL(
+        "SELECT {}, seq FROM (SELECT value::jsonb AS v, seq FROM {} WHERE {} = %(staged)s AND stream = 'table') AS s "
+        "WHERE v ->> 0 = %(table)s"
+    ).format(sql.SQL(", ").join(values), staging, sql.Identifier(BATCH))
+    if not table.key:
+        return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) AS rows").format(
+            target, names, names, rows
+        )
+    key = sql.SQL(", ").join(map(sql.Identifier, table.key))
+    changes = [
+        sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column.name))
+        for column in table.columns
+        if column.name not in table.key
+    ]
+    conflict = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(changes))
+    return sql.SQL(
+        "INSERT INTO {} ({}) SELECT DISTINCT ON ({}) {} FROM ({}) AS rows ORDER BY {}, seq DESC "
+        "ON CONFLICT ({}) DO {}"
+    ).format(target, names, key, names, rows, key, key, conflict if changes else sql.SQL("NOTHING"))

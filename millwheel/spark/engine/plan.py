@@ -1,0 +1,94 @@
+"""The plan of a pipeline on Spark: the steps of its graph, and the level of each.
+
+Steps of one level run in one operator. A step is one level above the highest of the steps that it reads, so rows
+only go up. Nothing of a plan is sent to Spark's workers: each process makes it from MODULE:PIPELINE.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from millwheel.chunk import Chunk
+from millwheel.errors import UsageError
+from millwheel.graph import Graph
+from millwheel.model import SLOTS, Delivery
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.interval.routing import Step, StreamRoute, connect
+
+
+@dataclass(frozen=True, eq=False)
+class SparkPlan:
+    """The steps of a pipeline by name, with their routes, and their levels."""
+
+    pipeline: Pipeline
+    graph: Graph
+    steps: dict[str, Step]
+    levels: dict[str, int]
+    """By name: 0 for injectors, otherwise the number of the operator, from 1."""
+
+    @property
+    def depth(self) -> int:
+        """The number of operators."""
+        return max(self.levels.values())
+
+    def name_of(self, id_: int) -> str:
+        """The name of the step with an id in its routes."""
+        return self.graph.nodes[id_ - 1].name
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> SparkPlan:
+        """Make the plan of a pipeline."""
+        graph = pipeline.graph()
+        steps: dict[str, Step] = {}
+        levels: dict[str, int] = {}
+        for place, node in enumerate(graph.nodes):
+            routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
+            steps[node.name] = Step(place + 1, place, node, routes, destinations=[_Everywhere()])
+            above = [levels[sender.name] for sender in graph.upstream(node)]
+            levels[node.name] = 1 + max(above, default=-1)
+        for step in steps.values():
+            connect(steps, step.node, step.routes)
+            step.arrange([_Everywhere()])
+        return cls(pipeline, graph, steps, levels)
+
+
+@lru_cache(maxsize=4)
+def planned(target: str) -> SparkPlan:
+    """The plan of MODULE:PIPELINE, made once in each process.
+
+    Raises:
+        UsageError: the module is not on this machine.
+    """
+    module, _, name = target.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"there is no module {error.name!r} where Spark runs its tasks (needed for {target!r}): install it there, or "
+            "give it with --py-files"
+        ) from error
+    return SparkPlan.of(found if isinstance(found, Pipeline) else found())
+
+
+class _Everywhere:
+    """The only destination of a step: Spark finds the task of a record by its key."""
+
+    id = 0
+    slots = (0, SLOTS)
+    is_here = True
+    queued = 0
+
+    @property
+    def intake(self) -> Any:
+        raise AssertionError("on Spark nothing is queued")
+
+    def insert(self, deliveries: list[Delivery[Any]] | list[Chunk], /) -> None:
+        raise AssertionError("on Spark nothing is queued")

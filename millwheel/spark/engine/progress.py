@@ -1,0 +1,134 @@
+"""What the store knows of the query that runs a pipeline: its last batch, beside the results of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from millwheel.errors import UsageError
+from millwheel.spark.connection import Connection, statement, writing
+
+FIRST = -1
+"""The batch before the first one."""
+
+
+@dataclass(frozen=True)
+class QueryProgress:
+    """The stored progress of a query."""
+
+    number: int
+    id: str | None
+    checkpoint: str
+    levels: dict[str, int]
+    sender: int
+    batch: int
+    counters: dict[str, dict[str, int]] = field(default_factory=dict)
+    table_rows: dict[str, int] = field(default_factory=dict)
+
+    def counted(self, found: list[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+        """The counters, with those of a batch."""
+        totals = {name: dict(of) for name, of in self.counters.items()}
+        for computation, name, by in found:
+            of = totals.setdefault(computation, {})
+            of[name] = of.get(name, 0) + by
+        return totals
+
+
+class StoredQuery:
+    """The query that runs a pipeline, in the store."""
+
+    def __init__(self, store: str, pipeline: str) -> None:
+        self.store = store
+        self.pipeline = pipeline
+
+    def compose(self, text: str, **names: sql.Composable) -> sql.Composed:
+        """A statement with the names of the pipeline's tables."""
+        here = {
+            name: sql.Identifier(self.pipeline, name)
+            for name in ("spark_query", "dead_letter", "computation")
+        }
+        return sql.SQL(text).format(**here, **names)
+
+    def load(self) -> QueryProgress:
+        """Read the progress.
+
+        Raises:
+            UsageError: the pipeline does not run on Spark any more.
+        """
+        with writing(self.store) as connection:
+            rows = connection.execute(
+                self.compose(
+                    "SELECT number, id::text, checkpoint, levels, sender, batch, counters, table_rows "
+                    "FROM {spark_query} WHERE ended_at IS NULL"
+                )
+            ).fetchall()
+        if not rows:
+            raise UsageError(
+                f"pipeline {self.pipeline!r} was moved away from Spark: this query is over"
+            )
+        return QueryProgress(*rows[0])
+
+    def next_of(self, query: str, batch: int) -> QueryProgress | None:
+        """The progress before a batch of a query; None: the batch is in the tables already.
+
+        Raises:
+            UsageError: the checkpoint and the tables are not of the same time, or not of the same query.
+        """
+        stored = self.load()
+        out = f"To begin anew, remove the pipeline with all its results (millwheel drop {self.pipeline}) and the checkpoint"
+        if stored.batch > FIRST and stored.id != query:
+            raise UsageError(
+                f"the tables of pipeline {self.pipeline!r} hold {stored.batch + 1} batches of the query {stored.id}, and the "
+                f"checkpoint {stored.checkpoint} is that of another one ({query}): the checkpoint was deleted, or replaced. "
+                f"Nothing was written. Restore it. {out}"
+            )
+        if batch == stored.batch:
+            return None
+        if batch < stored.batch:
+            raise UsageError(
+                f"the checkpoint {stored.checkpoint} is older than the tables of pipeline {self.pipeline!r}: it would do "
+                f"batch {batch} again, and they have batch {stored.batch} already. Nothing was written. Restore the newest "
+                f"checkpoint, or a store of the same time as this one. {out}"
+            )
+        if batch > stored.batch + 1:
+            raise UsageError(
+                f"the store of pipeline {self.pipeline!r} is older than the checkpoint {stored.checkpoint}: it has batch "
+                f"{stored.batch}, and batch {batch} is next; those in between would be missing. Nothing was written. Restore "
+                f"a checkpoint of the same time as the store. {out}"
+            )
+        return stored
+
+    def advance(
+        self,
+        connection: Connection,
+        before: QueryProgress,
+        query: str,
+        *,
+        low_watermark: int,
+        counters: dict[str, dict[str, int]],
+        table_rows: dict[str, int],
+    ) -> None:
+        """Store, in a transaction, that the batch after `before` is done.
+
+        Raises:
+            UsageError: another process has done it.
+        """
+        done = connection.execute(
+            self.compose(statement("advance_query").decode()),
+            {
+                "id": query,
+                "number": before.number,
+                "before": before.batch,
+                "batch": before.batch + 1,
+                "low": low_watermark,
+                "counters": Jsonb(counters),
+                "table_rows": Jsonb(table_rows),
+            },
+        )
+        if done.rowcount != 1:
+            raise UsageError(
+                f"another process has done batch {before.batch + 1} of pipeline {self.pipeline!r}: nothing of this one "
+                "was kept"
+            )

@@ -1,0 +1,105 @@
+"""The rows between the operators of a query: records on their way to a step, and results on their way to the sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from millwheel.errors import UserCodeError
+from millwheel.model import EPOCH, MAX_TIME
+from millwheel.sinks import Table
+from millwheel.store.port import DeadLetter
+
+RESULT: Final = ""
+"""The receiver of a result."""
+TABLE, COUNTER, LETTER, CLOCK = "table", "counter", "letter", "clock"
+"""Kinds of results. A clock tells Spark the promised watermark, and is dropped."""
+BUNCHES = 16
+"""Results of a task travel on in so many groups."""
+
+SCHEMA: Final = "receiver STRING, key STRING, stream STRING, value STRING, micros BIGINT, late BOOLEAN, seq BIGINT, mark TIMESTAMP"
+
+
+class StreamRow(NamedTuple):
+    """One row."""
+
+    receiver: str
+    """The name of the step that gets the record, or `RESULT`."""
+    key: str
+    """The key as JSON; of a result the number of its group."""
+    stream: str
+    """The name of the record's stream, or the kind of the result."""
+    value: str
+    """The value as JSON."""
+    micros: int
+    """The timestamp, in microseconds."""
+    late: bool
+    """Whether its sender made it after the low watermark had passed its timestamp."""
+    seq: int
+    """Its place among the rows of its sender in this batch."""
+    mark: datetime
+    """The event time as Spark knows it: never behind its watermark."""
+
+
+def table_row(table: Table[Any], values: Sequence[Any]) -> str:
+    """The value of a result for a table: its name, and the columns as Postgres reads them."""
+    return msgspec.json.encode([table.name, [column_text(value) for value in values]]).decode()
+
+
+def column_text(value: Any) -> str | None:
+    """A column's value as Postgres reads it.
+
+    Raises:
+        UserCodeError: Postgres cannot store it.
+    """
+    if value is None or isinstance(value, str):
+        if value is not None and "\0" in value:
+            raise UserCodeError(f"a text for a table has a NUL character: {value!r:.80}")
+        return value
+    if isinstance(value, bytes):
+        return "\\x" + value.hex()
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    return str(value)
+
+
+def counter_row(computation: str, name: str, by: int) -> str:
+    """The value of a result that adds to a counter."""
+    return msgspec.json.encode([computation, name, by]).decode()
+
+
+def letter_row(computation: str, letter: DeadLetter) -> str:
+    """The value of a result that is a dead letter."""
+    found = letter._asdict()
+    found["computation"] = computation
+    found["record_id"] = None if letter.record_id is None else letter.record_id.hex()
+    found["key"] = None if letter.key is None else letter.key.decode()
+    return msgspec.json.encode(found).decode()
+
+
+# -- Spark's watermark: milliseconds since 1970 -------------------------------------------
+
+LAST_MILLIS: Final = MAX_TIME // 1000
+
+
+def mark_of(micros: int) -> datetime:
+    """The event time that tells Spark a low watermark; it knows none before 1970."""
+    return EPOCH + timedelta(milliseconds=max(1, micros // 1000))
+
+
+def micros_of_watermark(millis: int) -> int | None:
+    """The low watermark that Spark's watermark stands for; None: nothing is promised yet.
+
+    Spark's is one millisecond behind the mark, because it takes an event time that equals it for late.
+    """
+    if millis <= 0:
+        return None
+    return MAX_TIME if millis >= LAST_MILLIS - 1 else (millis + 1) * 1000
+
+
+def millis_of_timer(due: int) -> int:
+    """When Spark must call for a timer that is due: as soon as the low watermark has passed it."""
+    return max(1, min(due // 1000, LAST_MILLIS - 2))

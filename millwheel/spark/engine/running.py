@@ -1,0 +1,223 @@
+"""``millwheel run MODULE:PIPELINE --engine spark``: run a pipeline as a streaming query."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+from rich.console import Console
+from rich.status import Status
+
+from millwheel.clock import SystemClock
+from millwheel.errors import UsageError
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.ownership.deploying import described
+from millwheel.spark.connection import store_url
+from millwheel.spark.engine.output import Results
+from millwheel.spark.engine.plan import SparkPlan
+from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.refusals import refuse
+from millwheel.spark.failures import user_error
+from millwheel.spark.interruption import Interruptible
+from millwheel.spark.launch import Cluster, launched, require_packages
+from millwheel.store.deployment import OnSpark
+from millwheel.store.postgres import PostgresStore
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from millwheel.spark.engine.query import BatchDone
+
+MOST_ROWS = 20_000
+"""Most rows of a batch, unless told otherwise."""
+LINE_SECONDS = 10.0
+"""Time between two log lines."""
+
+log = structlog.get_logger("millwheel.spark")
+
+
+def run_on_spark(
+    pipeline: Pipeline,
+    target: str,
+    store: str | None = None,
+    *,
+    checkpoint: str,
+    until_caught_up: bool = False,
+    keep_open: bool = False,
+    most_rows: int = MOST_ROWS,
+    cluster: Cluster | None = None,
+    console: Console | None = None,
+) -> None:
+    """Run a pipeline on Spark until its input has ended, or until interrupted.
+
+    Args:
+        target: MODULE:PIPELINE, from which Spark's workers make the pipeline.
+        store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
+        checkpoint: where Spark keeps the state: a directory, or a URL that Spark can write to.
+        until_caught_up: end as soon as the input that is there is processed.
+        keep_open: leave event time at the last data when bounded input ends.
+        most_rows: most rows of a batch.
+        console: where progress is shown; None: standard error.
+
+    Raises:
+        SparkRefused: a part of the pipeline cannot run on Spark.
+        DeployRefused: the store has the state of this pipeline, or results of another query.
+        UserCodeError: user code failed.
+        StoreError: the store cannot be used.
+    """
+    cluster = cluster or Cluster()
+    if cluster.remote is not None:
+        raise UsageError(
+            "--engine spark does not run through Spark Connect: give --master in place of --remote"
+        )
+    plan = SparkPlan.of(pipeline)
+    refuse(plan.graph)
+    _tell_what_has_no_meaning(plan)
+    require_packages(cluster)
+    url = store_url({} if store is None else {"store": store})
+    place = checkpoint if "://" in checkpoint else str(Path(checkpoint).resolve())
+    asyncio.run(deploy_on_spark(plan, url, place))
+    stored = StoredQuery(url, pipeline.name)
+    from millwheel.spark.engine.query import SETTINGS, planned_rows, start
+
+    cluster = Cluster(
+        cluster.master,
+        None,
+        cluster.driver_memory,
+        {**SETTINGS, **cluster.config},
+        cluster.py_files,
+    )
+    modules = [target.partition(":")[0]]
+    ends = until_caught_up or pipeline.bounded
+    with (
+        Interruptible() as interruptible,
+        launched(cluster, url, interruptible, console, modules=modules, shows_stages=False) as (
+            spark,
+            options,
+        ),
+        closing(Results(stored, plan.graph, options)) as results,
+        _display(console or Console(stderr=True)) as display,
+    ):
+        results.prepare()
+        given = {"rows": str(most_rows), "keep_open": str(keep_open).lower()}
+        rows = planned_rows(spark, target, plan, given)
+        with user_error(f"pipeline {pipeline.name!r}"):
+            query = start(rows, results, place, until_caught_up=ends, done=display.show)
+            try:
+                _await(query)
+            finally:
+                query.stop()
+    display.end(stored)
+
+
+def _await(query: StreamingQuery) -> None:
+    """Wait for the end of a query, in steps: a signal is looked at between two."""
+    while not query.awaitTermination(1):
+        pass
+
+
+async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:
+    settings = plan.pipeline.settings
+    found = described(plan.graph, settings.intervals)
+    stamp = SystemClock().now()
+    store = await PostgresStore(url, plan.pipeline.name).open()
+    try:
+        await store.deploy(
+            plan.graph.describe(),
+            found.nodes,
+            found.streams,
+            found.tables,
+            stamp=stamp,
+            bucket_high=stamp + int(settings.bucket_seconds * 1e6),
+            on_spark=OnSpark(checkpoint, plan.levels),
+        )
+    finally:
+        await store.close()
+    stored = StoredQuery(url, plan.pipeline.name).load()
+    if stored.levels != plan.levels:
+        moved = sorted(
+            name
+            for name in stored.levels.keys() | plan.levels.keys()
+            if stored.levels.get(name) != plan.levels.get(name)
+        )
+        raise UsageError(
+            f"the graph of pipeline {plan.pipeline.name!r} has changed ({', '.join(moved)}): Spark keeps the state of a "
+            "computation with the operator that ran it, and these would be run by another one. Run the former code, or "
+            f"remove the pipeline with all its results (millwheel drop {plan.pipeline.name}) and the checkpoint"
+        )
+
+
+def _tell_what_has_no_meaning(plan: SparkPlan) -> None:
+    without: dict[str, list[str]] = {}
+    for node in plan.graph.nodes:
+        options = {
+            'productions="weak"': node.is_weak,
+            "exactly_once=False": not node.exactly_once,
+            'acknowledgement="tree"': node.is_tree,
+            'delivery="at_most_once"': node.at_most_once,
+        }
+        if node.injection is not None:
+            options["max_pending"] = node.injection.max_pending is not None
+            options["latency_target"] = node.injection.latency_target is not None
+        for option, is_set in options.items():
+            if is_set:
+                without.setdefault(option, []).append(node.name)
+    for option, names in without.items():
+        log.info(
+            "without_meaning_on_spark", option=option, of=names, why="a batch counts as a whole"
+        )
+
+
+class QueryDisplay:
+    """Shows batches: in one line of a terminal, or as log lines."""
+
+    def __init__(self, status: Status | None) -> None:
+        self._status = status
+        self._told = float("-inf")
+        self._began = self._batch_began = time.monotonic()
+        self._batches = 0
+        self._rows = 0
+
+    def show(self, batch: BatchDone) -> None:
+        now = time.monotonic()
+        seconds, self._batch_began = now - self._batch_began, now
+        self._batches += 1
+        self._rows += batch.rows or 0
+        if self._status is not None:
+            self._status.update(
+                f"batch {batch.number:,} is done, {self._rows:,} rows in tables, {seconds:.1f} s"
+            )
+        elif now >= self._told + LINE_SECONDS or batch.rows is None:
+            self._told = now
+            log.info(
+                "batch_done",
+                batch=batch.number,
+                rows="there already" if batch.rows is None else batch.rows,
+                seconds=round(seconds, 2),
+            )
+
+    def end(self, stored: StoredQuery) -> None:
+        """Tell the totals."""
+        found = stored.load()
+        processed = sum(of.get("processed", 0) for of in found.counters.values())
+        log.info(
+            "query_end",
+            batches=self._batches,
+            rows=self._rows,
+            processed_in_all=processed,
+            seconds=round(time.monotonic() - self._began, 1),
+        )
+
+
+@contextmanager
+def _display(console: Console) -> Iterator[QueryDisplay]:
+    if not console.is_terminal:
+        yield QueryDisplay(None)
+        return
+    with console.status("Spark has started") as status:
+        yield QueryDisplay(status)

@@ -1,0 +1,201 @@
+"""A stand-in for Spark's stateful operator: the engine on Spark without Java.
+
+The source, the operators and the tables are the product's own. Only what Spark does between them is done here, by its
+rules: an operator gets the rows of a batch grouped by key, in no order, then the timers that the watermark has passed;
+the watermark of a batch is the greatest mark of the batches before, less the delay; a row that is not after the
+watermark of the batch before would be dropped, and is an error here, since no row of the product may be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.stateful_processor import TimerValues
+
+from millwheel.model import EPOCH
+from millwheel.spark.engine.input import InputReader
+from millwheel.spark.engine.operator import LevelOperator
+from millwheel.spark.engine.output import COLUMNS, STAGING, Results
+from millwheel.spark.engine.plan import SparkPlan
+from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.staging import StagingWriter
+
+QUERY = "6e7f5b1c-3c1d-4a53-9f0a-5a1b4f3f0001"
+"""The id of the query."""
+
+Group = tuple[str, str]
+
+
+class KeptMap:
+    """A MapState of the group that runs."""
+
+    def __init__(self) -> None:
+        self.of: dict[Group, dict[Any, Any]] = defaultdict(dict)
+        self.group: Group = ("", "")
+
+    def getValue(self, key: Any) -> Any:
+        return self.of[self.group].get(key)
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        self.of[self.group][key] = value
+
+    def removeKey(self, key: Any) -> None:
+        self.of[self.group].pop(key, None)
+
+    def iterator(self) -> Iterator[Any]:
+        return iter(list(self.of[self.group].items()))
+
+
+class Kept:
+    """What Spark keeps for one task of an operator, as a handle of it."""
+
+    def __init__(self) -> None:
+        self.maps: dict[str, KeptMap] = defaultdict(KeptMap)
+        self.timers: dict[Group, set[int]] = defaultdict(set)
+        self.group: Group = ("", "")
+
+    def begin(self, group: Group) -> None:
+        self.group = group
+        for kept in self.maps.values():
+            kept.group = group
+
+    def getMapState(self, name: str, key: str, value: str) -> KeptMap:
+        return self.maps[name]
+
+    def registerTimer(self, millis: int) -> None:
+        self.timers[self.group].add(millis)
+
+    def deleteTimer(self, millis: int) -> None:
+        self.timers[self.group].discard(millis)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The times of a batch, in milliseconds: its watermark, that of the batch before, and the clock."""
+
+    watermark: int
+    before: int
+    now: int
+
+
+class Task:
+    """One task of an operator, which has the same groups in each batch."""
+
+    def __init__(self, target: str, level: int) -> None:
+        self._target = target
+        self._level = level
+        self.kept = Kept()
+
+    def run(self, rows: list[Row], batch: Batch) -> list[Row]:
+        operator = LevelOperator(self._target, self._level)
+        operator.init(self.kept)  # type: ignore[arg-type]
+        times = TimerValues(batch.now, batch.watermark)
+        groups: dict[Group, list[Row]] = defaultdict(list)
+        for row in rows:
+            assert millis(row.mark) > batch.before, ("Spark would drop this row as late", row)
+            groups[row.receiver, row.key].append(row)
+        found: list[Row] = []
+        for group, own in groups.items():
+            self.kept.begin(group)
+            found += operator.handleInputRows(key=group, rows=iter(own), timerValues=times)
+        for group in list(self.kept.timers):
+            self.kept.begin(group)
+            for at in sorted(t for t in self.kept.timers[group] if t <= batch.watermark):
+                self.kept.timers[group].discard(at)
+                found += operator.handleExpiredTimer(
+                    key=group,
+                    timerValues=times,
+                    expiredTimerInfo=None,  # type: ignore[arg-type]
+                )
+        operator.close()
+        return found
+
+
+class StandIn:
+    """Runs a pipeline as Spark would.
+
+    Args:
+        rows: most rows of a batch.
+        seed: of the order in which the rows of a batch arrive.
+        tasks: tasks of each operator.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        plan: SparkPlan,
+        store: str,
+        *,
+        rows: int = 5_000,
+        seed: int = 1,
+        tasks: int = 2,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._store = store
+        self._reader = InputReader(target, rows, **(options or {}))
+        self._rows = rows
+        self._random = random.Random(seed)
+        self._levels = [
+            [Task(target, level) for _ in range(tasks)] for level in range(1, plan.depth + 1)
+        ]
+        self._stored = StoredQuery(store, plan.pipeline.name)
+        self._results = Results(self._stored, plan.graph, {})
+        self.batches = 0
+
+    def run(self, most: int | None = None) -> None:
+        """Do batches until nothing is new, or so many."""
+        reader = self._reader
+        with closing(self._results):
+            self._results.prepare()
+            reader.prepareForTriggerAvailableNow()
+            offset = reader.initialOffset()
+            watermark = before = greatest = 0
+            while most is None or self.batches < most:
+                end = reader.latestOffset(offset, ReadMaxRows(self._rows))
+                rows = [
+                    row
+                    for part in reader.partitions(offset, end)
+                    for arrow in reader.read(part)
+                    for row in made_rows(arrow)
+                ]
+                greatest = max([greatest, *(millis(row.mark) for row in rows)])
+                if end == offset and watermark == before and self.batches:
+                    break
+                self._batch(rows, Batch(watermark, before, self.batches * 1_000))
+                offset, before = end, watermark
+                watermark = max(watermark, greatest - 1)
+        reader.stop()
+
+    def _batch(self, rows: list[Row], batch: Batch) -> None:
+        for tasks in self._levels:
+            self._random.shuffle(rows)
+            found: list[Row] = []
+            for number, task in enumerate(tasks):
+                own = [r for r in rows if hash((r.receiver, r.key)) % len(tasks) == number]
+                found += task.run(own, batch)
+            rows = found
+        before = self._stored.next_of(QUERY, self.batches)
+        assert before is not None
+        staged = f"00000000-0000-0000-0000-{self.batches:012}"
+        writer = StagingWriter(self._store, (self._stored.pipeline, STAGING), staged, COLUMNS, ())
+        table = pa.table({name: [getattr(row, name) for row in rows] for name in COLUMNS})
+        writer.commit([writer.write(iter(table.to_batches()))])
+        self._results.move(before, QUERY, staged)
+        self.batches += 1
+
+
+def made_rows(batch: pa.RecordBatch) -> list[Row]:
+    """The rows of an Arrow batch, as an operator gets them."""
+    return [Row(**row) for row in batch.to_pylist()]
+
+
+def millis(mark: Any) -> int:
+    return int((mark - EPOCH).total_seconds() * 1000)
