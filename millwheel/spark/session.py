@@ -33,6 +33,11 @@ DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
 KEPT_LINES = 100
 """Maximum number of lines kept of the JVM's startup output."""
+CHATTER = (
+    "Starting Streaming TransformWithState",
+    "Streaming TransformWithState",
+)
+"""How lines begin that Spark's own processes print for each operator."""
 SHUFFLE_PARTITIONS = 4
 """Spark's default of 200 is for clusters; each partition costs a task."""
 
@@ -232,7 +237,8 @@ class _JvmOutput:
         with os.fdopen(self._read_end, encoding="utf-8", errors="replace") as stream:
             for line in stream:
                 if self.relaying.is_set():
-                    sys.stderr.write(line)
+                    if line.strip() and not line.startswith(CHATTER):
+                        sys.stderr.write(line)
                 else:
                     self._kept.append(line)
 

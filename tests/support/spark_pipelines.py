@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 import examples.flights
-from examples.flights import FLIGHTS, LATENESS, trips
+from examples.flights import FLIGHTS, trips
 from examples.flights.replay import Flight
 from examples.nexmark.options import Options
 from examples.nexmark.q3 import build as build_q3

@@ -180,7 +180,7 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _clock(mark: int) -> StreamRow:
-    return StreamRow(RESULT, "0", CLOCK, "", 0, False, 0, mark_of(mark))
+    return StreamRow(RESULT, "0", CLOCK, "", mark, False, 0, mark_of(mark))
 
 
 def _batch(rows: Sequence[StreamRow]) -> pa.RecordBatch:

@@ -27,7 +27,6 @@ from millwheel.spark.engine.key_run import Entry, IdRunner, Moment, Outcome, Ste
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.rows import (
     BUNCHES,
-    CLOCK,
     COUNTER,
     LETTER,
     RESULT,
@@ -79,9 +78,7 @@ class LevelOperator(StatefulProcessor):
     ) -> Iterator[Row]:
         runner = self._runners.get(key[0])
         if runner is None:
-            for row in rows:
-                if row.stream != CLOCK or key[0] != RESULT:
-                    yield row
+            yield from rows
             return
         yield from self._run(runner, key[1], [StreamRow(*row) for row in rows], timerValues)
 

@@ -16,7 +16,7 @@ from millwheel.store.port import DeadLetter
 RESULT: Final = ""
 """The receiver of a result."""
 TABLE, COUNTER, LETTER, CLOCK = "table", "counter", "letter", "clock"
-"""Kinds of results. A clock tells Spark the promised watermark, and is dropped."""
+"""Kinds of results. A clock tells Spark and the store the watermark that the sources have promised."""
 BUNCHES = 16
 """Results of a task travel on in so many groups."""
 
