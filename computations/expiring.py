@@ -61,6 +61,7 @@ class Expiring(Computation[V, S], Generic[V, S]):
         self._kind: Literal["watermark", "wall"] = "watermark" if time == "event" else "wall"
         self._state_type = _with_expiry(computation)
         self.writes = computation.writes
+        self.wall_timers = True if time == "wall" else computation.wall_timers
         # Attributes of the instance, since they vary with the wrapped computation.
         self.__dict__["version"] = computation.version
         self.__dict__["migrations"] = computation.migrations

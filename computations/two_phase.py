@@ -183,6 +183,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         self._to = to
         self._flush_records = flush_records
         self._flush_every = None if every is None else every * MICROSECOND
+        self.wall_timers = flush_every is not None
         self.writes = (to,)
 
     @property

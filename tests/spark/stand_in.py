@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,10 @@ class Task:
     def run(self, rows: list[Row], batch: Batch) -> list[Row]:
         operator = LevelOperator(self._target, self._level)
         operator.init(self.kept)  # type: ignore[arg-type]
+        with closing(operator):
+            return self._run(operator, rows, batch)
+
+    def _run(self, operator: LevelOperator, rows: list[Row], batch: Batch) -> list[Row]:
         times = TimerValues(batch.now, batch.watermark)
         groups: dict[Group, list[Row]] = defaultdict(list)
         for row in rows:
@@ -115,7 +119,6 @@ class Task:
                     timerValues=times,
                     expiredTimerInfo=None,  # type: ignore[arg-type]
                 )
-        operator.close()
         return found
 
 
@@ -153,7 +156,9 @@ class StandIn:
     def run(self, most: int | None = None) -> None:
         """Do batches until nothing is new, or so many."""
         reader = self._reader
-        with closing(self._results):
+        with ExitStack() as stack:
+            stack.callback(reader.stop)
+            stack.callback(self._results.close)
             self._results.prepare()
             reader.prepareForTriggerAvailableNow()
             offset = reader.initialOffset()
@@ -172,7 +177,6 @@ class StandIn:
                 self._batch(rows, Batch(watermark, before, self.batches * 1_000))
                 offset, before = end, watermark
                 watermark = max(watermark, greatest - 1)
-        reader.stop()
 
     def _batch(self, rows: list[Row], batch: Batch) -> None:
         for tasks in self._levels:

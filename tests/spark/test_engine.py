@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from examples.nexmark.options import Options
 from examples.nexmark.sources import write
-from millwheel import Pipeline
+from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
+from millwheel.bundles import Bundles
+from millwheel.computations import FlatMap, Windowed, count
+from millwheel.errors import DeployRefused, InputError, SparkRefused, UsageError, UserCodeError
+from millwheel.files import JsonLines
+from millwheel.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.services.run import Run
+from millwheel.sinks import Console, Discard, JsonLinesFiles
+from millwheel.spark.engine.input import Clock, InputReader
+from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan, planned
+from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.refusals import refuse
+from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
 from millwheel.spark.engine.running import deploy_on_spark
 from millwheel.store.migrate import migrate
-from tests.spark.stand_in import StandIn
+from millwheel.windows import Early, Pane, Tumbling
+from tests.spark.stand_in import QUERY, StandIn, made_rows
 from tests.support import spark_pipelines
 from tests.support.spark_inputs import write_flights, write_lines
-from tests.support.spark_pipelines import FILE, FINAL
+from tests.support.spark_pipelines import FILE, FINAL, LINES, Line, Seen, Word
 
 MODULE = "tests.support.spark_pipelines"
 FLIGHTS = 4_000
@@ -56,7 +74,7 @@ class Place:
         )
         return sorted(self.query(text), key=repr)
 
-    def query(self, text: sql.Composed) -> list[tuple[Any, ...]]:
+    def query(self, text: sql.SQL | sql.Composed) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url) as connection:
             return connection.execute(text).fetchall()
 
@@ -66,7 +84,7 @@ def place(postgres_url: Callable[[int], str]) -> Iterator[Place]:
     found = Place(postgres_url(18))
     yield found
     with psycopg.connect(found.url, autocommit=True) as connection:
-        for name in FINAL:
+        for name in (*FINAL, "trouble", "strict", "hidden"):
             pipeline = getattr(spark_pipelines, name)().name
             for schema in (pipeline, f"{pipeline}_by_engine"):
                 connection.execute(
@@ -114,8 +132,321 @@ def test_final_rows_are_those_of_the_engine(
         assert place.rows(pipeline, table, columns) == expected
 
 
+def write_trouble(path: Path) -> None:
+    """Lines of ten keys in order, with one that fails of each key, one that waits, and one that is no line."""
+    lines = [{"at": at, "text": f"key_{at % 10}"} for at in range(1_000, 1_400)]
+    lines += [{"at": 1_400 + key, "text": "bad_x"} for key in range(3)]
+    text = [json.dumps(line) for line in [*lines, {"at": 1_500, "text": "awaits"}]]
+    text.insert(50, "no line")
+    path.write_text("\n".join(text) + "\n")
+
+
+@pytest.fixture
+def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "trouble.jsonl"
+    write_trouble(file)
+    monkeypatch.setenv(FILE, str(file))
+    return file
+
+
+@pytest.mark.parametrize("rows", [37, 100_000])
+def test_a_record_that_fails_is_set_aside(rows: int, place: Place, troubled: Path) -> None:
+    """It is tried again first; the key goes on without it; a line that is none is a dead letter too."""
+    spark_pipelines.Trouble.tries = 0
+    place.stand_in("trouble", rows=rows).run()
+    seen = {row[0]: row[1:] for row in place.rows("trouble", "seen")}
+    assert seen == {f"key_{n}": (40, True) for n in range(10)} | {"await": (1, True)}
+    ((counters,),) = place.query(sql.SQL("SELECT counters FROM trouble.spark_queries"))
+    assert counters["trouble"] == {"processed": 404, "counted": 401, "dead_letters": 3}
+    assert counters["lines_injector"] == {"bad_rows": 1}
+    letters = place.query(
+        sql.SQL("SELECT computation, key, attempts, error FROM trouble.dead_letters ORDER BY 1, 3")
+    )
+    assert [letter[:3] for letter in letters] == [
+        ("lines_injector", None, 1),
+        *[("trouble", "bad_x", 3)] * 3,
+    ]
+    assert "line 51" in letters[0][3]
+    assert letters[1][3] == "ValueError: a bad line"
+    assert spark_pipelines.Trouble.tries == 1 + 3 * 3, "once quickly, then each three times"
+
+
+def test_rows_of_a_numbered_table_have_no_gaps(place: Place, troubled: Path) -> None:
+    """Others follow it as a table of the engine; the rows of a key are in their order."""
+    place.stand_in("trouble", rows=37, tasks=3).run()
+    rows = place.query(
+        sql.SQL("SELECT sequence, sender, key, lines FROM trouble.seen_log ORDER BY sequence")
+    )
+    assert [row[0] for row in rows] == list(range(len(rows)))
+    written = place.query(
+        sql.SQL("SELECT table_name, sender, rows, ended FROM trouble.numbered_rows")
+    )
+    assert written == [("seen_log", rows[0][1], len(rows), False)]
+    of: dict[str, list[int]] = {}
+    for _, _, key, lines in rows:
+        of.setdefault(key, []).append(lines)
+    assert all(lines == sorted(lines) for lines in of.values())
+
+
+def test_an_error_ends_the_query_and_names_the_record(place: Place, troubled: Path) -> None:
+    (troubled.parent / "trouble.jsonl").write_text(json.dumps({"at": 1, "text": "bad_x"}) + "\n")
+    with pytest.raises(
+        UserCodeError, match=r"'trouble' failed on a record.*key 'bad_x', number 0: ValueError: a bad line"
+    ) as error:
+        place.stand_in("strict").run()
+    assert "Nothing of it was committed" in str(error.value)
+    assert place.rows("strict", "seen") == []
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [("wall", "wall timers"), ("hold", "hold_watermark"), ("execute", "ctx.execute")],
+)
+def test_what_only_a_call_shows_is_refused_then(
+    what: str, reason: str, place: Place, troubled: Path
+) -> None:
+    """It is no error of the record: it does not become a dead letter."""
+    troubled.write_text(json.dumps({"at": 1, "text": what}) + "\n")
+    with pytest.raises(
+        SparkRefused,
+        match=f"'hidden' cannot run on Spark: with key '{what}' it used {reason}|{reason}",
+    ):
+        place.stand_in("hidden").run()
+
+
+def test_a_batch_is_written_once(place: Place) -> None:
+    """A driver that is killed after the store's commit does the batch again: it is there, and is left out."""
+    stand_in = place.stand_in("hours", rows=500)
+    stand_in.run(most=3)
+    stored = StoredQuery(place.url, "flights")
+    rows = place.rows("flights", "pane_log")
+    assert stored.next_of(QUERY, 2) is None
+    assert stored.next_of(QUERY, 3) is not None
+    with pytest.raises(
+        UsageError, match=r"older than the tables.*batch 1 again.*Nothing was written"
+    ):
+        stored.next_of(QUERY, 1)
+    with pytest.raises(UsageError, match=r"older than the checkpoint.*in between would be missing"):
+        stored.next_of(QUERY, 4)
+    other = QUERY.replace("0001", "0002")
+    with pytest.raises(
+        UsageError, match=r"3 batches of the query .*was deleted, or replaced.*Restore it"
+    ):
+        stored.next_of(other, 0)
+    assert place.rows("flights", "pane_log") == rows
+
+
+def test_two_processes_do_not_write_one_batch(place: Place) -> None:
+    stand_in = place.stand_in("hours", rows=500)
+    stand_in.run(most=1)
+    stored = StoredQuery(place.url, "flights")
+    before = stored.next_of(QUERY, 1)
+    assert before is not None
+    results = Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})
+    with closing(results):
+        results.prepare()
+        results.move(before, QUERY, QUERY)
+        with pytest.raises(UsageError, match="another process has done batch 1"):
+            results.move(before, QUERY, QUERY)
+
+
+def test_a_pipeline_runs_in_one_place(place: Place) -> None:
+    """The engine does not begin without the state that Spark has, and the other way round."""
+    place.stand_in("hours", rows=500).run(most=1)
+    pipeline = spark_pipelines.hours()
+    with pytest.raises(
+        DeployRefused, match="runs on Spark, and its state is in the checkpoint /checkpoint"
+    ):
+        asyncio.run(Run(pipeline, place.url).run())
+    plan = SparkPlan.of(pipeline)
+    with pytest.raises(
+        DeployRefused, match="hold the results of a query with the checkpoint /checkpoint"
+    ):
+        asyncio.run(deploy_on_spark(plan, place.url, "/another"))
+    engine = place.engine("hours")
+    plan.pipeline.name = plan.graph.name = engine
+    with pytest.raises(
+        DeployRefused, match=r"the engine has run pipeline .* and its state is there"
+    ):
+        asyncio.run(deploy_on_spark(plan, place.url, "/checkpoint"))
+
+
+def test_a_changed_graph_is_refused(place: Place, environment: Callable[[str], None]) -> None:
+    """A computation at another level would begin without its state."""
+    environment("words")
+    place.stand_in("words").run(most=1)
+    pipeline = spark_pipelines.words()
+    pipeline.add(
+        FlatMap(lambda line: [], to=Stream("nothing", Word)), LINES.by(lambda line: line.text)
+    )
+    pipeline.sink(Stream("nothing", Word), Discard())
+    with pytest.raises(UsageError, match=r"graph of pipeline 'words' has changed .make_nothing"):
+        asyncio.run(deploy_on_spark(SparkPlan.of(pipeline), place.url, "/checkpoint"))
+
+
+def test_a_batch_that_runs_again_has_the_same_rows(
+    place: Place, environment: Callable[[str], None]
+) -> None:
+    """The offset has everything that the rows of a batch depend on."""
+    environment("words")
+    stand_in = place.stand_in("words", rows=100)
+    reader = stand_in._reader
+    first = reader.initialOffset()
+    offsets = [first]
+    for _ in range(4):
+        offsets.append(reader.latestOffset(offsets[-1], ReadMaxRows(100)))
+    reader.stop()
+    again = InputReader(f"{MODULE}:words", 100)
+    for start, end in pairwise(json.loads(json.dumps(offsets))):
+        one = [
+            row
+            for part in reader.partitions(start, end)
+            for b in reader.read(part)
+            for row in made_rows(b)
+        ]
+        two = [
+            row
+            for part in again.partitions(start, end)
+            for b in again.read(part)
+            for row in made_rows(b)
+        ]
+        assert one == two
+        assert len(one) == 101, "and the clock"
+    assert reader.latestOffset(offsets[2], ReadMaxRows(100)) == offsets[3], (
+        "a reader that has read further goes back"
+    )
+    reader.stop()
+
+
+def test_rows_that_are_gone_end_the_query(place: Place, troubled: Path) -> None:
+    stand_in = place.stand_in("strict")
+    reader = stand_in._reader
+    first = reader.initialOffset()
+    end = reader.latestOffset(first, ReadMaxRows(40))
+    lines = troubled.read_text().splitlines(keepends=True)
+    troubled.write_text("".join(lines[:10]))
+    clock, stretch = reader.partitions(first, end)
+    assert isinstance(clock, Clock)
+    with pytest.raises(
+        InputError, match=r"rows up to number 39 were there .* not there now .after number 9"
+    ):
+        list(reader.read(stretch))
+    reader.stop()
+
+
 def test_plan_is_by_levels() -> None:
     plan = SparkPlan.of(spark_pipelines.words())
     assert plan.levels["lines_injector"] == 0
     assert plan.levels["lines_by_id"] == 1
     assert plan.depth == 4
+
+
+class Walled(Computation[Line, None]):
+    async def process_record(self, record: Record[Line], ctx: Context[None]) -> None:
+        ctx.set_timer(ctx.now, kind="wall")
+
+    async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+        ctx.execute("SELECT 1")
+
+
+class Bundled(Computation[Line, None]):
+    bundles = Bundles()
+
+    async def process_bundle(self, records: Sequence[Record[Line]], ctx: Context[None]) -> None: ...
+
+
+RULES = Stream("rules", Line)
+
+
+class Told(Computation[Line, None, Line, Seen]):
+    async def process_record(self, record: Record[Line], ctx: Context[None, Seen]) -> None: ...
+
+    async def process_broadcast(self, record: Record[Line], shared: Seen) -> None: ...
+
+
+def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> None:
+    pipeline = Pipeline("refused")
+    by_text = LINES.by(lambda line: line.text)
+    pipeline.inject(
+        LINES, JsonLines(troubled), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(Walled(), by_text)
+    pipeline.add(Bundled(), by_text)
+    pipeline.inject(
+        RULES, JsonLines(troubled), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(Told(), by_text, RULES.broadcast())
+    counts = Stream("counts", Pane[int])
+    early = Windowed(Tumbling(hours=1), count, to=counts, early=Early(seconds=1))
+    pipeline.add(early, by_text, low_watermark_percentile=99)
+    pipeline.sink(LINES, JsonLinesFiles(troubled.parent))
+    pipeline.sink(counts, Console())
+    with pytest.raises(SparkRefused) as error:
+        refuse(pipeline.graph())
+    text = str(error.value)
+    for reason in (
+        "walled: wall timers", "walled: ctx.execute", "bundled: numbered bundles", "told: broadcast",
+        "a percentile low watermark", "windowed → counts: wall timers", "JsonLinesFiles", "Console",
+    ):  # fmt: skip
+        assert reason in text, reason
+    assert "test_engine.py" in text, "it says where"
+
+
+def test_early_panes_by_number_are_not_refused() -> None:
+    pipeline = Pipeline("early")
+    pipeline.inject(
+        LINES, JsonLines("lines.jsonl"), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    counts = Stream("counts", Pane[int])
+    pipeline.add(
+        Windowed(Tumbling(hours=1), count, to=counts, early=Early(records=2)),
+        LINES.by(lambda line: line.text),
+    )
+    pipeline.sink(counts, Discard())
+    refuse(pipeline.graph())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, None), (True, "True"), ("a\tb", "a\tb"), (b"\x00\xff", "\\x00ff"), (float("nan"), "nan"),
+        (Decimal("1.50"), "1.50"), (date(2020, 2, 29), "2020-02-29"),
+        (datetime(999, 1, 2, 3, 4, 5, 6, UTC), "0999-01-02T03:04:05.000006+00:00"),
+    ],
+)  # fmt: skip
+def test_a_column_reaches_postgres_as_it_is(value: Any, text: str | None, place: Place) -> None:
+    assert column_text(value) == text
+    types = {
+        bool: "boolean",
+        str: "text",
+        bytes: "bytea",
+        float: "float8",
+        Decimal: "numeric",
+        date: "date",
+    }
+    of = types.get(type(value), "timestamptz")
+    ((stored,),) = place.query(sql.SQL("SELECT {}::" + of).format(sql.Literal(text)))
+    assert stored == value or value != value
+
+
+def test_a_text_with_nul_is_refused() -> None:
+    with pytest.raises(UserCodeError, match="NUL"):
+        column_text("a\0")
+
+
+@pytest.mark.parametrize(
+    "micros", [MIN_TIME, -1, 0, 999, 1_000, 10**15 + 1, MAX_TIME]
+)
+def test_spark_calls_for_a_timer_as_soon_as_it_is_due(micros: int) -> None:
+    """A promise becomes a mark, Spark's watermark is a millisecond behind it, and stands for no more than the promise."""
+    millis = int((mark_of(micros) - EPOCH).total_seconds() * 1000) - 1
+    watermark = micros_of_watermark(millis)
+    assert (watermark or MIN_TIME) <= max(micros, MIN_TIME)
+    if micros >= 2_000:
+        assert watermark is not None
+        assert micros - watermark < 1_000
+        due = watermark - 1
+        assert millis_of_timer(due) <= millis, "it is due, and Spark calls"
+        assert micros == MAX_TIME or millis_of_timer(watermark) > millis, (
+            "it is not due, and Spark does not call"
+        )

@@ -5,9 +5,12 @@ Spark's workers make a pipeline from MODULE:PIPELINE, so each is a function of t
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -19,7 +22,7 @@ from examples.nexmark.q3 import build as build_q3
 from examples.nexmark.q5 import build as build_q5
 from examples.nexmark.q8 import build as build_q8
 from examples.nexmark.q11 import build as build_q11
-from millwheel import Pipeline, Settings, Stream, Table
+from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.computations import Debounce, FlatMap, Windowed, count
 from millwheel.files import JsonLines
 from millwheel.windows import Pane, Session
@@ -155,3 +158,102 @@ def bids_q8() -> Pipeline:
 
 def bids_q11() -> Pipeline:
     return build_q11(Options.from_environment())
+
+
+class Seen(msgspec.Struct):
+    """What a key has seen."""
+
+    lines: int = 0
+    newest: int = 0
+    is_sorted: bool = True
+    timers: int = 0
+
+
+class KeyRow(msgspec.Struct):
+    """A row of `seen`."""
+
+    key: str
+    lines: int
+    is_sorted: bool
+
+
+ROWS = Stream("rows", KeyRow)
+
+
+class Trouble(Computation[Line, Seen]):
+    """Counts the lines of a word, whether they come in order, and fails on some; every text reaches Postgres."""
+
+    writes = (ROWS,)
+    tries: ClassVar[int] = 0
+
+    async def process_record(self, record: Record[Line], ctx: Context[Seen]) -> None:
+        state = ctx.state
+        state.lines += 1
+        state.is_sorted &= record.value.at >= state.newest
+        state.newest = record.value.at
+        ctx.set_timer(record.timestamp + timedelta(seconds=1))
+        ctx.count("counted")
+        if record.value.text.startswith("bad"):
+            Trouble.tries += 1
+            raise ValueError("a bad line")
+        if record.value.text == "awaits":
+            await asyncio.sleep(0)
+
+    async def process_timer(self, timer: Timer, ctx: Context[Seen]) -> None:
+        ctx.state.timers += 1
+        assert isinstance(ctx.key, str)
+        ctx.produce(ROWS, KeyRow(ctx.key, ctx.state.lines, ctx.state.is_sorted))
+
+
+def trouble() -> Pipeline:
+    """Lines that fail in user code, and lines that are none."""
+    pipeline = Pipeline("trouble")
+    pipeline.inject(
+        LINES,
+        JsonLines(path()),
+        timestamp=lambda line: datetime.fromtimestamp(line.at, UTC),
+        on_error="dead_letter",
+    )
+    pipeline.add(Trouble(), LINES.by(lambda line: line.text[:5]), on_error="dead_letter", retries=2)
+    pipeline.sink(ROWS, Table("seen", KeyRow, key=("key",)))
+    pipeline.sink(ROWS, Table("seen_log", KeyRow, numbered=True))
+    return pipeline
+
+
+def strict() -> Pipeline:
+    """As `trouble`, and an error ends it."""
+    pipeline = Pipeline("strict")
+    pipeline.inject(
+        LINES, JsonLines(path()), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(Trouble(), LINES.by(lambda line: line.text[:5]))
+    pipeline.sink(ROWS, Table("seen", KeyRow, key=("key",)))
+    return pipeline
+
+
+class Hidden(Computation[Line, None]):
+    """Does what cannot run on Spark in helpers, so that only the call shows it."""
+
+    writes = (ROWS,)
+
+    async def process_record(self, record: Record[Line], ctx: Context[None]) -> None:
+        _helpers[record.value.text](ctx)
+
+    async def process_timer(self, timer: Timer, ctx: Context[None]) -> None: ...
+
+
+_helpers: dict[str, Callable[[Context[None]], None]] = {
+    "wall": lambda c: c.set_timer(c.now, kind="wall"),
+    "hold": lambda c: c.hold_watermark(c.now),
+    "execute": lambda c: c.execute("SELECT 1"),
+}
+
+
+def hidden() -> Pipeline:
+    pipeline = Pipeline("hidden")
+    pipeline.inject(
+        LINES, JsonLines(path()), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(Hidden(), LINES.by(lambda line: line.text), on_error="dead_letter")
+    pipeline.sink(ROWS, Table("seen", KeyRow, key=("key",)))
+    return pipeline

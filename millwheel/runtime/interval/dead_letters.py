@@ -55,7 +55,8 @@ def _place(item: Item) -> str:
     if isinstance(item, Delivery):
         if item.log < 0:
             return f"passed on under token {-item.log}"
-        return f"log {item.log} number {item.seq}"
+        # A record on Spark has the number that its sender gave it in this batch.
+        return f"log {item.log} number {item.seq}" if item.log else f"number {item.seq}"
     return f"due {item.timer.at.isoformat()}"
 
 

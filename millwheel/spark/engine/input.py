@@ -152,8 +152,9 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def stop(self) -> None:
-        if self._ahead is not None:
-            self._ahead.close()
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
 
     def _made_ahead(self) -> ReadAhead:
         if self._ahead is None:
