@@ -28,7 +28,7 @@ from millwheel.files import JsonLines
 from millwheel.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
-from millwheel.spark.engine.input import Clock, InputReader
+from millwheel.spark.engine.input import ClockPart, InputReader
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.progress import StoredQuery
@@ -116,8 +116,9 @@ def environment(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return choose
 
 
-@pytest.mark.parametrize("rows", [300, 100_000])
-@pytest.mark.parametrize("name", FINAL)
+@pytest.mark.parametrize(
+    ("name", "rows"), [*((name, 300) for name in FINAL), ("hours", 100_000), ("words", 100_000)]
+)
 def test_final_rows_are_those_of_the_engine(
     name: str, rows: int, place: Place, environment: Callable[[str], None]
 ) -> None:
@@ -191,7 +192,8 @@ def test_rows_of_a_numbered_table_have_no_gaps(place: Place, troubled: Path) -> 
 def test_an_error_ends_the_query_and_names_the_record(place: Place, troubled: Path) -> None:
     (troubled.parent / "trouble.jsonl").write_text(json.dumps({"at": 1, "text": "bad_x"}) + "\n")
     with pytest.raises(
-        UserCodeError, match=r"'trouble' failed on a record.*key 'bad_x', number 0: ValueError: a bad line"
+        UserCodeError,
+        match=r"'trouble' failed on a record.*key 'bad_x', number 0: ValueError: a bad line",
     ) as error:
         place.stand_in("strict").run()
     assert "Nothing of it was committed" in str(error.value)
@@ -326,7 +328,7 @@ def test_rows_that_are_gone_end_the_query(place: Place, troubled: Path) -> None:
     lines = troubled.read_text().splitlines(keepends=True)
     troubled.write_text("".join(lines[:10]))
     clock, stretch = reader.partitions(first, end)
-    assert isinstance(clock, Clock)
+    assert isinstance(clock, ClockPart)
     with pytest.raises(
         InputError, match=r"rows up to number 39 were there .* not there now .after number 9"
     ):
@@ -434,9 +436,7 @@ def test_a_text_with_nul_is_refused() -> None:
         column_text("a\0")
 
 
-@pytest.mark.parametrize(
-    "micros", [MIN_TIME, -1, 0, 999, 1_000, 10**15 + 1, MAX_TIME]
-)
+@pytest.mark.parametrize("micros", [MIN_TIME, -1, 0, 999, 1_000, 10**15 + 1, MAX_TIME])
 def test_spark_calls_for_a_timer_as_soon_as_it_is_due(micros: int) -> None:
     """A promise becomes a mark, Spark's watermark is a millisecond behind it, and stands for no more than the promise."""
     millis = int((mark_of(micros) - EPOCH).total_seconds() * 1000) - 1

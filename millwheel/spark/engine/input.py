@@ -3,9 +3,9 @@
 The offset has the position of each partition, as the engine stores it, and the low watermark that the sources have
 promised when the batch was cut. So a batch that runs again has the same rows and the same watermark. In each batch one
 row, the clock, tells Spark the promise; no row is ever late for Spark, whose watermark is this promise and nothing else.
-What is late for a computation is the computation's affair, as in the engine.
+Whether a record is late decides the computation, as in the engine.
 
-The driver reads ahead to find where a batch ends and what the sources have promised there; tasks read the rows again.
+The driver reads ahead to find the end of a batch and the promise of the sources there; tasks read the rows again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Place = dict[str, Any]
 
 
 @dataclass
-class Stretch(InputPartition):
+class SourcePart(InputPartition):
     """Rows of one partition that one task reads."""
 
     injector: str
@@ -86,7 +86,7 @@ class Stretch(InputPartition):
 
 
 @dataclass
-class Clock(InputPartition):
+class ClockPart(InputPartition):
     """The row that tells Spark the promise."""
 
     mark: int
@@ -111,7 +111,7 @@ class InjectedSource(DataSource):
 
 
 class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Cuts batches in the driver's process, and reads a stretch of a partition in each task.
+    """Cuts batches in the driver's process, and reads a part of a partition in each task.
 
     Args:
         rows: most rows of a batch.
@@ -143,12 +143,14 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         mark = end["mark"]
-        found: list[InputPartition] = [Clock(mark)]
+        found: list[InputPartition] = [ClockPart(mark)]
         for name, place in end["partitions"].items():
             before = start["partitions"].get(name) or place["first"]
             if before["next"] < place["next"]:
                 injector, _, identity = name.partition(" ")
-                found.append(Stretch(injector, identity, before["position"], place["next"], mark))
+                found.append(
+                    SourcePart(injector, identity, before["position"], place["next"], mark)
+                )
         return found
 
     def stop(self) -> None:
@@ -165,13 +167,13 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plan = planned(self._target)
-        if isinstance(partition, Clock):
+        if isinstance(partition, ClockPart):
             yield _batch([_clock(partition.mark)])
             return
-        assert isinstance(partition, Stretch), partition
+        assert isinstance(partition, SourcePart), partition
         step = plan.steps[partition.injector]
         with asyncio.Runner() as runner:
-            opened = OpenStretch(plan, step, partition)
+            opened = OpenPart(plan, step, partition)
             runner.run(opened.open())
             try:
                 while rows := runner.run(opened.read()):
@@ -390,40 +392,40 @@ class PartitionAhead:
             reader.close()
 
 
-class OpenStretch:
-    """A stretch of a partition, as a task reads it."""
+class OpenPart:
+    """A part of a partition, as a task reads it."""
 
-    def __init__(self, plan: SparkPlan, step: Step, stretch: Stretch) -> None:
+    def __init__(self, plan: SparkPlan, step: Step, part: SourcePart) -> None:
         node = step.node
         assert node.injection is not None
         self._plan = plan
         self._step = step
-        self._stretch = stretch
+        self._part = part
         self._stream = node.writes[0]
         self._route = step.routes[self._stream.name]
-        self._partition = _partition(node, stretch.identity)
+        self._partition = _partition(node, part.identity)
         self._rules = RowRules(node.injection, self._stream.name, self._partition)
         self._next = -1
-        self._mark = mark_of(stretch.mark)
+        self._mark = mark_of(part.mark)
         self._reader: Reader
 
     async def open(self) -> None:
-        self._reader = await self._partition.open(self._stream.value_type, self._stretch.position)
+        self._reader = await self._partition.open(self._stream.value_type, self._part.position)
 
     async def read(self) -> list[StreamRow]:
-        """The next rows; an empty list at the end of the stretch.
+        """The next rows; an empty list at the end of the part.
 
         Raises:
             InputError: rows are missing that the driver has read.
         """
         found: list[StreamRow] = []
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._next < self._stretch.until and len(found) < BATCH_ROWS:
+        while self._next < self._part.until and len(found) < BATCH_ROWS:
             rows = await self._reader.read(READ_ROWS)
             if not rows:
                 await self._wait(deadline)
                 continue
-            kept = [row for row in rows if row.offset < self._stretch.until]
+            kept = [row for row in rows if row.offset < self._part.until]
             self._next = rows[-1].offset + 1
             found += chain.from_iterable(map(self._rows, kept))
         return found
@@ -435,7 +437,7 @@ class OpenStretch:
         left = deadline - time.monotonic()
         if left <= 0 or self._reader.ended:
             raise InputError(
-                f"{self._partition.identity}: its rows up to number {self._stretch.until - 1} were there when the batch "
+                f"{self._partition.identity}: its rows up to number {self._part.until - 1} were there when the batch "
                 f"was cut, and are not there now (after number {self._next - 1}). Restore them, and start again"
             )
         try:

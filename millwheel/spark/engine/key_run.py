@@ -1,15 +1,15 @@
 """The records and timers of one key in one batch: runs user code, and collects its effects.
 
-A batch has one watermark for all levels. What comes first at a level?
+A batch has one watermark for all levels. The order at a level:
 
 =======  =======================================================================
 level 1  the timers that are due, then the records: as an interval of the engine
 above    records on time, then the timers that are due, then late records
 =======  =======================================================================
 
-Above level 1, what the senders' timers have made in this batch is older than the watermark, but not late: this level
+Above level 1, a production of a sender's timer in this batch is older than the watermark, but not late: this level
 had not passed it. Such records see the watermark at their own time. Only then the level passes on, and fires its
-timers; what was late for its sender is late here too.
+timers; a record that was late for its sender is late here too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Moment:
 
 @dataclass
 class Outcome:
-    """What the records and timers of a key have come to."""
+    """The result of running the records and timers of a key."""
 
     effects: Effects = field(default_factory=Effects)
     changes: dict[str, bytes | None] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class StepRunner:
 
         Raises:
             UserCodeError: user code failed, and its computation has ``on_error="fail"``.
-            SparkRefused: user code did what cannot run on Spark.
+            SparkRefused: user code used a part of `Context` that Spark does not have.
         """
         return loop.run_until_complete(self._run(key_text, rows, timers, moment))
 

@@ -116,7 +116,7 @@ class LevelOperator(StatefulProcessor):
     def _run(
         self, runner: StepRunner, key: str, rows: list[StreamRow], times: TimerValues
     ) -> Iterator[Row]:
-        """Run a group, and store what has become of its key."""
+        """Run a group, and store the state and timers of its key."""
         watermark = micros_of_watermark(times.getCurrentWatermarkInMs())
         moment = Moment(
             MIN_TIME if watermark is None else watermark,

@@ -1,4 +1,4 @@
-"""What the store knows of the query that runs a pipeline: its last batch, beside the results of it."""
+"""The query that runs a pipeline, in the store: its last batch, beside the results of it."""
 
 from __future__ import annotations
 

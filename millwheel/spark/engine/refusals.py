@@ -1,4 +1,4 @@
-"""What cannot run on Spark, each with its reason."""
+"""The parts of a pipeline that cannot run on Spark, each with the reason."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _reasons(node: Node) -> Iterator[str]:
 
 
 def _reasons_in_code(computation: Computation[Any, Any, Any, Any]) -> Iterator[str]:
-    """What the code shows that it uses. Helpers that get `ctx` are not looked at: their use is refused when it
+    """The parts that its own code uses. Helpers that get `ctx` are not looked at: their use is refused when it
     happens."""
     if computation.wall_timers:
         yield WALL
