@@ -86,6 +86,7 @@ RESERVED_TABLES = frozenset(
         "source_partitions",
         "spark_queries",
         "spark_query",
+        "spark_start",
         "straggler",
         "sequence_number",
         "source_partition",

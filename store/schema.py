@@ -287,6 +287,11 @@ spark_query = Table(
     Column("checkpoint", Text, nullable=False, comment="directory in which Spark keeps the state"),
     Column("levels", JSONB, nullable=False, comment="computation -> operator that runs it"),
     Column(
+        "begins_with",
+        JSONB,
+        comment="offset of the sources with which it begins; NULL: at their beginning",
+    ),
+    Column(
         "sender",
         BigInteger,
         nullable=False,
@@ -317,6 +322,19 @@ spark_query = Table(
         postgresql_where=text("ended_at IS NULL"),
     ),
     comment="The query that runs the pipeline on Spark, and those before it",
+)
+
+spark_start = Table(
+    "spark_start",
+    metadata,
+    Column("receiver", Text, nullable=False, comment="name of the computation"),
+    Column("key", KEY_TEXT, nullable=False, comment="the key as compact JSON"),
+    Column("kind", Text, nullable=False, comment="cells: an entry of the state; timers: a timer"),
+    Column("name", KEY_TEXT, nullable=False, comment="name of the entry, or tag of the timer"),
+    Column("value", Text, comment="value of the entry as JSON"),
+    Column("version", Integer, comment="of the state's type when written"),
+    Column("due", BigInteger, comment="when the timer is due; microseconds"),
+    comment="States and timers with which the pipeline begins on Spark, until it has taken them over",
 )
 
 bucket = Table(

@@ -37,6 +37,12 @@ def upgrade() -> None:
             comment="computation -> operator that runs it",
         ),
         sa.Column(
+            "begins_with",
+            postgresql.JSONB(astext_type=sa.Text()),
+            nullable=True,
+            comment="offset of the sources with which it begins; NULL: at their beginning",
+        ),
+        sa.Column(
             "sender",
             sa.BigInteger(),
             nullable=False,
@@ -91,7 +97,34 @@ def upgrade() -> None:
         schema=schema,
         postgresql_where=sa.text("ended_at IS NULL"),
     )
+    op.create_table(
+        "spark_start",
+        sa.Column("receiver", sa.Text(), nullable=False, comment="name of the computation"),
+        sa.Column("key", sa.Text(collation="C"), nullable=False, comment="the key as compact JSON"),
+        sa.Column(
+            "kind",
+            sa.Text(),
+            nullable=False,
+            comment="cells: an entry of the state; timers: a timer",
+        ),
+        sa.Column(
+            "name",
+            sa.Text(collation="C"),
+            nullable=False,
+            comment="name of the entry, or tag of the timer",
+        ),
+        sa.Column("value", sa.Text(), nullable=True, comment="value of the entry as JSON"),
+        sa.Column(
+            "version", sa.Integer(), nullable=True, comment="of the state's type when written"
+        ),
+        sa.Column(
+            "due", sa.BigInteger(), nullable=True, comment="when the timer is due; microseconds"
+        ),
+        comment="States and timers with which the pipeline begins on Spark, until it has taken them over",
+        schema=schema,
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("spark_start", schema=context.config.attributes["schema"])
     op.drop_table("spark_query", schema=context.config.attributes["schema"])

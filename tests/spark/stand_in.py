@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,10 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from millwheel.model import EPOCH
+from millwheel.codec import slot_of
+from millwheel.model import EPOCH, MIN_TIME
 from millwheel.spark.engine.input import InputReader
-from millwheel.spark.engine.operator import LevelOperator
+from millwheel.spark.engine.operator import CELLS, TIMERS, LevelOperator
 from millwheel.spark.engine.output import COLUMNS, STAGING, Results
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import StoredQuery
@@ -32,6 +33,7 @@ QUERY = "6e7f5b1c-3c1d-4a53-9f0a-5a1b4f3f0001"
 """The id of the query."""
 
 Group = tuple[str, str]
+START = Row("kind", "name", "value", "version", "due")
 
 
 class KeptMap:
@@ -89,14 +91,25 @@ class Batch:
 class Task:
     """One task of an operator, which has the same groups in each batch."""
 
-    def __init__(self, target: str, level: int) -> None:
+    def __init__(self, target: str, level: int, floor: int) -> None:
         self._target = target
         self._level = level
+        self._floor = floor
         self.kept = Kept()
 
-    def run(self, rows: list[Row], batch: Batch) -> list[Row]:
-        operator = LevelOperator(self._target, self._level)
+    def begin_with(self, group: Group, row: Row) -> None:
+        operator = self._operator()
+        with closing(operator):
+            self.kept.begin(group)
+            operator.handleInitialState(key=group, initialState=row, timerValues=TimerValues(0, 0))
+
+    def _operator(self) -> LevelOperator:
+        operator = LevelOperator(self._target, self._level, self._floor)
         operator.init(self.kept)  # type: ignore[arg-type]
+        return operator
+
+    def run(self, rows: list[Row], batch: Batch) -> list[Row]:
+        operator = self._operator()
         with closing(operator):
             return self._run(operator, rows, batch)
 
@@ -140,18 +153,40 @@ class StandIn:
         rows: int = 5_000,
         seed: int = 1,
         tasks: int = 2,
-        options: Mapping[str, Any] | None = None,
+        begins_with: dict[str, Any] | None = None,
     ) -> None:
+        self._plan = plan
+        self.offset: dict[str, Any] = {}
+        self.watermark = 0
+        """The watermark of the last batch, in milliseconds."""
         self._store = store
-        self._reader = InputReader(target, rows, **(options or {}))
+        self._reader = InputReader(target, rows, begins_with=begins_with)
+        floor = MIN_TIME if begins_with is None else begins_with["mark"]
         self._rows = rows
         self._random = random.Random(seed)
         self._levels = [
-            [Task(target, level) for _ in range(tasks)] for level in range(1, plan.depth + 1)
+            [Task(target, level, floor) for _ in range(tasks)] for level in range(1, plan.depth + 1)
         ]
         self._stored = StoredQuery(store, plan.pipeline.name)
         self._results = Results(self._stored, plan.graph, {})
         self.batches = 0
+
+    def begin_with(self, start: Iterable[tuple[Any, ...]]) -> None:
+        """Give the operators states and timers: rows of the table ``spark_start``."""
+        for receiver, key, *rest in start:
+            level = self._plan.levels[receiver] - 1
+            tasks = self._levels[level]
+            tasks[hash((receiver, key)) % len(tasks)].begin_with((receiver, key), START(*rest))
+
+    def kept(self) -> Iterator[tuple[Any, ...]]:
+        """States and timers, as rows of the staging table in which they go back."""
+        for task in (task for tasks in self._levels for task in tasks):
+            for (receiver, key), cells in task.kept.maps[CELLS].of.items():
+                for (entry,), (value, version) in cells.items():
+                    yield receiver, key, CELLS, entry, value, version, None, slot_of(key.encode())
+            for (receiver, key), timers in task.kept.maps[TIMERS].of.items():
+                for (tag,), (due,) in timers.items():
+                    yield receiver, key, TIMERS, tag, None, None, due, slot_of(key.encode())
 
     def run(self, most: int | None = None) -> None:
         """Do batches until nothing is new, or so many."""
@@ -161,7 +196,7 @@ class StandIn:
             stack.callback(self._results.close)
             self._results.prepare()
             reader.prepareForTriggerAvailableNow()
-            offset = reader.initialOffset()
+            offset = self.offset = reader.initialOffset()
             watermark = before = greatest = 0
             while most is None or self.batches < most:
                 end = reader.latestOffset(offset, ReadMaxRows(self._rows))
@@ -176,6 +211,7 @@ class StandIn:
                     break
                 self._batch(rows, Batch(watermark, before, self.batches * 1_000))
                 offset, before = end, watermark
+                self.offset, self.watermark = end, watermark
                 watermark = max(watermark, greatest - 1)
 
     def _batch(self, rows: list[Row], batch: Batch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from psycopg import sql
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -29,12 +31,15 @@ from millwheel.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
 from millwheel.spark.engine.input import ClockPart, InputReader
+from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
+from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
 from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
 from millwheel.spark.engine.running import deploy_on_spark
+from millwheel.spark.staging import StagingWriter
 from millwheel.store.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
 from tests.spark.stand_in import QUERY, StandIn, made_rows
@@ -67,6 +72,13 @@ class Place:
         migrate(self.url, plan.pipeline.name)
         asyncio.run(deploy_on_spark(plan, self.url, "/checkpoint"))
         return StandIn(f"{MODULE}:{name}", plan, self.url, **options)
+
+    def engine_so_far(self, name: str) -> Pipeline:
+        """Run a pipeline with the engine over the input that is there, and leave its windows open."""
+        pipeline: Pipeline = getattr(spark_pipelines, name)()
+        migrate(self.url, pipeline.name)
+        asyncio.run(Run(pipeline, self.url, keep_open=True).run())
+        return pipeline
 
     def rows(self, pipeline: str, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
         text = sql.SQL("SELECT {} FROM {} AS t ORDER BY t::text").format(
@@ -334,6 +346,50 @@ def test_rows_that_are_gone_end_the_query(place: Place, troubled: Path) -> None:
     ):
         list(reader.read(stretch))
     reader.stop()
+
+
+@pytest.mark.parametrize("name", ["hours", "legs", "rested"])
+def test_a_pipeline_moves_to_spark_and_back(
+    name: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mid-stream, both ways: the final rows are those of an undisturbed run."""
+    undisturbed = place.engine(name)
+    lines = Path(os.environ[FILE]).read_text().splitlines(keepends=True)
+    file = tmp_path / "flights.jsonl"
+    file.write_text("".join(lines[:1_500]))
+    monkeypatch.setenv(FILE, str(file))
+    pipeline = place.engine_so_far(name)
+    file.write_text("".join(lines))
+    planned.cache_clear()
+    plan = planned(f"{MODULE}:{name}")
+    moving = Moving(plan, place.url)
+    assert moving.to_spark("/checkpoint", lambda *found: None) > 20
+    assert place.rows(pipeline.name, "states") == place.rows(pipeline.name, "timers") == []
+    stored = StoredQuery(place.url, pipeline.name).load()
+    assert stored.begins_with is not None
+    stand_in = place.stand_in(name, rows=200, begins_with=stored.begins_with)
+    stand_in.begin_with(place.rows(pipeline.name, "spark_start"))
+    stand_in.run(most=4)
+    moving.prepare_return()
+    staged = QUERY
+    writer = StagingWriter(
+        place.url, (pipeline.name, "staging_of_state"), staged, STATE_COLUMNS, ()
+    )
+    columns = list(zip(*stand_in.kept(), strict=True))
+    table = pa.table(dict(zip(STATE_COLUMNS, columns, strict=True)))
+    writer.commit([writer.write(iter(table.to_batches()))])
+    watermark = micros_of_watermark(stand_in.watermark)
+    assert watermark is not None
+    assert moving.back(stand_in.offset, watermark, staged) == len(table)
+    asyncio.run(Run(getattr(spark_pipelines, name)(), place.url).run())
+    for each, chosen in FINAL[name].items():
+        assert place.rows(pipeline.name, each, chosen) == place.rows(undisturbed, each, chosen)
+    ((ended,),) = place.query(
+        sql.SQL("SELECT ended_at IS NOT NULL FROM {}.spark_queries").format(
+            sql.Identifier(pipeline.name)
+        )
+    )
+    assert ended
 
 
 def test_plan_is_by_levels() -> None:

@@ -11,6 +11,7 @@ The driver reads ahead to find the end of a batch and the promise of the sources
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +94,10 @@ class ClockPart(InputPartition):
 
 
 class InjectedSource(DataSource):
-    """The source of a query. Options: ``target``, ``rows`` (most rows of a batch), ``keep_open``."""
+    """The source of a query.
+
+    Options: ``target``; ``rows``, the most of a batch; ``keep_open``; ``begins_with``, an offset as JSON.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -107,6 +111,7 @@ class InjectedSource(DataSource):
             self.options["target"],
             int(self.options["rows"]),
             keep_open=self.options.get("keep_open") == "true",
+            begins_with=json.loads(self.options.get("begins_with", "null")),
         )
 
 
@@ -116,18 +121,27 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         rows: most rows of a batch.
         keep_open: leave event time at the last data when bounded sources end.
+        begins_with: the first offset; None: the beginning of all partitions.
     """
 
-    def __init__(self, target: str, rows: int, *, keep_open: bool = False) -> None:
+    def __init__(
+        self,
+        target: str,
+        rows: int,
+        *,
+        keep_open: bool = False,
+        begins_with: dict[str, Any] | None = None,
+    ) -> None:
         self._target = target
         self._rows = rows
         self._keep_open = keep_open
+        self._begins_with = begins_with or {"mark": MIN_TIME, "partitions": {}}
         self._ahead: ReadAhead | None = None
 
     # -- in the driver's process ----------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"mark": MIN_TIME, "partitions": {}}
+        return self._begins_with
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._rows)
@@ -199,9 +213,8 @@ class ReadAhead:
         self.ends = False
         """Whether the query ends as soon as each partition has had no row."""
         self._runner = asyncio.Runner()
-        self._keep_open = keep_open
         self._injectors = [
-            InjectorAhead(plan.steps[node.name])
+            InjectorAhead(plan.steps[node.name], keep_open=keep_open)
             for node in plan.graph.nodes
             if node.kind == "injector"
         ]
@@ -226,8 +239,6 @@ class ReadAhead:
             if not (self.ends and ahead.caught_up):
                 await ahead.read(places, share)
         promised = min(injector.promised(places) for injector in self._injectors)
-        if promised == MAX_TIME and self._keep_open:
-            promised = start["mark"]
         mark = max(start["mark"], promised)
         found = {"mark": mark, "partitions": places}
         return start if found == start else found
@@ -236,11 +247,12 @@ class ReadAhead:
 class InjectorAhead:
     """The partitions of one injector, as the driver reads them."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *, keep_open: bool) -> None:
         injection = step.node.injection
         assert injection is not None
         self._step = step
         self._injection = injection
+        self._keep_open = keep_open
         self.partitions: list[PartitionAhead] = []
         self._known: set[str] = set()
         self._discovery: Discovery | None = None
@@ -283,7 +295,7 @@ class InjectorAhead:
 
     def _add(self, partition: Partition) -> None:
         self._known.add(partition.identity)
-        self.partitions.append(PartitionAhead(self._step, partition))
+        self.partitions.append(PartitionAhead(self._step, partition, keep_open=self._keep_open))
 
     def promised(self, places: Mapping[str, Place]) -> int:
         """The low watermark of the injector's stream: the least of its partitions that are not idle."""
@@ -314,8 +326,9 @@ class InjectorAhead:
 class PartitionAhead:
     """One partition, as the driver reads it."""
 
-    def __init__(self, step: Step, partition: Partition) -> None:
+    def __init__(self, step: Step, partition: Partition, *, keep_open: bool) -> None:
         assert step.node.injection is not None
+        self._keep_open = keep_open
         self.name = f"{step.name} {partition.identity}"
         self.caught_up = False
         """Whether the last look has found no row."""
@@ -353,7 +366,7 @@ class PartitionAhead:
         if self._injection.shown_by_reader:
             seen = max(seen, getattr(reader, "seen", None) or MIN_TIME)
         self._next = end
-        ended = left > 0 and reader.ended
+        ended = left > 0 and reader.ended and not self._keep_open
         self.caught_up = left == most
         if not self.caught_up:
             self._row_at = time.monotonic()

@@ -50,11 +50,13 @@ class LevelOperator(StatefulProcessor):
     Args:
         target: MODULE:PIPELINE.
         level: the level, from 1.
+        floor: the least low watermark, in microseconds: Spark's begins in 1970, also for a pipeline that was moved.
     """
 
-    def __init__(self, target: str, level: int) -> None:
+    def __init__(self, target: str, level: int, floor: int = MIN_TIME) -> None:
         self._target = target
         self._level = level
+        self._floor = floor
 
     # -- called by Spark, which gives the arguments by name -------------------------------
 
@@ -119,7 +121,7 @@ class LevelOperator(StatefulProcessor):
         """Run a group, and store the state and timers of its key."""
         watermark = micros_of_watermark(times.getCurrentWatermarkInMs())
         moment = Moment(
-            MIN_TIME if watermark is None else watermark,
+            max(self._floor, MIN_TIME if watermark is None else watermark),
             times.getCurrentProcessingTimeInMs() * 1000,
         )
         self._key_cells.begin()

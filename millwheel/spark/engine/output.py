@@ -18,7 +18,7 @@ from millwheel.graph import Graph
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.spark.connection import Connection, statement, writing
-from millwheel.spark.engine.progress import QueryProgress, StoredQuery
+from millwheel.spark.engine.progress import FIRST, QueryProgress, StoredQuery
 from millwheel.spark.staging import ATTEMPT, BATCH
 
 if TYPE_CHECKING:
@@ -67,8 +67,11 @@ class Results:
         before = self._stored.next_of(query, batch)
         if before is None:
             return None
-        with writing(self._stored.store) as connection:
-            connection.execute(sql.SQL("TRUNCATE {}").format(self._staging))
+        if (
+            before.batch > FIRST
+        ):  # a snapshot that is held during the first one would keep it from that
+            with writing(self._stored.store) as connection:
+                connection.execute(sql.SQL("TRUNCATE {}").format(self._staging))
         staged = str(uuid.uuid4())
         rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
             pipeline=self._stored.pipeline, staging=STAGING, batch=staged, **self._options

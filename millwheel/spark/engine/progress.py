@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millwheel.errors import UsageError
+from millwheel.model import MIN_TIME
 from millwheel.spark.connection import Connection, statement, writing
 
 FIRST = -1
@@ -22,10 +24,22 @@ class QueryProgress:
     id: str | None
     checkpoint: str
     levels: dict[str, int]
+    begins_with: dict[str, Any] | None
+    """The offset of the sources with which it begins; None: at their beginning."""
     sender: int
     batch: int
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     table_rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def has_start(self) -> bool:
+        """Whether it begins with states and timers that it has not taken over yet."""
+        return self.begins_with is not None and self.batch == FIRST
+
+    @property
+    def floor(self) -> int:
+        """The low watermark with which it begins: Spark's own begins in 1970."""
+        return MIN_TIME if self.begins_with is None else int(self.begins_with["mark"])
 
     def counted(self, found: list[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
         """The counters, with those of a batch."""
@@ -60,7 +74,7 @@ class StoredQuery:
         with writing(self.store) as connection:
             rows = connection.execute(
                 self.compose(
-                    "SELECT number, id::text, checkpoint, levels, sender, batch, counters, table_rows "
+                    "SELECT number, id::text, checkpoint, levels, begins_with, sender, batch, counters, table_rows "
                     "FROM {spark_query} WHERE ended_at IS NULL"
                 )
             ).fetchall()
@@ -69,6 +83,13 @@ class StoredQuery:
                 f"pipeline {self.pipeline!r} was moved away from Spark: this query is over"
             )
         return QueryProgress(*rows[0])
+
+    def forget_start(self) -> None:
+        """Forget the states and timers that the query has taken over."""
+        with writing(self.store) as connection:
+            connection.execute(
+                sql.SQL("DELETE FROM {}").format(sql.Identifier(self.pipeline, "spark_start"))
+            )
 
     def next_of(self, query: str, batch: int) -> QueryProgress | None:
         """The progress before a batch of a query; None: the batch is in the tables already.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from millwheel.spark.engine.input import FORMAT, InjectedSource
 from millwheel.spark.engine.operator import LevelOperator
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
+from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.rows import SCHEMA
+from millwheel.spark.snapshots import snapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, GroupedData, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 DELAY = "1 millisecond"
@@ -39,48 +42,123 @@ class BatchDone:
 
 
 def planned_rows(
-    spark: SparkSession, target: str, plan: SparkPlan, options: Mapping[str, str]
+    spark: SparkSession,
+    target: str,
+    plan: SparkPlan,
+    options: Mapping[str, str],
+    *,
+    floor: int,
+    start: DataFrame | None = None,
 ) -> DataFrame:
-    """The rows that leave the last operator."""
+    """The rows that leave the last operator.
+
+    Args:
+        options: further options of the source.
+        floor: the least low watermark, in microseconds.
+        start: the table ``spark_start``, states and timers to begin with; None: there are none, or they were taken over.
+    """
     spark.dataSource.register(InjectedSource)
     rows = spark.readStream.format(FORMAT).options(target=target, **options).load()
     rows = rows.withWatermark("mark", DELAY)
     for level in range(1, plan.depth + 1):
         rows = rows.groupBy("receiver", "key").transformWithState(
-            LevelOperator(target, level),
+            LevelOperator(target, level, floor),
             SCHEMA,
             outputMode="Append",
             timeMode="EventTime",
+            initialState=None if start is None else _of_level(start, plan, level),
             eventTimeColumnName="mark",
         )
     return rows
 
 
-def start(
-    rows: DataFrame,
-    results: Results,
-    checkpoint: str,
-    *,
-    until_caught_up: bool,
-    done: Callable[[BatchDone], None],
-) -> StreamingQuery:
-    """Start the query.
+def _of_level(start: DataFrame, plan: SparkPlan, level: int) -> GroupedData:
+    names = [name for name, own in plan.levels.items() if own == level]
+    return start.where(start.receiver.isin(names)).groupBy("receiver", "key")
+
+
+class QueryRun:
+    """The runs of a query in this process.
 
     Args:
-        until_caught_up: end as soon as the input that is there is processed.
-        done: called after each batch, in another thread.
+        checkpoint: where Spark keeps the state.
+        options: options of the source.
+        ends: end as soon as the input that is there is processed.
     """
-    known = threading.Event()
-    ids: list[str] = []
 
-    def take(batch: DataFrame, number: int) -> None:
-        known.wait()
-        done(BatchDone(number, results.take(batch, ids[0], number)))
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: str,
+        plan: SparkPlan,
+        stored: StoredQuery,
+        results: Results,
+        checkpoint: str,
+        options: Mapping[str, str],
+        *,
+        ends: bool,
+    ) -> None:
+        self._spark = spark
+        self._target = target
+        self._plan = plan
+        self._stored = stored
+        self._results = results
+        self._checkpoint = checkpoint
+        self._options = dict(options)
+        self._ends = ends
+        before = stored.load()
+        self._floor = before.floor
+        if before.begins_with is not None:
+            self._options["begins_with"] = json.dumps(before.begins_with)
 
-    writer = rows.writeStream.outputMode("append").option("checkpointLocation", checkpoint)
-    if until_caught_up:
-        writer = writer.trigger(availableNow=True)
-    query = writer.foreachBatch(take).start()
-    ids.append(query.id)
-    known.set()
-    return query
+    def take_over(self, options: Mapping[str, str], done: Callable[[BatchDone], None]) -> None:
+        """Do the first batch of a pipeline that was moved, with the states and timers that were put aside.
+
+        It is a run of its own: Spark would read them again for each batch.
+        """
+        first = threading.Event()
+
+        def told(batch: BatchDone) -> None:
+            done(batch)
+            first.set()
+
+        with snapshot(self._stored.store, self._stored.pipeline) as held:
+            chosen = held.options("spark_start", with_store=False) | dict(options)
+            start = self._spark.read.format("millwheel").options(**chosen).load()
+            query = self._start(start, told)
+            try:
+                while not (first.is_set() or query.awaitTermination(1)):
+                    pass
+            finally:
+                query.stop()
+        self._stored.forget_start()
+
+    def until_end(self, done: Callable[[BatchDone], None]) -> None:
+        """Run until the input ends, or for ever."""
+        query = self._start(None, done)
+        try:
+            while not query.awaitTermination(1):  # a signal is looked at between two
+                pass
+        finally:
+            query.stop()
+
+    def _start(self, start: DataFrame | None, done: Callable[[BatchDone], None]) -> StreamingQuery:
+        """Start a run; `done` is called after each batch, in another thread."""
+        known = threading.Event()
+        ids: list[str] = []
+
+        def take(batch: DataFrame, number: int) -> None:
+            known.wait()
+            done(BatchDone(number, self._results.take(batch, ids[0], number)))
+
+        rows = planned_rows(
+            self._spark, self._target, self._plan, self._options, floor=self._floor, start=start
+        )
+        writer = rows.writeStream.outputMode("append")
+        writer = writer.option("checkpointLocation", self._checkpoint)
+        if self._ends:
+            writer = writer.trigger(availableNow=True)
+        query = writer.foreachBatch(take).start()
+        ids.append(query.id)
+        known.set()
+        return query

@@ -29,8 +29,6 @@ from millwheel.store.deployment import OnSpark
 from millwheel.store.postgres import PostgresStore
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     from millwheel.spark.engine.query import BatchDone
 
 MOST_ROWS = 20_000
@@ -83,7 +81,7 @@ def run_on_spark(
     place = checkpoint if "://" in checkpoint else str(Path(checkpoint).resolve())
     asyncio.run(deploy_on_spark(plan, url, place))
     stored = StoredQuery(url, pipeline.name)
-    from millwheel.spark.engine.query import SETTINGS, planned_rows, start
+    from millwheel.spark.engine.query import SETTINGS, QueryRun
 
     cluster = Cluster(
         cluster.master,
@@ -105,20 +103,12 @@ def run_on_spark(
     ):
         results.prepare()
         given = {"rows": str(most_rows), "keep_open": str(keep_open).lower()}
-        rows = planned_rows(spark, target, plan, given)
+        run = QueryRun(spark, target, plan, stored, results, place, given, ends=ends)
         with user_error(f"pipeline {pipeline.name!r}"):
-            query = start(rows, results, place, until_caught_up=ends, done=display.show)
-            try:
-                _await(query)
-            finally:
-                query.stop()
+            if stored.load().has_start:
+                run.take_over(options, display.show)
+            run.until_end(display.show)
     display.end(stored)
-
-
-def _await(query: StreamingQuery) -> None:
-    """Wait for the end of a query, in steps: a signal is looked at between two."""
-    while not query.awaitTermination(1):
-        pass
 
 
 async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:

@@ -1,0 +1,321 @@
+"""Moves a pipeline with its state from the engine to Spark, and back: the part of the store.
+
+A pipeline is moved between records. To Spark: the injectors pause, and once no record is in flight, one transaction takes
+the intervals from their workers, and puts states, timers and the positions of the sources aside, for the query to begin
+with. Back: a query that has ended stands between two batches; its states, timers and positions go into the tables of
+the engine, again in one transaction. If that fails, the pipeline is where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from millwheel.clock import SystemClock
+from millwheel.errors import UsageError
+from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
+from millwheel.spark.connection import Connection, statement, writing
+from millwheel.spark.engine.operator import CELLS, TIMERS
+from millwheel.spark.engine.plan import SparkPlan
+from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.staging import ATTEMPT, BATCH
+from millwheel.store.statements import TABLES, Statements
+from millwheel.store.views import VIEWS
+
+LOOK_SECONDS = 0.5
+"""Time between two looks whether records are in flight."""
+STAGING = "staging_of_state"
+COLUMNS = ("receiver", "key", "kind", "name", "value", "version", "due", "slot")
+"""The columns of the staging table that states and timers come back by."""
+
+
+class Moving:
+    """One pipeline that is moved."""
+
+    def __init__(self, plan: SparkPlan, store: str) -> None:
+        self._plan = plan
+        self._store = store
+        self._name = plan.pipeline.name
+        self._statements = Statements(self._name)
+        self._stored = StoredQuery(store, self._name)
+        self._staging = sql.Identifier(self._name, STAGING)
+
+    # -- to Spark -------------------------------------------------------------------------
+
+    def to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int:
+        """Pause the injectors, wait until no record is in flight, and put the state aside for Spark.
+
+        Args:
+            tell: called while it waits, with the productions and the partitions that are in flight.
+
+        Returns:
+            The number of entries and timers.
+
+        Raises:
+            UsageError: something of the pipeline cannot be moved.
+        """
+        paused = self._pause()
+        try:
+            while (moved := self._try_to_spark(checkpoint, tell)) is None:
+                time.sleep(LOOK_SECONDS)
+        finally:
+            self._resume(paused)
+        return moved
+
+    def _pause(self) -> list[str]:
+        with writing(self._store) as connection:
+            rows = connection.execute(
+                self._get("pause_injectors"), {"paused": True, "names": None}
+            ).fetchall()
+        return [name for (name,) in rows]
+
+    def _resume(self, names: list[str]) -> None:
+        with writing(self._store) as connection:
+            connection.execute(self._get("pause_injectors"), {"paused": False, "names": names})
+
+    def _try_to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int | None:
+        """Move the pipeline, unless records are in flight."""
+        with writing(self._store) as connection, connection.transaction() as transaction:
+            connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
+            self._refuse(connection)
+            self._take_intervals(connection)
+            ((productions, partitions),) = connection.execute(self._own("in_flight")).fetchall()
+            if productions or partitions:
+                tell(productions, partitions)
+                raise psycopg.Rollback(transaction)
+            self._fold(connection)
+            kept = connection.execute(self._own("keep_start")).rowcount
+            begins_with = self._offset(connection)
+            for table in ("state", "timer"):
+                connection.execute(sql.SQL("DELETE FROM {}").format(self._table(table)))
+            connection.execute(
+                self._own("begin_moved"),
+                {
+                    "checkpoint": checkpoint,
+                    "levels": Jsonb(self._plan.levels),
+                    "begins_with": Jsonb(begins_with),
+                    "low": begins_with["mark"],
+                    "intervals": self._table("key_interval").as_string(None),
+                },
+            )
+            return kept
+        return None
+
+    def _refuse(self, connection: Connection) -> None:
+        running = connection.execute(self._get("runs_on_spark")).fetchone()
+        if running is not None:
+            raise UsageError(
+                f"pipeline {self._name!r} runs on Spark already, with the checkpoint {running[0]}"
+            )
+        if named := [node.label for node in self._plan.graph.nodes if node.named]:
+            raise UsageError(
+                f"pipeline {self._name!r} cannot be moved: the ids that {', '.join(named)} has seen are kept as hashes, of "
+                "which Spark's state could not be made, so repeated records would count again"
+            )
+        found = connection.execute(
+            sql.SQL(
+                "SELECT DISTINCT computation, kind FROM {} WHERE kind <> 'watermark' ORDER BY 1, 2"
+            ).format(self._table("timers"))
+        ).fetchall()
+        if found:
+            kinds = "; ".join(f"{computation} ({kind})" for computation, kind in found)
+            raise UsageError(
+                f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark does not have: {kinds}"
+            )
+
+    def _take_intervals(self, connection: Connection) -> None:
+        """Take all intervals from their owners: commits that they have begun are waited for, later ones fail (I4)."""
+        connection.execute(
+            sql.SQL(
+                "UPDATE {} SET sequencer = nextval({}::regclass), owner = NULL, wanted_by = NULL, split_at = NULL, "
+                "merge_with = NULL"
+            ).format(
+                self._table("key_interval"),
+                sql.Literal(self._table("sequence_number").as_string(None)),
+            )
+        )
+
+    def _fold(self, connection: Connection) -> None:
+        """Bring the current tables up to the last commit of each interval."""
+        rows = connection.execute(
+            sql.SQL(
+                "SELECT f.interval_id, f.through, l.n FROM {} AS f JOIN {} AS l ON l.interval_id = f.interval_id "
+                "WHERE l.n > f.through"
+            ).format(self._table("fold"), self._table("latest_commits"))
+        ).fetchall()
+        for interval, after, through in rows:
+            params = {"interval_id": interval, "after": after, "through": through}
+            connection.execute(self._get("fold_states"), params)
+            connection.execute(self._get("fold_timers"), params)
+        connection.execute(
+            sql.SQL(
+                "UPDATE {} AS f SET through = l.n FROM {} AS l WHERE l.interval_id = f.interval_id"
+            ).format(self._table("fold"), self._table("latest_commits"))
+        )
+
+    def _offset(self, connection: Connection) -> dict[str, Any]:
+        """The places of the sources, as an offset of Spark (`millwheel.spark.engine.input`)."""
+        places: dict[str, Any] = {}
+        promised: dict[str, int] = {}
+        for injector, identity, position, first, low_watermark in connection.execute(
+            self._own("source_places")
+        ):
+            found = position or {}
+            if found.get("reader") is None and not first and not found:
+                continue  # not read yet
+            place = {
+                "position": found.get("reader"),
+                "next": first,
+                "seen": MIN_TIME if found.get("seen") is None else found["seen"],
+                "ended": low_watermark == MAX_TIME,
+            }
+            if identity in self._identities(injector):
+                first_place = {"position": place["position"], "next": first}
+                places[f"{injector} {identity}"] = {**place, "first": first_place}
+                least = promised.get(injector, MAX_TIME)
+                promised[injector] = min(least, low_watermark)
+        injectors = [node.name for node in self._plan.graph.nodes if node.kind == "injector"]
+        mark = min(promised.get(name, MIN_TIME) for name in injectors)
+        return {"mark": mark, "partitions": places}
+
+    def _identities(self, injector: str) -> Any:
+        """The partitions of an injector; of a growing source, all but the task that finds them."""
+        injection = self._plan.graph.by_name[injector].injection
+        assert injection is not None
+        if injection.growing is not None:
+            return _AllBut("discovery of partitions")
+        return {partition.identity for partition in injection.source.partitions()}
+
+    # -- back ------------------------------------------------------------------------------
+
+    def prepare_return(self) -> None:
+        """Make an empty staging table for states and timers."""
+        with writing(self._store) as connection:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+            connection.execute(
+                sql.SQL(
+                    "CREATE UNLOGGED TABLE {} (receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, "
+                    "name text NOT NULL, value text, version smallint, due bigint, slot integer NOT NULL, "
+                    "{} uuid NOT NULL, {} uuid)"
+                ).format(self._staging, sql.Identifier(ATTEMPT), sql.Identifier(BATCH))
+            )
+
+    def back(self, offset: dict[str, Any], watermark: int, staged: str) -> int:
+        """Put staged states and timers, and the positions of the sources, into the engine's tables.
+
+        Args:
+            offset: the end of the last batch.
+            watermark: the low watermark of that batch.
+            staged: the id with which they are staged.
+
+        Returns:
+            The number of entries and timers.
+        """
+        stamp = SystemClock().now()
+        with writing(self._store) as connection:
+            connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
+            self._take_intervals(connection)
+            self._add_partitions(connection, offset)
+            values = {"staged": staged, "stamp": stamp, "watermark": watermark}
+            moved = connection.execute(self._own("return_states"), values).rowcount
+            moved += connection.execute(self._own("return_timers"), values).rowcount
+            places = list(self._places(offset))
+            connection.execute(
+                self._own("return_intervals", commits=self._newest_commits(connection)),
+                {**values, "places": Jsonb(places)},
+            )
+            self._fold(connection)
+            connection.execute(
+                sql.SQL("UPDATE {} SET ended_at = now() WHERE ended_at IS NULL").format(
+                    self._table("spark_query")
+                )
+            )
+            connection.execute(sql.SQL("DELETE FROM {}").format(self._table("spark_start")))
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+        return moved
+
+    def _places(self, offset: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The places of partitions, as injectors store them."""
+        now = SystemClock().now()
+        for name, place in offset["partitions"].items():
+            injector, _, identity = name.partition(" ")
+            injection = self._plan.graph.by_name[injector].injection
+            assert injection is not None
+            lateness = int(injection.lateness.total_seconds() * 1e6)
+            seen = place["seen"]
+            promised = MIN_TIME if seen == MIN_TIME else clamp_time(seen - lateness)
+            yield {
+                "injector": injector,
+                "identity": identity,
+                "next": place["next"],
+                "watermark": MAX_TIME if offset["mark"] == MAX_TIME else promised,
+                "position": {
+                    "reader": place["position"],
+                    "seen": seen,
+                    "held_by": None,
+                    "since": now,
+                    "sent_since": now,
+                    "ended": place["ended"],
+                },
+            }
+
+    def _add_partitions(self, connection: Connection, offset: dict[str, Any]) -> None:
+        """Make the intervals of partitions that were found while the pipeline ran on Spark."""
+        known = {
+            (injector, identity)
+            for injector, identity, *_ in connection.execute(self._own("source_places"))
+        }
+        for name in offset["partitions"]:
+            injector, _, identity = name.partition(" ")
+            if (injector, identity) in known:
+                continue
+            raise UsageError(
+                f"partition {identity!r} of {injector!r} was found on Spark: run the pipeline with the engine on a store of its "
+                "own, or remove the partition"
+            )
+
+    def _newest_commits(self, connection: Connection) -> sql.Identifier:
+        ((bucket,),) = connection.execute(self._get("newest_time_bucket")).fetchall()
+        return self._table(f"commit_record_{bucket}")
+
+    # -- statements ------------------------------------------------------------------------
+
+    def _table(self, name: str) -> sql.Identifier:
+        return sql.Identifier(self._name, name)
+
+    def _get(self, name: str) -> bytes:
+        """A statement of the store."""
+        return self._statements.get(name).encode()
+
+    def _own(self, name: str, **further: sql.Composable) -> sql.Composed:
+        """A statement of this package."""
+        names: dict[str, sql.Composable] = {
+            table: self._table(table) for table in (*TABLES, *VIEWS, "record_id")
+        }
+        names |= {"staging": self._staging, "batch_column": sql.Identifier(BATCH)}
+        return sql.SQL(statement(name).decode()).format(**names, **further)
+
+
+class _AllBut:
+    """All texts but one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __contains__(self, text: object) -> bool:
+        return text != self._text
+
+
+def start_rows(
+    cells: Iterable[tuple[str, str, str, str, int]], timers: Iterable[tuple[str, str, str, int]]
+) -> Iterator[tuple[Any, ...]]:
+    """Entries and timers as rows of the staging table, without their slots."""
+    for receiver, key, entry, value, version in cells:
+        yield receiver, key, CELLS, entry, value, version, None
+    for receiver, key, tag, due in timers:
+        yield receiver, key, TIMERS, tag, None, None, due

@@ -1,0 +1,5 @@
+SELECT
+    l.computation, g.source, l.position, coalesce((l.acked -> g.id::text ->> 0)::bigint, 0), l.low_watermark
+FROM {latest_commits} AS l
+JOIN {log} AS g ON g.interval_id = l.interval_id AND g.source IS NOT NULL
+ORDER BY l.computation, l.slot_from
