@@ -165,8 +165,7 @@ async def _refuse_elsewhere(
         if running is not None:
             raise DeployRefused(
                 f"pipeline {name!r} runs on Spark, and its state is in the checkpoint {running[0]}. Run it with "
-                f"--engine spark --checkpoint {running[0]}; or remove it with all its results (millwheel drop {name}), "
-                "and begin anew"
+                f"--engine spark --checkpoint {running[0]}, or move it back first: millwheel move MODULE:PIPELINE --to engine"
             )
         return
     if running is not None and running[0] != on_spark.checkpoint:
@@ -178,8 +177,8 @@ async def _refuse_elsewhere(
     worked = await (await connection.execute(statements.get("has_worked"))).fetchone()
     if running is None and worked is not None and worked[0]:
         raise DeployRefused(
-            f"the engine has run pipeline {name!r} in this store, and its state is there: Spark would begin without it. Run "
-            "it without --engine spark, or give it another store"
+            f"the engine has run pipeline {name!r} in this store, and its state is there: Spark would begin without it. Move "
+            "it first: millwheel move MODULE:PIPELINE --to spark --checkpoint DIR"
         )
 
 

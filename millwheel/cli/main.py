@@ -539,6 +539,35 @@ def discard_dead_letters(
     discard_dead_letters(numbers or [], store, pipeline, all_of_them=all_of_them)
 
 
+@app.command()
+@command
+def move(
+    target: Target,
+    to: Annotated[Literal["spark", "engine"], typer.Option(help="Where to.")],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="With --to spark: where Spark will keep the state, a directory or a URL.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Store = None,
+    master: Annotated[
+        str, typer.Option(metavar="URL", help="With --to engine: where Spark reads its state.")
+    ] = "local[2]",
+    driver_memory: DriverMemory = "1g",
+    conf: SparkSettings = None,
+    debug: Debug = False,
+) -> None:
+    """Move a pipeline with its state to Spark, or back; between two records, with nothing lost or doubled."""
+    from millwheel.cli.spark import move, settings_of
+    from millwheel.spark.launch import Cluster
+
+    cluster = Cluster(master, None, driver_memory, settings_of(conf or []))
+    move(target, store, to=to, checkpoint=checkpoint, cluster=cluster)
+
+
 IntervalId = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
 Timeout = Annotated[
     float, typer.Option(min=0.0, metavar="SECONDS", help="How long to wait for completion.")

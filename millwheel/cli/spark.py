@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import typer
+
 from millwheel.cli.target import load_pipeline, names_a_pipeline
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
@@ -99,6 +101,33 @@ def run_engine(
             most_rows=max_rows,
             cluster=cluster,
         )
+
+
+def move(
+    target: str, store: str | None, *, to: str, checkpoint: str | None, cluster: Cluster
+) -> None:
+    """Move a pipeline with its state to Spark, or back to the engine.
+
+    Raises:
+        UsageError: it cannot be moved.
+    """
+    from millwheel.spark.engine.running import move_to_engine, move_to_spark
+
+    pipeline = load_pipeline(target)
+    with present(StoreAddress.parse(store)) as presence:
+        if to == "engine":
+            if checkpoint is not None:
+                raise UsageError("the store knows the checkpoint: leave --checkpoint out")
+            moved = move_to_engine(pipeline, presence.url, cluster=cluster)
+            then = f"millwheel run {target}, or its workers"
+        else:
+            if checkpoint is None:
+                raise UsageError(
+                    "--to spark needs --checkpoint DIR: there Spark will keep the state"
+                )
+            moved = move_to_spark(pipeline, presence.url, checkpoint)
+            then = f"millwheel run {target} --engine spark --checkpoint {checkpoint}"
+    typer.echo(f"{pipeline.name}: moved {moved:,} entries of state and timers. Go on with: {then}")
 
 
 def settings_of(given: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Pipelines on Spark, killed again and again: ``python -m tests.spark.engine_service [--kills 10] [--cluster] [NAME…]``.
 
 Each pipeline of `tests.support.spark_pipelines` runs by ``millwheel run --engine spark`` on ``local[2]``, or on a master
-with two workers. The driver, and on a cluster also the executors, are killed amid batches; a driver is started again,
+with two workers; with ``--move`` it is moved to Spark and back amid its input. The driver, and on a cluster also the executors, are killed amid batches; a driver is started again,
 with the same command. In the end the tables must equal those of the engine.
 """
 
@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,106 @@ def run(
     return wrong
 
 
+def run_moved(
+    names: list[str],
+    directory: Path,
+    *,
+    kills: int,
+    batch_rows: int,
+    rows: int,
+    seed: int,
+    say: Callable[[str], None],
+) -> list[str]:
+    """Move pipelines to Spark and back amid their input; returns the differences from undisturbed runs.
+
+    A third of the input is processed by a worker process, a third on Spark, whose driver is killed, and a third by
+    the engine again.
+    """
+    choice = random.Random(seed)
+    whole, file = directory / "whole.jsonl", directory / "flights.jsonl"
+    write_flights(whole, rows, seed)
+    lines = whole.read_text().splitlines(keepends=True)
+    server = embedded.start(directory / "store")
+    prepare_environment()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    wrong: list[str] = []
+    try:
+        for name in names:
+            os.environ[FILE] = str(whole)
+            engine = by_engine(server.url, name)
+            os.environ[FILE] = str(file)
+            file.write_text("".join(lines[: rows // 3]))
+            spark = OnSpark(
+                name,
+                server.url,
+                directory,
+                {},
+                "--max-rows",
+                str(batch_rows),
+                "--until-caught-up",
+                "--keep-open",
+            )
+            migrate(server.url, spark.pipeline)
+            command([f"{MODULE}:{name}", "--keep-open"], server.url, "run")
+            with worker(f"{MODULE}:{name}", server.url, directory) as alive:
+                to = ["--to", "spark", "--checkpoint", str(directory / f"{name}_checkpoint")]
+                say(command([f"{MODULE}:{name}", *to], server.url, "move").splitlines()[-1])
+                if alive.wait(60) == 0:
+                    wrong.append(f"{name}: the worker ended as if all were done")
+            file.write_text("".join(lines[: 2 * rows // 3]))
+            wrong += run_killed(spark, kills, choice, executors=False, say=say)
+            file.write_text("".join(lines))
+            say(
+                command([f"{MODULE}:{name}", "--to", "engine"], server.url, "move").splitlines()[-1]
+            )
+            command([f"{MODULE}:{name}"], server.url, "run")
+            for table, columns in FINAL[name].items():
+                expected = rows_of(server.url, engine, table, columns)
+                got = rows_of(server.url, spark.pipeline, table, columns)
+                say(
+                    f"{name}: {table} has {len(got)} rows, {'equal' if got == expected else 'NOT EQUAL'}"
+                )
+                if got != expected:
+                    wrong.append(f"{name}: {table} differs: {len(got)} rows, not {len(expected)}")
+    finally:
+        embedded.remove(directory / "store")
+    return wrong
+
+
+def command(arguments: list[str], store: str, verb: str) -> str:
+    """Run a command to its end; returns its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "millwheel", verb, *arguments, "--store", store],
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def worker(target: str, store: str, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process that has the whole pipeline."""
+    with (directory / "worker.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "millwheel", "worker", target, "--store", store],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        time.sleep(5.0)
+        assert process.poll() is None, (directory / "worker.log").read_text()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def main() -> int:
     """Run it in a directory of its own."""
     parser = argparse.ArgumentParser(description="Pipelines on Spark under kills.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FINAL)}")
     parser.add_argument("--kills", type=int, default=10, help="of each pipeline")
+    parser.add_argument("--move", action="store_true", help="to Spark and back, amid the input")
     parser.add_argument("--cluster", action="store_true", help="a master and two workers")
     parser.add_argument("--batch-rows", type=int, default=300)
     parser.add_argument("--rows", type=int, default=4_000, help="rows of each input")
@@ -219,17 +315,20 @@ def main() -> int:
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="millwheel-engine-service-"))
     directory.chmod(0o755)
+    common = {
+        "kills": given.kills,
+        "batch_rows": given.batch_rows,
+        "rows": given.rows,
+        "seed": given.seed,
+    }
+    say = partial(print, flush=True)
     try:
-        wrong = run(
-            given.names or list(FINAL),
-            directory,
-            kills=given.kills,
-            cluster=given.cluster,
-            batch_rows=given.batch_rows,
-            rows=given.rows,
-            seed=given.seed,
-            say=lambda text: print(text, flush=True),
-        )
+        if given.move:
+            names = given.names or ["hours", "legs", "rested"]
+            wrong = run_moved(names, directory, **common, say=say)
+        else:
+            names = given.names or list(FINAL)
+            wrong = run(names, directory, **common, cluster=given.cluster, say=say)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print("\n".join(wrong) or "all as the engine's")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ownership.deploying import described
 from millwheel.spark.connection import store_url
+from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import StoredQuery
@@ -78,23 +80,23 @@ def run_on_spark(
     _tell_what_has_no_meaning(plan)
     require_packages(cluster)
     url = store_url({} if store is None else {"store": store})
-    place = checkpoint if "://" in checkpoint else str(Path(checkpoint).resolve())
+    place = _place(checkpoint)
     asyncio.run(deploy_on_spark(plan, url, place))
     stored = StoredQuery(url, pipeline.name)
-    from millwheel.spark.engine.query import SETTINGS, QueryRun
+    from millwheel.spark.engine.query import QueryRun
 
-    cluster = Cluster(
-        cluster.master,
-        None,
-        cluster.driver_memory,
-        {**SETTINGS, **cluster.config},
-        cluster.py_files,
-    )
     modules = [target.partition(":")[0]]
     ends = until_caught_up or pipeline.bounded
     with (
         Interruptible() as interruptible,
-        launched(cluster, url, interruptible, console, modules=modules, shows_stages=False) as (
+        launched(
+            _with_settings(cluster),
+            url,
+            interruptible,
+            console,
+            modules=modules,
+            shows_stages=False,
+        ) as (
             spark,
             options,
         ),
@@ -109,6 +111,69 @@ def run_on_spark(
                 run.take_over(options, display.show)
             run.until_end(display.show)
     display.end(stored)
+
+
+def move_to_spark(pipeline: Pipeline, store: str, checkpoint: str) -> int:
+    """Move a pipeline, with its state, from the engine to Spark; its workers end.
+
+    Returns:
+        The number of entries of state and timers.
+
+    Raises:
+        SparkRefused: a part of the pipeline cannot run on Spark.
+        UsageError: something of it cannot be moved.
+    """
+    plan = SparkPlan.of(pipeline)
+    refuse(plan.graph)
+    told = float("-inf")
+
+    def tell(productions: int, partitions: int) -> None:
+        nonlocal told
+        if time.monotonic() >= told + LINE_SECONDS:
+            told = time.monotonic()
+            log.info(
+                "waits_for_records_in_flight",
+                productions=productions,
+                partitions=partitions,
+                what_to_do="nothing while workers run; if none does, start one",
+            )
+
+    return Moving(plan, store).to_spark(_place(checkpoint), tell)
+
+
+def move_to_engine(
+    pipeline: Pipeline, store: str, *, cluster: Cluster, console: Console | None = None
+) -> int:
+    """Move a pipeline, with its state, back from Spark to the engine; its query must have ended.
+
+    Returns:
+        The number of entries of state and timers.
+
+    Raises:
+        UsageError: the pipeline does not run on Spark, or its checkpoint is not there.
+    """
+    plan = SparkPlan.of(pipeline)
+    require_packages(cluster)
+    progress = StoredQuery(store, pipeline.name).load()
+    from millwheel.spark.engine.returning import bring_back
+
+    with (
+        Interruptible() as interruptible,
+        launched(_with_settings(cluster), store, interruptible, console) as (spark, options),
+        user_error(f"moving pipeline {pipeline.name!r}"),
+    ):
+        return bring_back(spark, Moving(plan, store), progress, pipeline.name, options)
+
+
+def _place(checkpoint: str) -> str:
+    """A checkpoint's absolute path, or its URL."""
+    return checkpoint if "://" in checkpoint else str(Path(checkpoint).resolve())
+
+
+def _with_settings(cluster: Cluster) -> Cluster:
+    from millwheel.spark.engine.query import SETTINGS
+
+    return replace(cluster, config={**SETTINGS, **cluster.config})
 
 
 async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:
