@@ -289,7 +289,7 @@ def worker(target: str, store: str, directory: Path) -> Iterator[subprocess.Pope
     """A worker process that has the whole pipeline."""
     with (directory / "worker.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "millwheel", "worker", target, "--store", store],
+            [sys.executable, "-m", "millwheel", "worker", target, "--keep-open", "--store", store],
             stdout=log,
             stderr=log,
         )
