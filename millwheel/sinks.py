@@ -138,7 +138,7 @@ class Table(Generic[R]):
             other key can then write the row, so it is written in the producer's own commit.
             Without it, an upsert is a step of its own, keyed by `key`.
         numbered: adds two columns, `sender` and `sequence`, so that others can follow the table
-            (:mod:`millwheel.spark`, `millwheel.follow`). The rows of a sender are numbered from 0,
+            (:mod:`millwheel.spark`, :mod:`millwheel.following`). The rows of a sender are numbered from 0,
             without gaps, in the order of their commits; ordered by both columns, the rows of one
             producing key are in the order in which they were produced. The view ``numbered_rows``
             has the number of rows of each sender. Old rows may be deleted.

@@ -252,7 +252,11 @@ class Source(Protocol):
 
 
 class Discovery(Protocol):
-    """Looks for the partitions of a growing source, in the worker that owns this task."""
+    """Looks for the partitions of a growing source, in the worker that owns this task.
+
+    That of a source with ``shows_time = True`` may have an attribute `seen`: a time in microseconds, or None. Of a
+    partition that the last look has not found, no row on time is older; it holds the stream's watermark.
+    """
 
     async def look(self) -> Sequence[str]:
         """The identities of all partitions that exist now, in the order in which new ones are

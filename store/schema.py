@@ -304,6 +304,12 @@ spark_query = Table(
         nullable=False,
         comment="promised by the sources when that batch was cut; microseconds",
     ),
+    Column(
+        "output_watermark",
+        BigInteger,
+        nullable=False,
+        comment="no row to come, of those on time, is older; microseconds",
+    ),
     Column("counters", JSONB, nullable=False, comment="computation -> counter -> total"),
     Column("table_rows", JSONB, nullable=False, comment="rows of each numbered table so far"),
     Column("began_at", DateTime(timezone=True), nullable=False),

@@ -61,6 +61,12 @@ def upgrade() -> None:
             comment="promised by the sources when that batch was cut; microseconds",
         ),
         sa.Column(
+            "output_watermark",
+            sa.BigInteger(),
+            nullable=False,
+            comment="no row to come, of those on time, is older; microseconds",
+        ),
+        sa.Column(
             "counters",
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=False,

@@ -75,6 +75,9 @@ class PartitionDiscovery(SourceTask):
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
         self._began = env.clock.monotonic()
+        self._shows_time = node.injection.shown_by_reader
+        self._shown: int | None = None
+        """How far the source itself is in event time, for partitions that are not found yet."""
 
     async def start(self, *, reading: bool = True) -> None:
         """Load the partitions found so far, and look for more if `reading`."""
@@ -102,6 +105,8 @@ class PartitionDiscovery(SourceTask):
             if new:
                 await self._add(new)
             self._frozen = False
+            if self._shows_time:
+                self._shown = getattr(discovery, "seen", None)
             self.follow()
             self._waiting = True
             self._env.check_finished()
@@ -162,13 +167,17 @@ class PartitionDiscovery(SourceTask):
                 self._publisher.take_percentile(percentile, report._replace(watermark=early))
 
     def follow(self) -> None:
-        """Promise the minimum of the stored low watermarks of the partitions found so far."""
+        """Promise the minimum of the stored low watermarks of the partitions found so far.
+
+        A source that shows how far event time is may have partitions that are not found yet (`Discovery.seen`).
+        """
         interval, publisher = self._interval, self._publisher
-        if self._frozen or not self._known:
+        shown = self._shown
+        if self._frozen or not (self._known or shown):
             return
         least = publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
-        assert least is not None, "every known partition has a report"
-        interval.watermarks.raise_input(least)
+        assert least is not None or not self._known, "every known partition has a report"
+        interval.watermarks.raise_input(min(t for t in (least, shown) if t is not None))
         for percentile in interval.watermarks.percentiles:
             kept = publisher.percentiles[percentile]
             if (early := kept.least_from(interval.step.id, FIRST_SLOT)) is not None:

@@ -1,0 +1,281 @@
+"""The source: each sender of a numbered table is a partition, its row numbers are the numbers of the rows (decision 56).
+
+Event time comes from the pipeline that is followed: once a partition has read all that its sender had written, it has come
+as far as the low watermark that the sender had promised at that moment. Senders appear, with takeovers and splits; the
+search for them shows the least promise of everything that may write the table, so a row of a sender that is not found
+yet is not late either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from millwheel.errors import InputError, UsageError
+from millwheel.fetching import FetchingReader
+from millwheel.following.upstream import Upstream
+from millwheel.model import event_micros
+from millwheel.sources import Discovery, Lag, Partition, Row
+from millwheel.store.address import StoreAddress
+
+V = TypeVar("V")
+
+FETCHED_ROWS = 1_000
+"""Most rows fetched together."""
+
+
+class NumberedTable(Generic[V]):
+    """The rows of a numbered table of another pipeline, each once, also those to come.
+
+    Args:
+        store: the address of that pipeline's store, a postgresql:// URL.
+        pipeline: its name.
+        table: the table, written with ``Table(..., numbered=True)``.
+        timestamp: returns the event time of a row, an aware datetime. A row is on time if this is no earlier than
+            the time of the production that the row was made from.
+
+    The stream's type gets a row's columns as fields, besides `sender` and `sequence`.
+
+    Raises:
+        UsageError: the store is no URL.
+    """
+
+    bounded = False
+    timestamps = True
+    """Each row has a timestamp."""
+    shows_time = True
+    """The reader shows how far the followed pipeline is in event time (`TableReader.seen`)."""
+
+    def __init__(
+        self, store: str, pipeline: str, table: str, *, timestamp: Callable[[V], datetime]
+    ) -> None:
+        address = StoreAddress.parse(store)
+        if address.url is None:
+            raise UsageError(
+                f"NumberedTable: the store {store!r} is not a postgresql:// URL. A pipeline in a directory can be followed "
+                "by the URL of its server (millwheel url)"
+            )
+        if not callable(timestamp):
+            raise UsageError(
+                f"NumberedTable: timestamp must be a function of a row, not {timestamp!r}"
+            )
+        self.url = address.url
+        self.pipeline = pipeline
+        self.table = table
+        self.timestamp = timestamp
+        self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
+
+    def partitions(self) -> list[Partition]:
+        """None: they are discovered."""
+        return []
+
+    def describe(self) -> dict[str, Any]:
+        """The pipeline and the table, without the address: servers may move."""
+        return {"follows": [self.pipeline, self.table]}
+
+    def partition(self, identity: str) -> TablePartition:
+        """The partition with an identity that was found before."""
+        return TablePartition(self, identity)
+
+    def discover(self, position: dict[str, Any] | None) -> Discovery:
+        """Begin to look for senders."""
+        return SenderDiscovery(self, None if position is None else position["id"])
+
+    def upstream(self) -> Upstream:
+        """The connection of this event loop, which all partitions share."""
+        loop = asyncio.get_running_loop()
+        if self._upstream is None or self._upstream[0] is not loop:
+            self._upstream = loop, Upstream(self.url, self.pipeline, self.table)
+        return self._upstream[1]
+
+    def __repr__(self) -> str:
+        return f"NumberedTable({self.pipeline!r}, {self.table!r})"
+
+
+class TablePartition:
+    """The rows of one sender."""
+
+    row_name = "row"
+
+    def __init__(self, source: NumberedTable[Any], identity: str) -> None:
+        self._source = source
+        self._identity = identity
+        self.id, _, sender = identity.rpartition("/")
+        self.sender = int(sender)
+
+    @property
+    def identity(self) -> str:
+        """The pipeline's id and the sender."""
+        return self._identity
+
+    async def open(self, value_type: Any, position: dict[str, Any] | None) -> TableReader:
+        """Open the partition at a stored number, or at its first row.
+
+        Raises:
+            UsageError: rows cannot be decoded to this type.
+        """
+        try:
+            decoder = msgspec.json.Decoder(value_type)
+        except (TypeError, NotImplementedError, NameError) as error:
+            raise UsageError(
+                f"{self._source!r}: rows cannot be read as {value_type!r}: {error}"
+            ) from error
+        first = 0 if position is None else int(position["next"])
+        return TableReader(self._source, self, decoder, first)
+
+
+class TableReader(FetchingReader):
+    """Reads the rows of one sender from a number on."""
+
+    def __init__(
+        self,
+        source: NumberedTable[Any],
+        partition: TablePartition,
+        decoder: msgspec.json.Decoder[Any],
+        first: int,
+    ) -> None:
+        super().__init__()
+        self._source = source
+        self._partition = partition
+        self._decode = decoder.decode
+        self._next = first
+        self._upstream = source.upstream()
+        self._written = first
+        """Number of rows written, by the last look."""
+        self._sure: int | None = None
+        """The promise of the sender once all rows that are fetched are read."""
+        self._shown: int | None = None
+
+    @property
+    def seen(self) -> int | None:
+        """The low watermark that the sender has passed by the rows read, in microseconds; None: not known."""
+        if not self.ahead:
+            self._shown = self._sure
+        return self._shown
+
+    async def fetch(self) -> Sequence[Row]:
+        """The next rows; it waits until there are some.
+
+        Raises:
+            InputError: rows were deleted before they were read, or the pipeline is another one.
+        """
+        while True:
+            look = await self._upstream.look()
+            partition = self._partition
+            check_id(self._source, partition.id, look.id)
+            found = look.senders.get(partition.sender)
+            if found is None or found.rows < self._next:
+                raise InputError(
+                    f"{self._source!r}: {self._next} rows of sender {partition.sender} were read, but it has written only "
+                    f"{0 if found is None else found.rows}: the store that is followed was restored from a backup, or has "
+                    "lost commits in a failover. What was made of the rows since cannot be taken back: remove this "
+                    "pipeline and begin anew, or restore its store of that time as well"
+                )
+            self._written = found.rows
+            if found.rows > self._next:
+                return await self._read(found.rows)
+            if found.low_watermark != self._sure:
+                self._sure = found.low_watermark
+                self._news.set()
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    async def _read(self, until: int) -> list[Row]:
+        sender = self._partition.sender
+        rows = await self._upstream.rows(sender, self._next, until, FETCHED_ROWS)
+        numbers = [number for number, _ in rows]
+        if numbers != list(range(self._next, self._next + len(rows))) or not rows:
+            first = numbers[0] if numbers else until
+            raise InputError(
+                f"{self._source!r}: rows of sender {sender} from number {self._next} on, up to {first - 1}, were deleted before "
+                "they were read. Keep rows for as long as this pipeline may stand still; to begin anew with what is left, "
+                "remove the pipeline"
+            )
+        self._next += len(rows)
+        return [self._row(number, text) for number, text in rows]
+
+    def _row(self, number: int, text: str) -> Row:
+        try:
+            value = self._decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return Row(
+                number, number, error=InputError(f"{self._place(number)}: {error}"), text=text
+            )
+        try:
+            micros = event_micros(self._source.timestamp(value))
+        except Exception as error:
+            wrong = InputError(
+                f"{self._place(number)}: timestamp= failed or returned no time: {error!r}"
+            )
+            return Row(number, number, error=wrong, text=text)
+        return Row(number, number, value, micros=micros)
+
+    def _place(self, number: int) -> str:
+        return f"table {self._source.table!r}, sender {self._partition.sender}, row {number}"
+
+    def position(self, acknowledged: int) -> dict[str, Any]:
+        """The number of the first row that is not acknowledged."""
+        return {"next": acknowledged}
+
+    def lag(self) -> Lag:
+        """The rows that are written and not read."""
+        return Lag(rows=max(0, self._written - self._next) + self.ahead, log_end=self._written)
+
+
+LOOK_AGAIN_SECONDS = 0.1
+"""Time between two looks of a reader that has read everything."""
+
+
+class SenderDiscovery:
+    """Looks for senders, and shows the least promise of everything that may write the table."""
+
+    def __init__(self, source: NumberedTable[Any], id_: str | None) -> None:
+        self._source = source
+        self._id = id_
+        self._upstream = source.upstream()
+        self.seen: int | None = None
+        """No row on time of a sender that is not found yet is older; in microseconds."""
+
+    async def look(self) -> Sequence[str]:
+        """The partitions of all senders that have written.
+
+        Raises:
+            InputError: the pipeline is not there, or it is another one of the same name.
+        """
+        look = await self._upstream.look()
+        if self._id is None:
+            self._id = look.id
+        check_id(self._source, self._id, look.id)
+        self.seen = look.low_watermark
+        return [f"{look.id}/{sender}" for sender in sorted(look.senders)]
+
+    async def wait(self) -> None:
+        """Return when it is time for another look."""
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    def first_position(self, identity: str) -> dict[str, Any] | None:
+        """None: each sender is read from its first row."""
+        return None
+
+    def position(self) -> dict[str, Any]:
+        """The id of the pipeline that is followed."""
+        return {"id": self._id}
+
+    def close(self) -> None:
+        """Nothing: the connection is shared."""
+
+
+def check_id(source: NumberedTable[Any], before: str, now: str) -> None:
+    """Refuse another pipeline of the same name.
+
+    Raises:
+        InputError: the pipeline's id has changed.
+    """
+    if before != now:
+        raise InputError(
+            f"{source!r}: the pipeline that is followed was dropped and made anew (its id was {before}, and is {now}), or the "
+            "address leads to another store. Remove this pipeline and begin anew, or correct the address"
+        )

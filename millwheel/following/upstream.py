@@ -1,0 +1,172 @@
+"""Looks at a pipeline that is followed, over one connection for all partitions of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection, sql
+
+from millwheel.errors import InputError, StoreUnavailable
+from millwheel.model import MAX_TIME
+from millwheel.store.address import StoreAddress
+from millwheel.store.connections import lively
+from millwheel.store.statements import READ_COMMITTED, Statements, text_of
+from millwheel.store.translation import translate
+
+LOOK_SECONDS = 0.1
+"""Least time between two looks."""
+RETRY_SECONDS = 1.0
+TOLD_SECONDS = 30.0
+"""Time between two log lines while the server does not answer."""
+
+log = structlog.get_logger("millwheel.following")
+
+
+class Sender(NamedTuple):
+    """What a sender has written."""
+
+    rows: int
+    low_watermark: int
+    """No row to come, of those on time, is older; `MAX_TIME`: none comes."""
+
+
+class Look(NamedTuple):
+    """A table as of one moment."""
+
+    id: str
+    """The pipeline's id."""
+    low_watermark: int
+    """No row of a sender that is not here yet will be older, if it is on time."""
+    senders: dict[int, Sender]
+
+
+class Upstream:
+    """One pipeline that is followed."""
+
+    def __init__(self, url: str, pipeline: str, table: str) -> None:
+        self._url = url
+        self._pipeline = pipeline
+        self._table = table
+        self._statements = Statements(pipeline)
+        self._connection: AsyncConnection[Any] | None = None
+        self._turn = asyncio.Lock()
+        self._rows: str | None = None
+        """The statement that reads rows, once the columns are known."""
+        self._last: Look | None = None
+        self._looked = float("-inf")
+
+    async def look(self) -> Look:
+        """Look at the table; a look that is `LOOK_SECONDS` old or less serves again.
+
+        Raises:
+            InputError: the pipeline or the table is not there.
+        """
+        async with self._turn:
+            if self._last is None or time.monotonic() >= self._looked + LOOK_SECONDS:
+                self._last = await self._patiently(self._look)
+                self._looked = time.monotonic()
+            return self._last
+
+    async def rows(
+        self, sender: int, first: int, until: int, limit: int
+    ) -> Sequence[tuple[int, str]]:
+        """Rows of a sender, as number and JSON, from `first` on and before `until`."""
+
+        async def ask(connection: AsyncConnection[Any]) -> list[Any]:
+            if self._rows is None:
+                self._rows = await self._made_rows(connection)
+            cursor = await connection.execute(
+                self._rows.encode(),
+                {"sender": sender, "first": first, "until": until, "limit": limit},
+            )
+            return await cursor.fetchall()
+
+        async with self._turn:
+            found: list[tuple[int, str]] = await self._patiently(ask)
+            return found
+
+    async def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _look(self, connection: AsyncConnection[Any]) -> Look:
+        text = self._statements.get(
+            "followed_look", latest_commits="latest_commits", numbered_rows="numbered_rows"
+        )
+        cursor = await connection.execute(text.encode(), {"table": self._table, "end": MAX_TIME})
+        rows = await cursor.fetchall()
+        id_, writers, least = rows[0][:3]
+        if not writers:
+            raise InputError(
+                f"no computation of pipeline {self._pipeline!r} in {self._where} writes a table {self._table!r}: write the "
+                "stream to follow with pipeline.sink(STREAM, Table(…, numbered=True)), and run that pipeline first"
+            )
+        senders = {
+            sender: Sender(count, low_watermark)
+            for *_, sender, count, low_watermark in rows
+            if sender is not None
+        }
+        return Look(id_, least, senders)
+
+    async def _made_rows(self, connection: AsyncConnection[Any]) -> str:
+        cursor = await connection.execute(
+            self._statements.get("followed_columns").encode(),
+            {"schema": self._pipeline, "table": self._table},
+        )
+        columns = dict(await cursor.fetchall())
+        if not {"sender", "sequence"} <= columns.keys():
+            raise InputError(
+                f"the table {self._table!r} of pipeline {self._pipeline!r} in {self._where} cannot be followed: its rows have "
+                "no numbers. Declare it with numbered=True"
+            )
+        pairs = [
+            sql.SQL("{}, translate(encode(t.{}, 'base64'), E'\\n', '')").format(
+                sql.Literal(name), sql.Identifier(name)
+            )
+            for name, is_bytes in columns.items()
+            if is_bytes
+        ]
+        extra = sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(pairs))
+        text = sql.SQL(text_of("followed_rows"))
+        return text.format(table=self._statements.table(self._table), extra=extra).as_string(None)
+
+    async def _patiently(self, ask: Any) -> Any:
+        """Ask until the server answers: it may be away for as long as it takes."""
+        told = float("-inf")
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = await self._connected()
+                return await ask(self._connection)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+                raise InputError(
+                    f"there is no pipeline {self._pipeline!r} with a table {self._table!r} in {self._where}, or it is of "
+                    f"another version of millwheel: {str(error).strip()}. Run it first, with this version"
+                ) from error
+            except psycopg.Error as error:
+                translated = translate(error)
+                if not isinstance(translated, StoreUnavailable):
+                    raise InputError(f"{self._where}: {translated}") from error
+                await self.close()
+                if time.monotonic() >= told + TOLD_SECONDS:
+                    told = time.monotonic()
+                    log.warning("followed_store_away", store=self._where, error=str(translated))
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _connected(self) -> AsyncConnection[Any]:
+        return await AsyncConnection.connect(
+            lively(self._url, "millwheel following"),
+            autocommit=True,
+            options=f"-c search_path= -c timezone=UTC -c default_transaction_read_only=on {READ_COMMITTED}",
+        )
+
+    @property
+    def _where(self) -> str:
+        return StoreAddress(url=self._url).redacted()
