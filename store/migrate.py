@@ -18,6 +18,9 @@ from millwheel.store.statements import READ_COMMITTED, composed, text_of
 HEAD = "0005"
 """The newest revision in ``migrations/versions``; a test compares both."""
 
+ATTEMPTS = 5
+"""Most attempts to migrate: one and a reader of several views may wait for each other."""
+
 
 def schema_version(url: str, schema: str) -> str | None:
     """The revision of a pipeline's schema; None if there is no schema.
@@ -66,11 +69,19 @@ def migrate(url: str, schema: str) -> None:
     config.set_main_option("script_location", "millwheel:migrations")
     config.set_main_option("path_separator", "os")
     try:
-        with engine.begin() as connection:
-            connection.exec_driver_sql(text_of("lock_pipeline"), {"pipeline": schema})
-            config.attributes["connection"] = connection
-            config.attributes["schema"] = schema
-            command.upgrade(config, "head")
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                with engine.begin() as connection:
+                    connection.exec_driver_sql(text_of("lock_pipeline"), {"pipeline": schema})
+                    config.attributes["connection"] = connection
+                    config.attributes["schema"] = schema
+                    command.upgrade(config, "head")
+            except (exc.OperationalError, psycopg.errors.DeadlockDetected) as error:
+                cause = getattr(error, "orig", error)
+                if not (left and isinstance(cause, psycopg.errors.DeadlockDetected)):
+                    raise
+            else:
+                break
     except exc.DBAPIError as error:
         raise StoreError(
             f"the schema {schema!r} cannot be brought to version {HEAD}: {str(error.orig).strip()}"

@@ -144,6 +144,7 @@ class TableReader(FetchingReader):
         self._decode = decoder.decode
         self._next = first
         self._upstream = source.upstream()
+        self._upstream.hold(self)
         self._written = first
         """Number of rows written, by the last look."""
         self._sure: int | None = None
@@ -216,6 +217,11 @@ class TableReader(FetchingReader):
     def _place(self, number: int) -> str:
         return f"table {self._source.table!r}, sender {self._partition.sender}, row {number}"
 
+    def close(self) -> None:
+        """End the task."""
+        super().close()
+        self._upstream.let_go(self)
+
     def position(self, acknowledged: int) -> dict[str, Any]:
         """The number of the first row that is not acknowledged."""
         return {"next": acknowledged}
@@ -236,6 +242,7 @@ class SenderDiscovery:
         self._source = source
         self._id = id_
         self._upstream = source.upstream()
+        self._upstream.hold(self)
         self.seen: int | None = None
         """No row on time of a sender that is not found yet is older; in microseconds."""
 
@@ -265,7 +272,8 @@ class SenderDiscovery:
         return {"id": self._id}
 
     def close(self) -> None:
-        """Nothing: the connection is shared."""
+        """Let go of the connection, which partitions of this worker share."""
+        self._upstream.let_go(self)
 
 
 def check_id(source: NumberedTable[Any], before: str, now: str) -> None:

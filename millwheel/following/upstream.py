@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import psycopg
@@ -15,8 +16,9 @@ from millwheel.errors import InputError, StoreUnavailable
 from millwheel.model import MAX_TIME
 from millwheel.store.address import StoreAddress
 from millwheel.store.connections import lively
-from millwheel.store.statements import READ_COMMITTED, Statements, text_of
+from millwheel.store.statements import READ_COMMITTED, TABLES
 from millwheel.store.translation import translate
+from millwheel.store.views import VIEWS
 
 LOOK_SECONDS = 0.1
 """Least time between two looks."""
@@ -52,9 +54,9 @@ class Upstream:
         self._url = url
         self._pipeline = pipeline
         self._table = table
-        self._statements = Statements(pipeline)
         self._connection: AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
+        self._users: set[int] = set()
         self._rows: str | None = None
         """The statement that reads rows, once the columns are known."""
         self._last: Look | None = None
@@ -90,16 +92,24 @@ class Upstream:
             found: list[tuple[int, str]] = await self._patiently(ask)
             return found
 
-    async def close(self) -> None:
+    def hold(self, user: object) -> None:
+        """Keep the connection for a user."""
+        self._users.add(id(user))
+
+    def let_go(self, user: object) -> None:
+        """A user has ended; with the last one the connection is closed."""
+        self._users.discard(id(user))
+        if not self._users:
+            self.close()
+
+    def close(self) -> None:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close()
+            connection.pgconn.finish()  # as `close` does, which cannot be awaited here
 
     async def _look(self, connection: AsyncConnection[Any]) -> Look:
-        text = self._statements.get(
-            "followed_look", latest_commits="latest_commits", numbered_rows="numbered_rows"
-        )
+        text = self._composed("look").as_string(None)
         cursor = await connection.execute(text.encode(), {"table": self._table, "end": MAX_TIME})
         rows = await cursor.fetchall()
         id_, writers, least = rows[0][:3]
@@ -117,7 +127,7 @@ class Upstream:
 
     async def _made_rows(self, connection: AsyncConnection[Any]) -> str:
         cursor = await connection.execute(
-            self._statements.get("followed_columns").encode(),
+            self._composed("columns"),
             {"schema": self._pipeline, "table": self._table},
         )
         columns = dict(await cursor.fetchall())
@@ -134,8 +144,14 @@ class Upstream:
             if is_bytes
         ]
         extra = sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(pairs))
-        text = sql.SQL(text_of("followed_rows"))
-        return text.format(table=self._statements.table(self._table), extra=extra).as_string(None)
+        table = sql.Identifier(self._pipeline, self._table)
+        return self._composed("rows", table=table, extra=extra).as_string(None)
+
+    def _composed(self, name: str, **further: sql.Composable) -> sql.Composed:
+        """The statement in ``sql/NAME.sql``, with the tables and views of the pipeline."""
+        names = {name: sql.Identifier(self._pipeline, name) for name in (*TABLES, *VIEWS)}
+        text = (files("millwheel.following") / "sql" / f"{name}.sql").read_text("utf-8")
+        return sql.SQL(text).format(**names, **further)
 
     async def _patiently(self, ask: Any) -> Any:
         """Ask until the server answers: it may be away for as long as it takes."""
@@ -154,7 +170,7 @@ class Upstream:
                 translated = translate(error)
                 if not isinstance(translated, StoreUnavailable):
                     raise InputError(f"{self._where}: {translated}") from error
-                await self.close()
+                self.close()
                 if time.monotonic() >= told + TOLD_SECONDS:
                     told = time.monotonic()
                     log.warning("followed_store_away", store=self._where, error=str(translated))

@@ -15,6 +15,8 @@ from millwheel.errors import MillwheelError, UserCodeError
 OURS = str(Path(__file__).resolve().parents[1])
 LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/py4j-")
 """Parts of paths of code that is not the user's."""
+QUERY = "\n=== Streaming Query ==="
+"""What follows in an error of a query: its offsets and its plan, over pages."""
 HEAD = "Traceback (most recent call last):\n"
 ENDS = ("SQLSTATE", "JVM stacktrace", "\tat ", "    at ")
 """How lines begin that follow the text of an error of a Python worker."""
@@ -86,6 +88,6 @@ def _is_own(file: str) -> bool:
 
 def _text(error: Exception) -> str:
     try:
-        return str(error)
+        return str(error).partition(QUERY)[0]
     except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
         return "the JVM ended before it could report the error"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ from millwheel.codec import slot_of
 from millwheel.model import EPOCH, MIN_TIME
 from millwheel.spark.engine.input import InputReader
 from millwheel.spark.engine.operator import CELLS, TIMERS, LevelOperator
-from millwheel.spark.engine.output import COLUMNS, STAGING, Results
+from millwheel.spark.engine.output import COLUMNS, Results
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.staging import StagingWriter
@@ -215,6 +215,13 @@ class StandIn:
                 watermark = max(watermark, greatest - 1)
 
     def _batch(self, rows: list[Row], batch: Batch) -> None:
+        frame = Frame(self._store, lambda: self._through(rows, batch))
+        self._results.take(frame, QUERY, self.batches)  # type: ignore[arg-type]
+        assert frame.ran == 1, "Spark would have no state of this batch"
+        self.batches += 1
+
+    def _through(self, rows: list[Row], batch: Batch) -> list[Row]:
+        """The rows that leave the last operator."""
         for tasks in self._levels:
             self._random.shuffle(rows)
             found: list[Row] = []
@@ -222,14 +229,49 @@ class StandIn:
                 own = [r for r in rows if hash((r.receiver, r.key)) % len(tasks) == number]
                 found += task.run(own, batch)
             rows = found
-        before = self._stored.next_of(QUERY, self.batches)
-        assert before is not None
-        staged = f"00000000-0000-0000-0000-{self.batches:012}"
-        writer = StagingWriter(self._store, (self._stored.pipeline, STAGING), staged, COLUMNS, ())
+        return rows
+
+
+class Frame:
+    """The rows of a batch, as a DataFrame that is written: only then the operators run, as in Spark."""
+
+    def __init__(self, store: str, rows: Callable[[], list[Row]]) -> None:
+        self._store = store
+        self._rows = rows
+        self._format = ""
+        self._options: dict[str, str] = {}
+        self.ran = 0
+        """How often the operators have run."""
+
+    def select(self, *columns: str) -> Frame:
+        assert columns == COLUMNS
+        return self
+
+    @property
+    def write(self) -> Frame:
+        return self
+
+    def format(self, name: str) -> Frame:
+        self._format = name
+        return self
+
+    def mode(self, name: str) -> Frame:
+        return self
+
+    def options(self, **options: str) -> Frame:
+        self._options = options
+        return self
+
+    def save(self) -> None:
+        rows = self._rows()
+        self.ran += 1
+        if self._format == "noop":
+            return
+        given = self._options
+        place = given["pipeline"], given["staging"]
+        writer = StagingWriter(self._store, place, given["batch"], COLUMNS, ())
         table = pa.table({name: [getattr(row, name) for row in rows] for name in COLUMNS})
         writer.commit([writer.write(iter(table.to_batches()))])
-        self._results.move(before, QUERY, staged)
-        self.batches += 1
 
 
 def made_rows(batch: pa.RecordBatch) -> list[Row]:

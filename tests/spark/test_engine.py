@@ -42,7 +42,7 @@ from millwheel.spark.engine.running import deploy_on_spark
 from millwheel.spark.staging import StagingWriter
 from millwheel.store.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
-from tests.spark.stand_in import QUERY, StandIn, made_rows
+from tests.spark.stand_in import QUERY, Batch, StandIn, made_rows
 from tests.support import spark_pipelines
 from tests.support.spark_inputs import write_flights, write_lines
 from tests.support.spark_pipelines import FILE, FINAL, LINES, Line, Seen, Word
@@ -247,6 +247,17 @@ def test_a_batch_is_written_once(place: Place) -> None:
         UsageError, match=r"3 batches of the query .*was deleted, or replaced.*Restore it"
     ):
         stored.next_of(other, 0)
+    assert place.rows("flights", "pane_log") == rows
+
+
+def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None:
+    """The driver was killed after the store's commit: Spark does the batch again, and needs the state of it."""
+    stand_in = place.stand_in("hours", rows=500)
+    stand_in.run(most=3)
+    rows = place.rows("flights", "pane_log")
+    stand_in.batches = 2
+    stand_in._batch([], Batch(0, 0, 0))
+    assert stand_in.batches == 3
     assert place.rows("flights", "pane_log") == rows
 
 

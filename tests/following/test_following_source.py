@@ -1,0 +1,290 @@
+"""A source that follows a numbered table: its contract, its event time, and its refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+from psycopg import sql
+
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel.errors import InputError, UsageError
+from millwheel.files import JsonLines
+from millwheel.following import NumberedTable
+from millwheel.following.source import SenderDiscovery, TablePartition, TableReader
+from millwheel.model import MAX_TIME, to_micros
+from millwheel.services.run import Run
+from millwheel.store.migrate import migrate
+from millwheel.testing import check_source
+from tests.following import service
+from tests.support.servers import quick_directory
+
+START = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Event(msgspec.Struct):
+    """A row of the input."""
+
+    number: int
+    key: str
+
+
+class Kept(msgspec.Struct):
+    """A row of the table, with a column of each type."""
+
+    number: int
+    key: str
+    at: datetime
+    day: date
+    raw: bytes
+    price: Decimal
+    share: float
+    good: bool
+    tag: UUID
+    parts: list[int]
+    nothing: str | None
+
+
+EVENTS = Stream("events", Event)
+KEPT = Stream("kept", Kept)
+
+
+def moment(event: Event) -> datetime:
+    return START + timedelta(seconds=event.number)
+
+
+def kept(number: int, key: str) -> Kept:
+    """The row of an event."""
+    at = START + timedelta(seconds=number)
+    return Kept(
+        number, key, at, at.date(), bytes([number % 256, 0, 255]) * 40, Decimal(number) / 4, number / 3, number % 2 == 0,
+        UUID(int=number), [number, number], None,
+    )  # fmt: skip
+
+
+class Keep(Computation[Event, None]):
+    """Makes a row of each event."""
+
+    writes = (KEPT,)
+
+    async def process_record(self, record: Record[Event], ctx: Context[None]) -> None:
+        ctx.produce(KEPT, kept(record.value.number, record.value.key))
+
+
+def followed(name: str, path: Path) -> Pipeline:
+    """A pipeline with a numbered table."""
+    pipeline = Pipeline(name)
+    pipeline.inject(EVENTS, JsonLines(path), timestamp=moment)
+    pipeline.add(Keep(), EVENTS.by(lambda event: event.key))
+    pipeline.sink(KEPT, Table("kept_log", Kept, numbered=True))
+    pipeline.sink(KEPT, Table("last", Kept, key=("key",)))
+    return pipeline
+
+
+class Upstreams:
+    """Pipelines to be followed, on one server."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url = url
+        self.path = path
+        self.name = "followed_wheel"
+        self._is_made = False
+
+    def write(self, first: int, until: int) -> None:
+        """Append events."""
+        with self.path.open("ab") as file:
+            for number in range(first, until):
+                file.write(msgspec.json.encode(Event(number, f"key_{number % 3}")) + b"\n")
+
+    def run(self, *, keep_open: bool = True) -> None:
+        """Process what is there; each run is a new owner of the intervals."""
+        pipeline = followed(self.name, self.path)
+        if not self._is_made:
+            migrate(self.url, self.name)
+        self._is_made = True
+        asyncio.run(Run(pipeline, self.url, keep_open=keep_open).run())
+
+    def source(self, table: str = "kept_log") -> NumberedTable[Kept]:
+        return NumberedTable(self.url, self.name, table, timestamp=lambda row: row.at)
+
+    def execute(self, text: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = warning")
+            connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(self.name)))
+            connection.execute(text.encode())
+
+
+@pytest.fixture
+def upstream(postgres_url: Callable[[int], str], tmp_path: Path) -> Iterator[Upstreams]:
+    made = Upstreams(postgres_url(18), tmp_path / "events.jsonl")
+    made.path.touch()
+    yield made
+    made.execute("DROP SCHEMA followed_wheel CASCADE")
+
+
+async def opened(source: NumberedTable[Kept], position: int | None = None) -> TableReader:
+    """The reader of the only sender."""
+    with closing(source.discover(None)) as discovery:
+        (identity,) = await discovery.look()
+    stored = None if position is None else {"next": position}
+    return await source.partition(identity).open(Kept, stored)
+
+
+async def read(reader: TableReader, rows: int) -> list[Kept]:
+    found: list[Kept] = []
+    while len(found) < rows:
+        await asyncio.wait_for(reader.wait(), 10)
+        for row in await reader.read(7):
+            assert row.error is None, row.error
+            found.append(row.value)
+    return found
+
+
+async def test_it_keeps_the_contract_of_sources(upstream: Upstreams) -> None:
+    upstream.write(0, 50)
+    await asyncio.to_thread(upstream.run)
+    await check_source(upstream.source, Kept, rows=10)
+
+
+async def test_each_column_arrives_as_it_was(upstream: Upstreams) -> None:
+    """And the rows come in the order of their numbers, from a stored position on."""
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    reader = await opened(upstream.source())
+    rows = await read(reader, 20)
+    assert sorted(rows, key=lambda row: row.number) == [kept(n, f"key_{n % 3}") for n in range(20)]
+    assert reader.position(7) == {"next": 7}
+    assert reader.lag().log_end == 20
+    again = await opened(upstream.source(), 7)
+    assert await read(again, 13) == rows[7:]
+    for each in (reader, again):
+        each.close()
+
+
+async def test_event_time_is_that_of_the_followed_pipeline(upstream: Upstreams) -> None:
+    """Only once all rows are read that its sender had written when it promised."""
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    reader = await opened(upstream.source())
+    await asyncio.wait_for(reader.wait(), 10)
+    assert reader.seen is None, "there are rows to read"
+    await read(reader, 20)
+    async with asyncio.timeout(10):
+        while reader.seen is None:
+            await reader.wait()
+            await reader.read(1)
+    assert reader.seen == to_micros(START) + 19_000_000
+    discovery = upstream.source().discover(None)
+    await discovery.look()
+    assert isinstance(discovery, SenderDiscovery)
+    assert discovery.seen == reader.seen
+    await asyncio.to_thread(upstream.run, keep_open=False)
+    async with asyncio.timeout(10):
+        while reader.seen != MAX_TIME:
+            await reader.wait()
+            await reader.read(1)
+    reader.close()
+    discovery.close()
+
+
+async def fails(source: NumberedTable[Kept], position: int | None = None) -> str:
+    """The error with which a reader ends."""
+    with closing(await opened(source, position)) as reader:
+        await asyncio.wait_for(reader.wait(), 10)
+        with pytest.raises(InputError) as error:
+            await reader.read(1)
+        return str(error.value)
+
+
+async def test_what_cannot_be_followed_is_refused(upstream: Upstreams) -> None:
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    assert "3 rows" not in await fails(upstream.source(), 25)
+    assert "25 rows of sender" in await fails(upstream.source(), 25)
+    upstream.execute("DELETE FROM kept_log WHERE sequence < 5")
+    assert "from number 0 on, up to 4, were deleted" in await fails(upstream.source())
+    with (
+        closing(upstream.source("nothing").discover(None)) as discovery,
+        pytest.raises(InputError, match="writes a table 'nothing'"),
+    ):
+        await discovery.look()
+    with (
+        closing(upstream.source("last").upstream()) as last,
+        pytest.raises(InputError, match="its rows have no numbers"),
+    ):
+        await last.rows(1, 0, 1, 1)
+    other: NumberedTable[Kept] = NumberedTable(
+        upstream.url, "no_such", "kept_log", timestamp=lambda row: row.at
+    )
+    with (
+        closing(other.discover(None)) as discovery,
+        pytest.raises(InputError, match="no pipeline 'no_such'"),
+    ):
+        await discovery.look()
+
+
+async def test_a_pipeline_that_was_made_anew_is_another_one(upstream: Upstreams) -> None:
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    source = upstream.source()
+    with closing(source.discover(None)) as discovery:
+        (identity,) = await discovery.look()
+        stored = discovery.position()
+    upstream.execute("UPDATE pipeline SET id = gen_random_uuid()")
+    await asyncio.sleep(0.2)
+    with (
+        closing(source.discover(stored)) as discovery,
+        pytest.raises(InputError, match="dropped and made anew"),
+    ):
+        await discovery.look()
+    with closing(await TablePartition(source, identity).open(Kept, None)) as reader:
+        await reader.wait()
+        with pytest.raises(InputError, match="dropped and made anew"):
+            await reader.read(1)
+
+
+async def test_a_row_that_does_not_fit_is_a_bad_row(upstream: Upstreams) -> None:
+    class Narrow(msgspec.Struct):
+        number: str
+
+    upstream.write(0, 2)
+    await asyncio.to_thread(upstream.run)
+    source = upstream.source()
+    with closing(source.discover(None)) as discovery:
+        (identity,) = await discovery.look()
+    with closing(await source.partition(identity).open(Narrow, None)) as reader:
+        await reader.wait()
+        rows = await reader.read(10)
+    assert "table 'kept_log', sender" in str(rows[0].error)
+    assert '"number": 0' in rows[0].text
+
+
+def test_a_directory_cannot_be_followed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a postgresql:// URL"):
+        NumberedTable(str(tmp_path), "a", "b", timestamp=lambda row: row)
+
+
+@pytest.mark.process
+def test_two_pipelines_on_two_servers_are_killed_and_join() -> None:
+    """With senders that appear and end; see `tests.following.service`."""
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-following-", dir=quick_directory()))
+    directory.chmod(0o755)
+    said: list[str] = []
+    try:
+        wrong = service.run(
+            directory, 8, seed=1, flights=12_000, rate=1_000.0, say=said.append
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    assert not wrong, "\n".join(wrong)
+    assert said[-1].endswith(": 0 differences")
