@@ -743,6 +743,14 @@ def spark(
     max_rows: Annotated[
         int, typer.Option(min=1, help="Aggregates: most new rows in one batch.")
     ] = 100_000,
+    snapshot_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="A function: longest time for which its snapshot is held; 0: no limit.",
+        ),
+    ] = 3600.0,
     master: Annotated[
         str, typer.Option(metavar="URL", help="Spark master: local[N] or spark://HOST:7077.")
     ] = "local[2]",
@@ -771,6 +779,7 @@ def spark(
         from_scratch=from_scratch,
         only=only or [],
         max_rows=max_rows,
+        snapshot_seconds=snapshot_seconds,
         cluster=cluster,
     )
 

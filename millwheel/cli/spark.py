@@ -26,6 +26,7 @@ def run(
     from_scratch: bool,
     only: Sequence[str],
     max_rows: int,
+    snapshot_seconds: float,
     cluster: Cluster,
 ) -> None:
     """Run a pipeline's aggregates, or a function."""
@@ -56,7 +57,14 @@ def run(
     from millwheel.spark import run_job
 
     with present(StoreAddress.parse(store)) as presence:
-        run_job(target, presence.url, pipeline, output=output, cluster=cluster)
+        run_job(
+            target,
+            presence.url,
+            pipeline,
+            output=output,
+            cluster=cluster,
+            snapshot_seconds=snapshot_seconds or None,
+        )
 
 
 def run_engine(

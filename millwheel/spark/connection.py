@@ -154,6 +154,7 @@ def _join(connection: Connection, snapshot: str) -> None:
             raise
         raise StoreError(
             f"the snapshot {snapshot} is no longer held: a DataFrame has to be computed before "
-            "its snapshot is closed (with `millwheel spark`: before the job's function returns). "
+            "its snapshot is closed (with `millwheel spark`: before the job's function returns, and within "
+            "--snapshot-seconds). "
             f"Postgres says: {error}"
         ) from error

@@ -22,7 +22,8 @@ from millwheel.spark.failures import error_text, user_error
 from millwheel.spark.filters import Filter
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched, require_packages
-from millwheel.spark.snapshots import Snapshot, snapshot
+from millwheel.spark.lookout import numbered_table
+from millwheel.spark.snapshots import MOST_SECONDS, Snapshot, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +61,23 @@ class Job:
         chosen = self.snapshot.options(name, columns=columns, filters=filters, with_store=False)
         return self.spark.read.format("millwheel").options(**chosen, **self.options).load()
 
+    def stream(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        filters: Iterable[Filter] | None = None,
+    ) -> DataFrame:
+        """Return the values of a stream so far, as of the job's snapshot: the numbered table that they are written to.
+
+        The columns have the types of the fields; `sender` and `sequence` give the order of the values of a key.
+
+        Raises:
+            UsageError: the stream is written to no numbered table, or to several.
+        """
+        return self.table(
+            numbered_table(self.snapshot.store, self.snapshot.pipeline, name), columns, filters
+        )
+
 
 def run_job(
     target: str,
@@ -69,6 +87,7 @@ def run_job(
     output: Path = OUTPUT,
     partitions: int | None = None,
     cluster: Cluster | None = None,
+    snapshot_seconds: float | None = MOST_SECONDS,
     console: Console | None = None,
 ) -> None:
     """Run a function with a :class:`Job` on a pipeline's store.
@@ -79,6 +98,7 @@ def run_job(
         pipeline: the pipeline's name; None: the store's only pipeline.
         output: directory for the job's files; it is created.
         cluster: where Spark runs; None: here, with two cores.
+        snapshot_seconds: longest time for which the snapshot is held; None: there is no limit.
         console: where progress is shown; None: standard error.
 
     Raises:
@@ -90,7 +110,10 @@ def run_job(
     cluster = cluster or Cluster()
     require_packages(cluster)
     function = load_function(target)
-    with Interruptible() as interruptible, snapshot(store_url, pipeline) as held:
+    with (
+        Interruptible() as interruptible,
+        snapshot(store_url, pipeline, most_seconds=snapshot_seconds) as held,
+    ):
         output.mkdir(parents=True, exist_ok=True)
         modules = [target.partition(":")[0]]
         with launched(cluster, held.store, interruptible, console, modules=modules) as (

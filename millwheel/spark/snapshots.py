@@ -17,7 +17,8 @@ two reads, or the two sides of a self-join, then see different moments.
 
 A held snapshot has a cost: row versions that were replaced since cannot be vacuumed, the pipeline's
 tables cannot be dropped or altered (the engine drops old buckets later), and a migration waits. It
-costs nothing per commit, since commits only append.
+costs nothing per commit, since commits only append. So it is let go of after an hour, unless told
+otherwise.
 
 Order matters: LOCK comes first, then the snapshot. In the reverse order, a bucket dropped in between
 would be missing, and a truncated one would read as empty, both without an error.
@@ -25,11 +26,13 @@ would be missing, and a truncated one would read as empty, both without an error
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import psycopg
+import structlog
 
 from millwheel.errors import StoreError, UsageError
 from millwheel.spark.connection import (
@@ -44,8 +47,14 @@ from millwheel.spark.connection import (
 )
 from millwheel.spark.filters import Filter, written
 
+MOST_SECONDS = 3600.0
+"""Longest time for which a snapshot is held, unless told otherwise."""
+
 LOCK_ATTEMPTS = 5
 """Attempts to list and lock the tables, which may be dropped in between."""
+
+
+log = structlog.get_logger("millwheel.spark")
 
 
 @dataclass(frozen=True)
@@ -88,12 +97,18 @@ class Snapshot:
 
 
 @contextmanager
-def snapshot(store: str | None = None, pipeline: str | None = None) -> Iterator[Snapshot]:
+def snapshot(
+    store: str | None = None,
+    pipeline: str | None = None,
+    *,
+    most_seconds: float | None = MOST_SECONDS,
+) -> Iterator[Snapshot]:
     """Hold a snapshot of a pipeline for any number of reads, all of which must run inside the block.
 
     Args:
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
         pipeline: the pipeline's name; None: the store's only pipeline.
+        most_seconds: time after which it is let go of, and reads that begin later fail; None: there is no limit.
     """
     url = store_url({} if store is None else {"store": store})
     if pipeline is None:
@@ -103,12 +118,38 @@ def snapshot(store: str | None = None, pipeline: str | None = None) -> Iterator[
         with opened(url) as connection:
             held = _taken(connection, url, pipeline, tables)
             if held is not None:
-                yield held
+                with _limited(connection, pipeline, most_seconds):
+                    yield held
                 return
     raise StoreError(
         f"tables of pipeline {pipeline!r} were dropped between listing and locking them, "
         f"{LOCK_ATTEMPTS} times in a row; try again"
     )
+
+
+@contextmanager
+def _limited(connection: Connection, pipeline: str, most_seconds: float | None) -> Iterator[None]:
+    """Close the connection that holds a snapshot after some time: it keeps Postgres from cleaning up."""
+
+    def let_go() -> None:
+        connection.close()
+        log.warning(
+            "snapshot_let_go",
+            pipeline=pipeline,
+            after_seconds=most_seconds,
+            why="while it is held, Postgres cannot remove old row versions",
+        )
+
+    if most_seconds is None:
+        yield
+        return
+    timer = threading.Timer(most_seconds, let_go)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:

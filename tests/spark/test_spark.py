@@ -15,6 +15,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -287,6 +288,24 @@ def test_after_the_block_the_snapshot_is_gone_and_said_to_be(url: str) -> None:
             [connections.APPLICATION],
         ).fetchone()
     assert left == (0,)
+
+
+def test_a_snapshot_is_let_go_of_after_its_time(url: str) -> None:
+    """So that a job that hangs does not keep Postgres from cleaning up; the next read says so."""
+    with snapshot(url, "flights", most_seconds=0.2) as held:
+        reading = reader(held, "plain", 2)
+        share = reading.partitions()[0]
+        assert ids(reading, share)
+        deadline = time.monotonic() + 10
+        with psycopg.connect(url, autocommit=True) as connection:
+            while connection.execute(
+                "SELECT FROM pg_stat_activity WHERE application_name = %s AND state <> 'idle'",
+                [connections.APPLICATION],
+            ).fetchone():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        with pytest.raises(StoreError, match=r"is no longer held.*--snapshot-seconds"):
+            ids(reading, share)
 
 
 # ------------------------------------------------------------------------ every row in one share
