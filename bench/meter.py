@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psycopg
+
 from bench.processes import postgres_cpu
 
 
@@ -21,6 +23,8 @@ class Cost:
     """CPU of this process, microseconds per record."""
     postgres_us: float = 0.0
     """CPU of all server processes, including folds and vacuum, microseconds per record."""
+    wal_bytes: float = 0.0
+    """Bytes of WAL per record."""
 
     @property
     def cpu_us(self) -> float:
@@ -34,7 +38,7 @@ class Cost:
     def __str__(self) -> str:
         return (
             f"{self.rate:9,.0f} records/s, {self.python_us:4.1f} us of Python and "
-            f"{self.postgres_us:4.1f} us of Postgres a record"
+            f"{self.postgres_us:4.1f} us of Postgres a record, {self.wal_bytes:.0f} bytes of WAL"
         )
 
 
@@ -43,8 +47,18 @@ def metered(url: str, records: int) -> Iterator[Cost]:
     """Measure the block; the yielded cost is filled in at its end."""
     cost = Cost()
     server, own, start = postgres_cpu(url), time.process_time(), time.perf_counter()
+    wal = wal_position(url)
     yield cost
     seconds, own_end = time.perf_counter() - start, time.process_time()
     cost.rate = records / seconds
     cost.python_us = (own_end - own) / records * 1e6
     cost.postgres_us = (postgres_cpu(url) - server) / records * 1e6
+    cost.wal_bytes = (wal_position(url) - wal) / records
+
+
+def wal_position(url: str) -> float:
+    """The end of the WAL, in bytes."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+    assert row is not None
+    return float(row[0])

@@ -22,6 +22,7 @@ from bench import (
     latency,
     memory,
     nexmark,
+    on_spark,
     rate,
     reader_wait,
     shares,
@@ -80,6 +81,16 @@ async def _reader_wait(url: str, directory: Path, options: Options) -> Any:
 async def _aggregates(url: str, directory: Path, options: Options) -> Any:
     seconds = 20.0 if options.quick else 120.0
     return await asyncio.to_thread(aggregates.measure, url, directory, seconds=seconds)
+
+
+async def _spark(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await on_spark.measure(
+        url,
+        directory,
+        keys=(10_000,) if quick else (10_000, 100_000, 1_000_000),
+        records=120_000 if quick else 300_000,
+    )
 
 
 async def _commits(url: str, directory: Path, options: Options) -> Any:
@@ -188,6 +199,7 @@ PARTS: dict[str, Part] = {
     "kafka": _kafka,
     "reader-wait": _reader_wait,
     "aggregates": _aggregates,
+    "spark": _spark,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,

@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from bench.apart import apart
-from bench.meter import Cost, metered
+from bench.meter import Cost, metered, wal_position
 from bench.rate import raw_store
 from bench.server import drop
 from millwheel.chunk import Chunks, Columns, Ids
@@ -82,10 +82,10 @@ async def variant(url: str, name: str, records: int) -> tuple[Cost, float]:
             for commit in work[number]:
                 await lanes[number].commit(commit)
 
-        before = _wal(url)
+        before = wal_position(url)
         with metered(url, sum(len(commits) for commits in work) * BUNDLE) as cost:
             await asyncio.gather(*map(run, range(len(work))))
-        wal = (_wal(url) - before) / records
+        wal = (wal_position(url) - before) / records
     drop(url, SCHEMA)
     return cost, wal
 
@@ -101,13 +101,6 @@ def _make_unlogged(url: str) -> None:
         for (table,) in tables:
             name = sql.Identifier(SCHEMA, table)
             connection.execute(sql.SQL("ALTER TABLE {} SET UNLOGGED").format(name))
-
-
-def _wal(url: str) -> float:
-    with psycopg.connect(url, autocommit=True) as connection:
-        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
-        assert row is not None
-        return float(row[0])
 
 
 async def measure(url: str, *, rounds: int, records: int) -> dict[str, Any]:

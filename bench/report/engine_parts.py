@@ -169,6 +169,27 @@ def aggregates(found: Found) -> Section:
     )
 
 
+def on_spark(found: Found) -> Section:
+    """One pipeline with the engine and on Spark."""
+    lines = found["keys"]
+    return Section(
+        "One pipeline with the engine, and on Spark (local[2]), on the same cores",
+        [Ratio(f"the engine's rate / Spark's, {line['keys']:,} keys", line["ratio"]) for line in lines],
+        [
+            Table(
+                ("keys", "engine, records/s", "Spark, records/s", "s a batch", "s to the first batch"),
+                [
+                    (
+                        line["keys"], line["engine_rate"], line["rate"], line["batch_seconds"],
+                        line["first_batch_seconds"],
+                    )
+                    for line in lines
+                ],
+            )
+        ],
+    )  # fmt: skip
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

@@ -20,6 +20,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "kafka": engine_parts.kafka,
     "reader-wait": engine_parts.reader_wait,
     "aggregates": engine_parts.aggregates,
+    "spark": engine_parts.on_spark,
     "commits": engine_parts.commits,
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,

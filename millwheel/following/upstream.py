@@ -29,7 +29,7 @@ TOLD_SECONDS = 30.0
 log = structlog.get_logger("millwheel.following")
 
 
-class Sender(NamedTuple):
+class Written(NamedTuple):
     """What a sender has written."""
 
     rows: int
@@ -44,7 +44,7 @@ class Look(NamedTuple):
     """The pipeline's id."""
     low_watermark: int
     """No row of a sender that is not here yet will be older, if it is on time."""
-    senders: dict[int, Sender]
+    senders: dict[int, Written]
 
 
 class Upstream:
@@ -119,7 +119,7 @@ class Upstream:
                 "stream to follow with pipeline.sink(STREAM, Table(…, numbered=True)), and run that pipeline first"
             )
         senders = {
-            sender: Sender(count, low_watermark)
+            sender: Written(count, low_watermark)
             for *_, sender, count, low_watermark in rows
             if sender is not None
         }

@@ -1,0 +1,130 @@
+"""One pipeline with the engine and on Spark, on the same two cores: rate, and how long a record takes.
+
+The workload of the other parts, with its last balances in a table with a key, over accounts of several numbers. The
+engine runs in this process; Spark by ``millwheel run --engine spark`` on ``local[2]``, whose batches are counted by the
+store from the second on. A record takes half of the time between two batches, and a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from bench.apart import apart
+from bench.fleet import ROOT
+from bench.meter import Cost, metered
+from bench.server import drop, fresh_store
+from bench.workload import BALANCES, PAYMENTS, Balance, KeepBalance
+from millwheel import JsonLines, Pipeline, Table
+from millwheel.runtime.engine import Engine
+from millwheel.store.migrate import migrate
+
+NAME = "on_spark"
+BATCH_ROWS = 20_000
+FILE = "BENCH_FILE"
+LOOK_SECONDS = 0.1
+
+
+def pipeline() -> Pipeline:
+    """Balances of accounts, the last of each in a table."""
+    made = Pipeline(NAME)
+    made.inject(PAYMENTS, JsonLines(os.environ[FILE]), timestamp=lambda payment: payment.at)
+    made.add(KeepBalance(), PAYMENTS.by(lambda payment: payment.account))
+    made.sink(BALANCES, Table("balances", Balance, key=("account",), producer_key=("account",)))
+    return made
+
+
+def write(path: Path, keys: int, records: int) -> None:
+    """Payments of accounts in turn, so that as many keys as possible have state."""
+    with path.open("w") as file:
+        for number in range(records):
+            at = f"2024-01-01T{number // 3_600_000 % 24:02}:00:00Z"
+            account = number * 7_919 % keys
+            file.write(f'{{"at":"{at}","account":{account},"amount":{number % 1000}}}\n')
+
+
+async def by_engine(url: str, path: str, records: int) -> Cost:
+    """The engine, from the first row read to the last ACK stored."""
+    os.environ[FILE] = path
+    store = await fresh_store(url, NAME)
+    engine = Engine(pipeline(), store)
+    await engine.start()
+    with metered(url, records) as cost:
+        await engine.run()
+    await engine.stop()
+    await store.close()
+    drop(url, NAME)
+    return cost
+
+
+def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
+    """Spark, between the first and the last full batch."""
+    drop(url, NAME)
+    migrate(url, NAME)
+    environment = {**os.environ, FILE: str(path), "PYTHONPATH": str(ROOT)}
+    command = [
+        sys.executable, "-m", "millwheel", "run", "bench.on_spark:pipeline", "--store", url, "--engine", "spark",
+        "--checkpoint", str(directory / "checkpoint"), "--max-rows", str(BATCH_ROWS), "--driver-memory", "2g",
+    ]  # fmt: skip
+    began = time.monotonic()
+    looks: list[tuple[float, int, int]] = []
+    with (directory / "on_spark.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        while process.poll() is None:
+            if (found := _look(url)) is not None:
+                looks.append((time.monotonic(), *found))
+            time.sleep(LOOK_SECONDS)
+    assert process.returncode == 0, (directory / "on_spark.log").read_text()[-3000:]
+    times = {batch: at for at, batch, _ in reversed(looks) if batch >= 0}
+    done = {batch: rows for _, batch, rows in looks}
+    full = [batch for batch in times if done[batch] >= (batch + 1) * BATCH_ROWS]
+    first, last = min(full), max(full)
+    seconds = (times[last] - times[first]) / (last - first)
+    drop(url, NAME)
+    return {
+        "first_batch_seconds": times[first] - began,
+        "batch_seconds": seconds,
+        "rate": BATCH_ROWS / seconds,
+        "record_seconds": 1.5 * seconds,
+    }
+
+
+def _look(url: str) -> tuple[int, int] | None:
+    """The number of the last batch, and of the records processed."""
+    text = sql.SQL(
+        "SELECT batch, coalesce((counters -> 'keep_balance' ->> 'processed')::bigint, 0) FROM {}"
+    ).format(sql.Identifier(NAME, "spark_query"))
+    try:
+        with psycopg.connect(url) as connection:
+            return connection.execute(text).fetchone()
+    except psycopg.errors.UndefinedTable:
+        return None
+
+
+async def measure(
+    url: str, directory: Path, *, keys: tuple[int, ...], records: int
+) -> dict[str, Any]:
+    """Measure both with so many keys."""
+    found = []
+    for number in keys:
+        path = directory / f"payments_{number}.jsonl"
+        write(path, number, max(records, number + 4 * BATCH_ROWS))
+        count = max(records, number + 4 * BATCH_ROWS)
+        engine = await apart(by_engine, url, str(path), count)
+        place = directory / f"keys_{number}"
+        place.mkdir()
+        spark = by_spark(url, place, path)
+        line = {"keys": number, "records": count, "engine_rate": engine.rate, **spark}
+        line["ratio"] = engine.rate / spark["rate"]
+        found.append(line)
+        print("on spark:", json.dumps(line))
+        path.unlink()
+    return {"keys": found}
