@@ -38,6 +38,7 @@ from tests.support.worker_processes import LEASE_SECONDS, Workers
 
 MODULE = "tests.following.service"
 STORE = "FOLLOWED_STORE"
+FOLLOWED = "flights"
 WAIT_SECONDS = 240.0
 
 
@@ -105,7 +106,7 @@ def second() -> Pipeline:
     """Follows the panes of the first one, on another server."""
     made = Pipeline("airports", settings=settings())
     source: NumberedTable[LoggedPane] = NumberedTable(
-        os.environ[STORE], "flights", "pane_log", timestamp=lambda pane: pane.hour
+        os.environ[STORE], FOLLOWED, "pane_log", timestamp=lambda pane: pane.hour
     )
     made.inject(PANES, source)
     by_origin = PANES.by(lambda pane: pane.origin)

@@ -42,6 +42,7 @@ from millwheel.spark.engine.running import deploy_on_spark
 from millwheel.spark.staging import StagingWriter
 from millwheel.store.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
+from tests.following import service as following
 from tests.spark.stand_in import QUERY, Batch, StandIn, made_rows
 from tests.support import spark_pipelines
 from tests.support.spark_inputs import write_flights, write_lines
@@ -98,7 +99,7 @@ def place(postgres_url: Callable[[int], str]) -> Iterator[Place]:
     with psycopg.connect(found.url, autocommit=True) as connection:
         for name in (*FINAL, "trouble", "strict", "hidden"):
             pipeline = getattr(spark_pipelines, name)().name
-            for schema in (pipeline, f"{pipeline}_by_engine"):
+            for schema in (pipeline, f"{pipeline}_by_engine", "airports"):
                 connection.execute(
                     sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
                 )
@@ -357,6 +358,35 @@ def test_rows_that_are_gone_end_the_query(place: Place, troubled: Path) -> None:
     ):
         list(reader.read(stretch))
     reader.stop()
+
+
+def test_partitions_are_found_and_rows_come_over_a_network(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline on Spark follows a table of the engine: with its watermark, and to its end."""
+    upstream = place.engine("hours")
+    monkeypatch.setenv(following.STORE, place.url)
+    monkeypatch.setattr(following, "FOLLOWED", upstream)
+    planned.cache_clear()
+    target = "tests.following.service:second"
+    plan = planned(target)
+    migrate(place.url, "airports")
+    asyncio.run(deploy_on_spark(plan, place.url, "/checkpoint"))
+    stand_in = StandIn(target, plan, place.url, rows=40)
+    stand_in.run()
+    assert stand_in.offset["mark"] == MAX_TIME, "the followed pipeline has come to its end"
+    panes = place.query(
+        sql.SQL("SELECT origin, count(*) FROM {} GROUP BY 1").format(
+            sql.Identifier(upstream, "pane_log")
+        )
+    )
+    assert {row[0]: row[1] for row in place.rows("airports", "airport_sum")} == dict(panes)
+    days = place.query(
+        sql.SQL("SELECT origin, date_trunc('day', hour), count(*) FROM {} GROUP BY 1, 2").format(
+            sql.Identifier(upstream, "pane_log")
+        )
+    )
+    assert place.rows("airports", "airport_day") == sorted(days, key=repr)
 
 
 @pytest.mark.parametrize("name", ["hours", "legs", "rested"])

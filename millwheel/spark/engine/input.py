@@ -54,6 +54,10 @@ BATCH_ROWS = 5_000
 """Rows of one Arrow batch."""
 DISCOVER_SECONDS = 1.0
 """Time between two looks for new partitions."""
+LOOK_SECONDS = 0.05
+"""Wait for a row of a partition that has none, while the query runs on."""
+LAST_LOOK_SECONDS = 2.0
+"""The same before the query ends: rows that come over a network are not there at once."""
 PATIENCE_SECONDS = 60.0
 """How long a task waits for a row that the driver has seen."""
 
@@ -237,7 +241,7 @@ class ReadAhead:
         share = max(1, most // max(1, len(open_ones)))
         for ahead in open_ones:
             if not (self.ends and ahead.caught_up):
-                await ahead.read(places, share)
+                await ahead.read(places, share, LAST_LOOK_SECONDS if self.ends else LOOK_SECONDS)
         promised = min(injector.promised(places) for injector in self._injectors)
         mark = max(start["mark"], promised)
         found = {"mark": mark, "partitions": places}
@@ -312,6 +316,9 @@ class InjectorAhead:
                 continue
             seen = place["seen"]
             found.append(MIN_TIME if seen == MIN_TIME else clamp_time(seen - lateness))
+        shown = getattr(self._discovery, "seen", None)
+        if self._injection.shown_by_reader and shown is not None:
+            found.append(shown)  # of partitions that are not found yet
         if found:
             return min(found)
         return MAX_TIME if all(places[a.name]["ended"] for a in self.partitions) else MIN_TIME
@@ -345,8 +352,11 @@ class PartitionAhead:
         """Time since its last row, while none waits."""
         return time.monotonic() - self._row_at if self.caught_up else 0.0
 
-    async def read(self, places: dict[str, Place], most: int) -> None:
+    async def read(self, places: dict[str, Place], most: int, patience: float) -> None:
         """Read up to so many rows on, and replace the partition's place.
+
+        Args:
+            patience: longest wait for a row, in seconds.
 
         Raises:
             InputError: a row cannot be read, and ``inject`` has ``on_error="fail"``.
@@ -358,7 +368,13 @@ class PartitionAhead:
         reader = await self._opened(place)
         seen, end = place["seen"], place["next"]
         left = most
-        while left > 0 and (rows := await reader.read(min(left, READ_ROWS))):
+        while left > 0:
+            rows = await reader.read(min(left, READ_ROWS))
+            if not rows:
+                if reader.ended or left < most or not await _has_news(reader, patience):
+                    break
+                patience = 0.0
+                continue
             left -= len(rows)
             end = rows[-1].offset + 1
             for row in rows:
@@ -403,6 +419,16 @@ class PartitionAhead:
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+
+async def _has_news(reader: Reader, seconds: float) -> bool:
+    """Wait for rows; whether the source says that there may be some."""
+    try:
+        async with asyncio.timeout(seconds):
+            await reader.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 class OpenPart:
