@@ -74,6 +74,7 @@ class Look:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self.more = asyncio.Event()
+        self.seen: int | None = None
 
     async def look(self) -> Sequence[str]:
         return [script.identity for script in self._shelf.scripts.values()]
@@ -154,6 +155,43 @@ async def test_a_new_partition_moves_no_watermark_back_and_holds_it_from_then_on
     assert tally.watermarks.durable == at_micros(100)
     b.append(inject(ITEMS, Item("b", 3, 150)))
     await world.until(lambda: tally.watermarks.durable == at_micros(150), tick=0.01)
+    await engine.stop()
+
+
+class Clocked(Shelf):
+    """A shelf that shows how far it is in event time, also for partitions that are not found yet."""
+
+    timestamps = True
+    shows_time = True
+
+    def discover(self, position: dict[str, Any] | None) -> Look:
+        look = super().discover(position)
+        look.seen = at_micros(50)
+        return look
+
+
+async def test_a_source_that_shows_its_time_holds_it_for_partitions_that_are_not_found_yet() -> (
+    None
+):
+    shelf = Clocked()
+    a = shelf.add("a")
+    a.append(advance(ITEMS, at(100)))
+    pipeline = Pipeline("shelf", settings=QUICK)
+    pipeline.inject(ITEMS, shelf, name="source")
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    world.on_durable = lambda commit: nobody_is_ahead(world)
+    engine = await world.start()
+    tally = world.interval("tally")
+    await world.until(lambda: stored(world).get(a.identity) == at_micros(100), tick=0.01)
+    await world.until(lambda: tally.watermarks.durable == at_micros(50), tick=0.01)
+    await world.turns(100, tick=0.01)
+    assert tally.watermarks.durable == at_micros(50), "the found partition alone is further"
+    (look,) = shelf.looks
+    look.seen = at_micros(200)
+    look.more.set()
+    await world.until(lambda: tally.watermarks.durable == at_micros(100), tick=0.01)
     await engine.stop()
 
 

@@ -97,7 +97,7 @@ def place(postgres_url: Callable[[int], str]) -> Iterator[Place]:
     found = Place(postgres_url(18))
     yield found
     with psycopg.connect(found.url, autocommit=True) as connection:
-        for name in (*FINAL, "trouble", "strict", "hidden"):
+        for name in (*FINAL, "trouble", "strict", "hidden", "ordered", "two_levels"):
             pipeline = getattr(spark_pipelines, name)().name
             for schema in (pipeline, f"{pipeline}_by_engine", "airports"):
                 connection.execute(
@@ -211,6 +211,30 @@ def test_an_error_ends_the_query_and_names_the_record(place: Place, troubled: Pa
         place.stand_in("strict").run()
     assert "Nothing of it was committed" in str(error.value)
     assert place.rows("strict", "seen") == []
+
+
+def test_timers_for_the_past_fire_before_the_next_record(place: Place, troubled: Path) -> None:
+    """Also those that timers set, in the same batch."""
+    lines = [{"at": 20_000, "text": "first"}, {"at": 20_001, "text": "last"}]
+    far = {"at": 20_000_000, "text": "far"}
+    troubled.write_text("".join(json.dumps(line) + "\n" for line in [far, *lines]))
+    stand_in = place.stand_in("ordered", rows=1)
+    stand_in.run()
+    ((ran, *_),) = place.rows("ordered", "seen")
+    assert ran == (
+        "record 20000000 first 20000000 second 20000000 record 20000 first 20000 second 20000 record 20001"
+    )
+
+
+def test_what_is_late_for_its_sender_is_late_one_level_above(place: Place, troubled: Path) -> None:
+    """And what comes on time with it is not."""
+    lines = [(100, "a"), (110, "a b"), (500, "a"), (101, "a b"), (510, "b"), (900, "c")]
+    troubled.write_text("".join(json.dumps({"at": at, "text": text}) + "\n" for at, text in lines))
+    place.stand_in("two_levels", rows=1).run()
+    assert place.rows("two_levels", "late_words") == [("a",), ("b",)]
+    assert sorted(place.rows("two_levels", "minutes")) == [
+        ("a", 60, 120, 2), ("a", 480, 540, 1), ("b", 60, 120, 1), ("b", 480, 540, 1), ("c", 900, 960, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from examples.nexmark.q11 import build as build_q11
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.computations import Debounce, FlatMap, Windowed, count
 from millwheel.files import JsonLines
-from millwheel.windows import Pane, Session
+from millwheel.windows import Pane, Session, Tumbling
 
 FILE = "MILLWHEEL_TEST_FILE"
 """The variable with the path of the input."""
@@ -256,4 +256,65 @@ def hidden() -> Pipeline:
     )
     pipeline.add(Hidden(), LINES.by(lambda line: line.text), on_error="dead_letter")
     pipeline.sink(ROWS, Table("seen", KeyRow, key=("key",)))
+    return pipeline
+
+
+class Both(msgspec.Struct):
+    """The order in which a key's records and timers ran."""
+
+    ran: list[str] = []
+
+
+class Ordered(Computation[Line, Both]):
+    """Sets timers for the past: one by a record, and one by that timer."""
+
+    writes = (ROWS,)
+
+    async def process_record(self, record: Record[Line], ctx: Context[Both]) -> None:
+        ctx.state.ran.append(f"record {record.value.at}")
+        ctx.set_timer(record.timestamp - timedelta(hours=1), tag=f"first {record.value.at}")
+        if record.value.text == "last":
+            ctx.produce(ROWS, KeyRow(" ".join(ctx.state.ran), len(ctx.state.ran), True))
+
+    async def process_timer(self, timer: Timer, ctx: Context[Both]) -> None:
+        ctx.state.ran.append(timer.tag)
+        if timer.tag.startswith("first"):
+            ctx.set_timer(timer.at - timedelta(hours=1), tag=timer.tag.replace("first", "second"))
+
+
+def ordered() -> Pipeline:
+    """All lines have one key."""
+    pipeline = Pipeline("ordered")
+    pipeline.inject(
+        LINES, JsonLines(path()), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(Ordered(), LINES.by(lambda line: "key"))
+    pipeline.sink(ROWS, Table("seen", KeyRow))
+    return pipeline
+
+
+LATE = Stream("late", Word)
+
+
+def two_levels() -> Pipeline:
+    """Words of lines, counted a minute at a time one level above; late ones go to a stream."""
+    pipeline = Pipeline("two_levels")
+    pipeline.inject(
+        LINES, JsonLines(path()), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(
+        FlatMap(lambda line: [Word(word) for word in line.text.split()], to=WORDS),
+        LINES.by(lambda line: line.at),
+    )
+    pipeline.add(
+        Windowed(Tumbling(minutes=1), count, to=SAID, late=LATE), WORDS.by(lambda word: word.word)
+    )
+    pipeline.sink(
+        SAID,
+        Table("minutes", WordSession),
+        row=lambda pane: WordSession(
+            str(pane.key), int(pane.start.timestamp()), int(pane.end.timestamp()), pane.value
+        ),
+    )
+    pipeline.sink(LATE, Table("late_words", Word))
     return pipeline
