@@ -28,6 +28,7 @@ from bench import (
     shares,
     slow,
     snapshot,
+    state_rows,
     takeover,
     timers,
     trees,
@@ -90,6 +91,13 @@ async def _spark(url: str, directory: Path, options: Options) -> Any:
         directory,
         keys=(10_000,) if quick else (10_000, 100_000, 1_000_000),
         records=120_000 if quick else 300_000,
+    )
+
+
+async def _state_rows(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await asyncio.to_thread(
+        state_rows.measure, url, rows=100_000 if quick else 1_000_000, rounds=1 if quick else 5
     )
 
 
@@ -200,6 +208,7 @@ PARTS: dict[str, Part] = {
     "reader-wait": _reader_wait,
     "aggregates": _aggregates,
     "spark": _spark,
+    "state-rows": _state_rows,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from millwheel.chunk import Chunks, Columns
+from millwheel.errors import DeployRefused
 from millwheel.extractors import Keys
 from millwheel.model import Delivery
 from millwheel.sinks import Table
@@ -297,6 +298,10 @@ class HeartbeatReply:
     """The store's clock, microseconds."""
 
 
+ELSEWHERE = 2**31 - 1
+"""The generation of intervals of a pipeline that runs elsewhere, on Spark: no code has it, so nobody claims them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedInterval:
     """An interval with its owner and its wanted owner."""
@@ -363,6 +368,18 @@ class Placement:
     """Removed computations: workers send nothing to them, and no watermark waits for them."""
     paused: frozenset[int] = frozenset()
     """Injectors that must not read."""
+
+    def refuse_elsewhere(self) -> None:
+        """Refuse to go on with a pipeline that was moved away.
+
+        Raises:
+            DeployRefused: no worker can own any of its intervals.
+        """
+        if self.intervals and all(row.generation == ELSEWHERE for row in self.intervals):
+            raise DeployRefused(
+                "the pipeline was moved to Spark, and its state with it: workers have nothing to do. To move it back: "
+                "millwheel move MODULE:PIPELINE --to engine"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,23 @@ def on_spark(found: Found) -> Section:
     )  # fmt: skip
 
 
+def state_rows(found: Found) -> Section:
+    """Rows of state read by Spark, beside COPY."""
+    return Section(
+        f"{found['rows']:,} rows of state read by Spark in two tasks, beside COPY over one connection",
+        [Ratio("Spark's rate / COPY's", found["ratio"])],
+        [
+            Table(
+                ("way", "rows/s"),
+                [
+                    ("COPY", found["copy_rows_per_second"]),
+                    ("Spark", found["spark_rows_per_second"]),
+                ],
+            )
+        ],
+    )
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

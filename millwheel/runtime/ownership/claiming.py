@@ -103,6 +103,7 @@ class Claiming(Service):
     async def run_once(self) -> None:
         """Read the placement, decide, claim, hand over, split and merge."""
         placement = await self._remotes.refresh()
+        placement.refuse_elsewhere()
         is_placed = self._lease.left > 0
         self._update_reachability(placement)
         if await self._env.store.try_lead(self._env.settings.lease_seconds):
@@ -358,6 +359,7 @@ class Pauses(Service):
 
     async def run_once(self) -> None:
         placement = await self._env.store.read_placement()
+        placement.refuse_elsewhere()
         self._paused.set(placement.paused)
 
 

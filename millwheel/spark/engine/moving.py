@@ -24,6 +24,7 @@ from millwheel.spark.engine.operator import CELLS, TIMERS
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.staging import ATTEMPT, BATCH
+from millwheel.store.port import ELSEWHERE
 from millwheel.store.statements import TABLES, Statements
 from millwheel.store.views import VIEWS
 
@@ -83,7 +84,7 @@ class Moving:
         with writing(self._store) as connection, connection.transaction() as transaction:
             connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
             self._refuse(connection)
-            self._take_intervals(connection)
+            self._take_intervals(connection, sql.Literal(ELSEWHERE))
             ((productions, partitions),) = connection.execute(self._own("in_flight")).fetchall()
             if productions or partitions:
                 tell(productions, partitions)
@@ -128,15 +129,20 @@ class Moving:
                 f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark does not have: {kinds}"
             )
 
-    def _take_intervals(self, connection: Connection) -> None:
-        """Take all intervals from their owners: commits that they have begun are waited for, later ones fail (I4)."""
+    def _take_intervals(self, connection: Connection, generation: sql.Composable) -> None:
+        """Take all intervals from their owners: commits that they have begun are waited for, later ones fail (I4).
+
+        Args:
+            generation: the least generation whose workers may claim them from now on.
+        """
         connection.execute(
             sql.SQL(
                 "UPDATE {} SET sequencer = nextval({}::regclass), owner = NULL, wanted_by = NULL, split_at = NULL, "
-                "merge_with = NULL"
+                "merge_with = NULL, generation = {}"
             ).format(
                 self._table("key_interval"),
                 sql.Literal(self._table("sequence_number").as_string(None)),
+                generation,
             )
         )
 
@@ -219,7 +225,8 @@ class Moving:
         stamp = SystemClock().now()
         with writing(self._store) as connection:
             connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
-            self._take_intervals(connection)
+            newest = sql.SQL("(SELECT max(number) FROM {})").format(self._table("generation"))
+            self._take_intervals(connection, newest)
             self._add_partitions(connection, offset)
             values = {"staged": staged, "stamp": stamp, "watermark": watermark}
             moved = connection.execute(self._own("return_states"), values).rowcount
