@@ -25,7 +25,7 @@ async def test_a_worker_of_a_pipeline_that_was_moved_away_ends(
     for row in world.store.tables.intervals.values():
         row.generation, row.owner = ELSEWHERE, None
         row.sequencer += 100
-    with pytest.raises((DeployRefused, Fenced), match="was moved to Spark|claimed"):
+    with pytest.raises((DeployRefused, Fenced), match=r"was moved to Spark|claimed"):
         await world.until(lambda: False, tick=0.05)
     assert all(row.owner is None for row in world.store.tables.intervals.values())
     await engine.kill()

@@ -48,7 +48,7 @@ class SparkPlan:
         levels: dict[str, int] = {}
         for place, node in enumerate(graph.nodes):
             routes = {s.name: StreamRoute(s, node.sinks.get(s.name, [])) for s in node.writes}
-            steps[node.name] = Step(place + 1, place, node, routes, destinations=[_Everywhere()])
+            steps[node.name] = Step(place + 1, place, node, routes)
             above = [levels[sender.name] for sender in graph.upstream(node)]
             levels[node.name] = 1 + max(above, default=-1)
         for step in steps.values():
