@@ -8,6 +8,7 @@ the end the JVM is stopped and awaited.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -198,6 +199,8 @@ def _jvm(
         except Py4JError as error:
             raise UsageError(f"Spark did not start: {error}") from error
         output.relaying.set()
+        # It logs each call that a JVM does not answer which is being stopped; its callers get an error.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
         # It prints a traceback if the JVM ends first, as it does when a terminal or a supervisor signals both.
         counts: Any = context._accumulatorServer
         counts.handle_error = _no_more_counts
