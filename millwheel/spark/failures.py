@@ -88,6 +88,6 @@ def _is_own(file: str) -> bool:
 
 def _text(error: Exception) -> str:
     try:
-        return str(error).partition(QUERY)[0]
+        return str(error).partition(QUERY)[0].partition("\n\tat ")[0]
     except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
         return "the JVM ended before it could report the error"

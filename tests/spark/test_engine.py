@@ -273,6 +273,22 @@ def test_a_batch_is_written_once(place: Place) -> None:
     assert place.rows("flights", "pane_log") == rows
 
 
+def test_a_checkpoint_that_was_deleted_is_missed_before_spark_starts(
+    place: Place, tmp_path: Path
+) -> None:
+    planned.cache_clear()
+    plan = planned(f"{MODULE}:hours")
+    migrate(place.url, "flights")
+    asyncio.run(deploy_on_spark(plan, place.url, str(tmp_path)))
+    stored = StoredQuery(place.url, "flights")
+    stored.load().refuse_lost_checkpoint("flights")  # there is nothing to lose yet
+    StandIn(f"{MODULE}:hours", plan, place.url, rows=500).run(most=2)
+    with pytest.raises(UsageError, match=r"hold 2 batches.*was deleted.*Restore it"):
+        stored.load().refuse_lost_checkpoint("flights")
+    (tmp_path / "metadata").write_text("{}")
+    stored.load().refuse_lost_checkpoint("flights")
+
+
 def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None:
     """The driver was killed after the store's commit: Spark does the batch again, and needs the state of it."""
     stand_in = place.stand_in("hours", rows=500)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from psycopg import sql
@@ -30,6 +31,21 @@ class QueryProgress:
     batch: int
     counters: dict[str, dict[str, int]] = field(default_factory=dict)
     table_rows: dict[str, int] = field(default_factory=dict)
+
+    def refuse_lost_checkpoint(self, pipeline: str) -> None:
+        """Refuse to begin without the checkpoint, before Spark starts; one that is elsewhere is compared later.
+
+        Raises:
+            UsageError: it is a directory of this machine, and it is not there.
+        """
+        if self.batch > FIRST and "://" not in self.checkpoint:
+            if not (Path(self.checkpoint) / "metadata").exists():
+                raise UsageError(
+                    f"the tables of pipeline {pipeline!r} hold {self.batch + 1} batches, and their checkpoint {self.checkpoint} "
+                    "was deleted, or is on another machine: with it, the state and the place in the input are lost. Restore it, "
+                    f"or run the command there. To begin anew, remove the pipeline with all its results (millwheel drop "
+                    f"{pipeline})"
+                )
 
     @property
     def has_start(self) -> bool:

@@ -83,6 +83,7 @@ def run_on_spark(
     place = _place(checkpoint)
     asyncio.run(deploy_on_spark(plan, url, place))
     stored = StoredQuery(url, pipeline.name)
+    stored.load().refuse_lost_checkpoint(pipeline.name)
     from millwheel.spark.engine.query import QueryRun
 
     modules = [target.partition(":")[0]]
