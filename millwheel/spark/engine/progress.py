@@ -38,14 +38,15 @@ class QueryProgress:
         Raises:
             UsageError: it is a directory of this machine, and it is not there.
         """
-        if self.batch > FIRST and "://" not in self.checkpoint:
-            if not (Path(self.checkpoint) / "metadata").exists():
-                raise UsageError(
-                    f"the tables of pipeline {pipeline!r} hold {self.batch + 1} batches, and their checkpoint {self.checkpoint} "
-                    "was deleted, or is on another machine: with it, the state and the place in the input are lost. Restore it, "
-                    f"or run the command there. To begin anew, remove the pipeline with all its results (millwheel drop "
-                    f"{pipeline})"
-                )
+        if self.batch == FIRST or "://" in self.checkpoint:
+            return
+        if not (Path(self.checkpoint) / "metadata").exists():
+            raise UsageError(
+                f"the tables of pipeline {pipeline!r} hold {self.batch + 1} batches, and their checkpoint {self.checkpoint} "
+                "was deleted, or is on another machine: with it, the state and the place in the input are lost. Restore it, "
+                f"or run the command there. To begin anew, remove the pipeline with all its results (millwheel drop "
+                f"{pipeline})"
+            )
 
     @property
     def has_start(self) -> bool:
