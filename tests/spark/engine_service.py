@@ -141,6 +141,16 @@ def run_killed(
     return [f"it ended with {spark.code}: {spark.tail()}"] if spark.code else []
 
 
+def _for_executors() -> list[str]:
+    """The variables that the pipelines read, for executors of a cluster."""
+    names = (FILE, "NEXMARK_DIR", "NEXMARK_LATENESS")
+    return [
+        word
+        for name in names
+        for word in ("--conf", f"spark.executorEnv.{name}={os.environ[name]}")
+    ]
+
+
 def rows_of(store: str, pipeline: str, table: str, columns: str) -> list[tuple[Any, ...]]:
     text = sql.SQL("SELECT {} FROM {}").format(sql.SQL(columns), sql.Identifier(pipeline, table))
     with psycopg.connect(store) as connection:
@@ -189,7 +199,7 @@ def run(
                 file = "lines.jsonl" if name == "words" else "flights.jsonl"
                 os.environ[FILE] = str(directory / file)
                 engine = by_engine(server.url, name)
-                spark = OnSpark(name, server.url, directory, {}, *options)
+                spark = OnSpark(name, server.url, directory, {}, *options, *_for_executors())
                 migrate(server.url, spark.pipeline)
                 found = run_killed(spark, kills, choice, executors=cluster, say=say)
                 for table, columns in FINAL[name].items():
