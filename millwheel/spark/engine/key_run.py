@@ -76,8 +76,10 @@ class StepRunner:
     ) -> None:
         node = step.node
         assert node.layout is not None
+        assert node.computation is not None
         self.step = step
         self.is_first = is_first
+        self.has_timers = node.computation.defines("process_timer") or node.named
         self._load = load
         self._load_all = load_all
         self._layout = node.layout

@@ -125,7 +125,9 @@ class LevelOperator(StatefulProcessor):
             times.getCurrentProcessingTimeInMs() * 1000,
         )
         self._key_cells.begin()
-        before = {tag: due for (tag,), (due,) in self._timers.iterator()}
+        before = {}
+        if runner.has_timers:  # each look at the state of Spark is a call to another process
+            before = {tag: due for (tag,), (due,) in self._timers.iterator()}
         done = runner.run(key.encode(), rows, before, moment, self._loop)
         self._store(runner, done, before, moment)
         yield from self._rows(runner, done, moment)
