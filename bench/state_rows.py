@@ -38,7 +38,7 @@ async def fill(url: str, rows: int) -> None:
         connection.execute(
             sql.SQL(
                 "INSERT INTO {0}.state (slot, computation, key, entry, value, version) "
-                "SELECT n * 7919 %% 65536, (SELECT id FROM {0}.computation), n::text, '', "
+                "SELECT (n::bigint * 7919 %% 65536)::integer, (SELECT id FROM {0}.computation), n::text, '', "
                 "jsonb_build_object('payments', n, 'total', n * 100), 1 FROM generate_series(1, %s) AS n"
             ).format(schema),
             [rows],
