@@ -21,7 +21,7 @@ from typing import Any
 
 from millwheel.codec import KEY_CHARACTERS, decode_key, shown, slot_of
 from millwheel.context import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED, Context, Effects
-from millwheel.errors import SparkRefused
+from millwheel.errors import SparkRefused, UserCodeError
 from millwheel.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.key_state import KeyState, StateCache
@@ -256,6 +256,7 @@ class KeyRun:
         """The effects and changes of all items."""
         if not self._careful:
             self._capture()
+        self._context._end(_late_use)  # a task that the call has left behind gets an error
         return self._done
 
     def _open(self, micros: int, watermark: int, promised: int) -> None:
@@ -323,6 +324,10 @@ class KeyRun:
             f"{self._step.name!r} cannot run on Spark: with key {shown(key, KEY_CHARACTERS)} it used {what}. Run this "
             "pipeline with the engine (without --engine spark)"
         )
+
+
+def _late_use(error: UserCodeError) -> None:
+    """It is raised where the context is used; there is nobody to tell."""
 
 
 def _place(row: StreamRow) -> tuple[int, str, str]:

@@ -9,7 +9,7 @@ the engine, again in one transaction. If that fails, the pipeline is where it wa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -19,8 +19,8 @@ from psycopg.types.json import Jsonb
 from millwheel.clock import SystemClock
 from millwheel.errors import UsageError
 from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
+from millwheel.runtime.ownership.deploying import DISCOVERY
 from millwheel.spark.connection import Connection, statement, writing
-from millwheel.spark.engine.operator import CELLS, TIMERS
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.staging import ATTEMPT, BATCH
@@ -171,31 +171,31 @@ class Moving:
         for injector, identity, position, first, low_watermark in connection.execute(
             self._own("source_places")
         ):
+            if not self._is_partition(injector, identity):
+                continue
+            promised[injector] = min(promised.get(injector, MAX_TIME), low_watermark)
+            if not (position or first):
+                continue  # it was not read yet
             found = position or {}
-            if found.get("reader") is None and not first and not found:
-                continue  # not read yet
             place = {
                 "position": found.get("reader"),
                 "next": first,
                 "seen": MIN_TIME if found.get("seen") is None else found["seen"],
                 "ended": low_watermark == MAX_TIME,
             }
-            if identity in self._identities(injector):
-                first_place = {"position": place["position"], "next": first}
-                places[f"{injector} {identity}"] = {**place, "first": first_place}
-                least = promised.get(injector, MAX_TIME)
-                promised[injector] = min(least, low_watermark)
+            first_place = {"position": place["position"], "next": first}
+            places[f"{injector} {identity}"] = {**place, "first": first_place}
         injectors = [node.name for node in self._plan.graph.nodes if node.kind == "injector"]
         mark = min(promised.get(name, MIN_TIME) for name in injectors)
         return {"mark": mark, "partitions": places}
 
-    def _identities(self, injector: str) -> Any:
-        """The partitions of an injector; of a growing source, all but the task that finds them."""
+    def _is_partition(self, injector: str, identity: str) -> bool:
+        """Whether an interval of an injector is a partition of its source as it is now."""
         injection = self._plan.graph.by_name[injector].injection
         assert injection is not None
         if injection.growing is not None:
-            return _AllBut("discovery of partitions")
-        return {partition.identity for partition in injection.source.partitions()}
+            return identity != DISCOVERY
+        return any(each.identity == identity for each in injection.source.partitions())
 
     # -- back ------------------------------------------------------------------------------
 
@@ -306,23 +306,3 @@ class Moving:
         }
         names |= {"staging": self._staging, "batch_column": sql.Identifier(BATCH)}
         return sql.SQL(statement(name).decode()).format(**names, **further)
-
-
-class _AllBut:
-    """All texts but one."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __contains__(self, text: object) -> bool:
-        return text != self._text
-
-
-def start_rows(
-    cells: Iterable[tuple[str, str, str, str, int]], timers: Iterable[tuple[str, str, str, int]]
-) -> Iterator[tuple[Any, ...]]:
-    """Entries and timers as rows of the staging table, without their slots."""
-    for receiver, key, entry, value, version in cells:
-        yield receiver, key, CELLS, entry, value, version, None
-    for receiver, key, tag, due in timers:
-        yield receiver, key, TIMERS, tag, None, None, due
