@@ -282,7 +282,13 @@ aggregate = Table(
 spark_query = Table(
     "spark_query",
     metadata,
-    Column("number", Integer, Identity(), primary_key=True),
+    Column(
+        "number",
+        Integer,
+        Identity(),
+        primary_key=True,
+        comment="1 and up: one for each move to Spark",
+    ),
     Column("id", UUID, comment="Spark's id of the query; NULL: it has done no batch yet"),
     Column("checkpoint", Text, nullable=False, comment="directory in which Spark keeps the state"),
     Column("levels", JSONB, nullable=False, comment="computation -> operator that runs it"),
@@ -312,7 +318,9 @@ spark_query = Table(
     ),
     Column("counters", JSONB, nullable=False, comment="computation -> counter -> total"),
     Column("table_rows", JSONB, nullable=False, comment="rows of each numbered table so far"),
-    Column("began_at", DateTime(timezone=True), nullable=False),
+    Column(
+        "began_at", DateTime(timezone=True), nullable=False, comment="when it was deployed or moved"
+    ),
     Column(
         "changed_at", DateTime(timezone=True), nullable=False, comment="when the batch was done"
     ),

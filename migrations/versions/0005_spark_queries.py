@@ -17,7 +17,13 @@ def upgrade() -> None:
     schema = context.config.attributes["schema"]
     op.create_table(
         "spark_query",
-        sa.Column("number", sa.Integer(), sa.Identity(), nullable=False),
+        sa.Column(
+            "number",
+            sa.Integer(),
+            sa.Identity(),
+            nullable=False,
+            comment="1 and up: one for each move to Spark",
+        ),
         sa.Column(
             "id",
             postgresql.UUID(),
@@ -78,7 +84,12 @@ def upgrade() -> None:
             nullable=False,
             comment="rows of each numbered table so far",
         ),
-        sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column(
+            "began_at",
+            sa.DateTime(timezone=True),
+            nullable=False,
+            comment="when it was deployed or moved",
+        ),
         sa.Column(
             "changed_at",
             sa.DateTime(timezone=True),

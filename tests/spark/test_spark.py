@@ -299,7 +299,7 @@ def test_a_snapshot_is_let_go_of_after_its_time(url: str) -> None:
         deadline = time.monotonic() + 10
         with psycopg.connect(url, autocommit=True) as connection:
             while connection.execute(
-                "SELECT FROM pg_stat_activity WHERE application_name = %s AND state <> 'idle'",
+                "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND state <> 'idle'",
                 [connections.APPLICATION],
             ).fetchone():
                 assert time.monotonic() < deadline
