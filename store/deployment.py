@@ -21,7 +21,7 @@ from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.store.code import Code, Generation, TypeVersion
 from millwheel.store.generations import SHARED, Admission, admit
-from millwheel.store.port import Deployment, IntervalRow, NodeDeploy, StreamDeploy
+from millwheel.store.port import ELSEWHERE, Deployment, IntervalRow, NodeDeploy, StreamDeploy
 from millwheel.store.rekeying import Obstacles, rekeyed
 from millwheel.store.state_views import keep_state_views
 from millwheel.store.statements import Statements, composed
@@ -146,7 +146,7 @@ async def deploy(
             await _create_table(connection, statements, table)
         await keep_state_views(connection, statements, nodes)
     if on_spark is not None:
-        await _begin_on_spark(connection, statements, on_spark)
+        await _begin_on_spark(connection, statements, sequence, on_spark)
     if admission.outgrown:  # last: owners' commits wait for it
         await _outgrow(connection, statements, admission)
     deployment = await _read(connection, statements, admission.generation)
@@ -174,17 +174,36 @@ async def _refuse_elsewhere(
             f"has {on_spark.checkpoint}. Give that checkpoint; if it is lost, remove the pipeline with all its results "
             f"(millwheel drop {name}), and begin anew"
         )
+    if running is not None:
+        _refuse_other_levels(name, running[1], on_spark.levels)
+        return
     worked = await (await connection.execute(statements.get("has_worked"))).fetchone()
-    if running is None and worked is not None and worked[0]:
+    if worked is not None and worked[0]:
         raise DeployRefused(
             f"the engine has run pipeline {name!r} in this store, and its state is there: Spark would begin without it. Move "
             "it first: millwheel move MODULE:PIPELINE --to spark --checkpoint DIR"
         )
 
 
+def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int]) -> None:
+    """Refuse a graph in which another operator would run a computation, without the state that it has."""
+    changed = sorted(
+        computation
+        for computation in before.keys() | now.keys()
+        if before.get(computation) != now.get(computation)
+    )
+    if changed:
+        raise DeployRefused(
+            f"the graph of pipeline {name!r} has changed ({', '.join(changed)}): Spark keeps the state of a computation with "
+            "the operator that ran it, and these would be run by another one. Run the former code; or move it to the "
+            "engine, and back with the new code (millwheel move)"
+        )
+
+
 async def _begin_on_spark(
-    connection: AsyncConnection[Any], statements: Statements, on_spark: OnSpark
+    connection: AsyncConnection[Any], statements: Statements, sequence: str, on_spark: OnSpark
 ) -> None:
+    """Note that the pipeline runs on Spark; its intervals are nobody's from now on."""
     running = await (await connection.execute(statements.get("runs_on_spark"))).fetchone()
     if running is None:
         await connection.execute(
@@ -195,6 +214,9 @@ async def _begin_on_spark(
                 "intervals": statements.table("key_interval").as_string(None),
                 "low": MIN_TIME,
             },
+        )
+        await connection.execute(
+            statements.get("give_intervals"), {"generation": ELSEWHERE, "sequence": sequence}
         )
 
 

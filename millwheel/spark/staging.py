@@ -17,7 +17,7 @@ from psycopg import sql
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from millwheel.errors import UsageError
-from millwheel.spark.connection import writing
+from millwheel.spark.connection import Connection, writing
 
 ATTEMPT = "written_by_attempt"
 """The column of a staging table that tells which attempt of a task has written a row."""
@@ -31,6 +31,42 @@ class Attempt(WriterCommitMessage):
 
     id: str
     rows: int
+
+
+class StagingTable:
+    """A staging table of a pipeline."""
+
+    def __init__(self, store: str, pipeline: str, name: str) -> None:
+        self._store = store
+        self.name = name
+        self.identifier = sql.Identifier(pipeline, name)
+
+    def make(self, columns: sql.Composable) -> None:
+        """Make it, empty, in place of one that a killed process has left.
+
+        Args:
+            columns: their definitions, or ``LIKE`` of a table.
+        """
+        text = sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} uuid NOT NULL, {} uuid)").format(
+            self.identifier, columns, sql.Identifier(ATTEMPT), sql.Identifier(BATCH)
+        )
+        with writing(self._store) as connection:
+            self.drop_in(connection)
+            connection.execute(text)
+
+    def empty(self) -> None:
+        """Remove all rows; a snapshot that is held would keep it from that."""
+        with writing(self._store) as connection:
+            connection.execute(sql.SQL("TRUNCATE {}").format(self.identifier))
+
+    def drop(self) -> None:
+        """Drop it, if it is there."""
+        with writing(self._store) as connection:
+            self.drop_in(connection)
+
+    def drop_in(self, connection: Connection) -> None:
+        """Drop it in a transaction."""
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.identifier))
 
 
 class StagingWriter(DataSourceArrowWriter):

@@ -1,2 +1,2 @@
--- The checkpoint of the query that runs the pipeline on Spark.
-SELECT checkpoint FROM {spark_query} WHERE ended_at IS NULL
+-- The checkpoint of the query that runs the pipeline on Spark, and the operator of each computation.
+SELECT checkpoint, levels FROM {spark_query} WHERE ended_at IS NULL

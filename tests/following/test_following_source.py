@@ -197,6 +197,27 @@ async def test_event_time_is_that_of_the_followed_pipeline(upstream: Upstreams) 
     discovery.close()
 
 
+async def test_senders_of_the_engine_have_not_ended_while_the_pipeline_is_on_spark(
+    upstream: Upstreams,
+) -> None:
+    """It may be moved back, and then they write on; until then the watermark is that of Spark."""
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    upstream.execute(
+        "INSERT INTO spark_query (checkpoint, levels, sender, batch, low_watermark, output_watermark, counters, "
+        "table_rows, began_at, changed_at) "
+        """VALUES ('', '{}', 99, 3, 8, 7, '{}', '{"kept_log": 5}', now(), now())"""
+    )
+    with closing(upstream.source().upstream()) as looking:
+        look = await looking.look()
+        assert look.low_watermark == 7
+        assert {sender.low_watermark for sender in look.senders.values()} == {7}
+        assert look.senders[99].rows == 5
+        upstream.execute("UPDATE spark_query SET ended_at = now()")
+        await asyncio.sleep(0.2)
+        assert (await looking.look()).senders[99].low_watermark == MAX_TIME
+
+
 async def fails(source: NumberedTable[Kept], position: int | None = None) -> str:
     """The error with which a reader ends."""
     with closing(await opened(source, position)) as reader:

@@ -155,7 +155,7 @@ class StandIn:
         tasks: int = 2,
         begins_with: dict[str, Any] | None = None,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self.offset: dict[str, Any] = {}
         self.watermark = 0
         """The watermark of the last batch, in milliseconds."""
@@ -174,7 +174,7 @@ class StandIn:
     def begin_with(self, start: Iterable[tuple[Any, ...]]) -> None:
         """Give the operators states and timers: rows of the table ``spark_start``."""
         for receiver, key, *rest in start:
-            level = self._plan.levels[receiver] - 1
+            level = self.plan.levels[receiver] - 1
             tasks = self._levels[level]
             tasks[hash((receiver, key)) % len(tasks)].begin_with((receiver, key), START(*rest))
 

@@ -226,7 +226,7 @@ async def test_rows_of_tasks_that_do_not_count_are_not_taken(
         write(self, result)
         late = StagingWriter(
             self._stored.store,
-            (self._stored.pipeline, self._staging_name),
+            (self._stored.pipeline, self._staged.name),
             str(uuid.uuid4()),
             ["origin", "month", "flights", "hours"],
             ["hours"],

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -90,6 +90,13 @@ class Place:
     def query(self, text: sql.SQL | sql.Composed) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url) as connection:
             return connection.execute(text).fetchall()
+
+
+async def until(run: Run, seconds: float) -> None:
+    """Let the engine run for some time."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, stop.set)
+    await run.run(stop)
 
 
 @pytest.fixture
@@ -413,6 +420,10 @@ def test_partitions_are_found_and_rows_come_over_a_network(
     stand_in = StandIn(target, plan, place.url, rows=40)
     stand_in.run()
     assert stand_in.offset["mark"] == MAX_TIME, "the followed pipeline has come to its end"
+    bring_back(place, Moving(plan, place.url), stand_in)
+    found = place.query(sql.SQL("SELECT acked FROM airports.source_partitions ORDER BY 1"))
+    assert found[0] == (len(place.rows(upstream, "pane_log")),), "the engine goes on behind it"
+    asyncio.run(until(Run(following.second(), place.url), 1.0))
     panes = place.query(
         sql.SQL("SELECT origin, count(*) FROM {} GROUP BY 1").format(
             sql.Identifier(upstream, "pane_log")
@@ -425,6 +436,23 @@ def test_partitions_are_found_and_rows_come_over_a_network(
         )
     )
     assert place.rows("airports", "airport_day") == sorted(days, key=repr)
+
+
+def bring_back(place: Place, moving: Moving, stand_in: StandIn) -> None:
+    """Move a pipeline back to the engine, as of the last batch."""
+    moving.prepare_return()
+    pipeline = stand_in.plan.pipeline.name
+    writer = StagingWriter(place.url, (pipeline, "staging_of_state"), QUERY, STATE_COLUMNS, ())
+    columns = list(zip(*stand_in.kept(), strict=True))
+    table = pa.table(dict(zip(STATE_COLUMNS, columns, strict=True)))
+    writer.commit([writer.write(iter(table.to_batches()))])
+    watermark = micros_of_watermark(stand_in.watermark)
+    assert watermark is not None
+    progress = StoredQuery(place.url, pipeline).load()
+    stale = replace(progress, batch=progress.batch - 1)
+    with pytest.raises(UsageError, match=r"still runs.*nothing was moved"):
+        moving.back(stale, stand_in.offset, watermark, QUERY)
+    assert moving.back(progress, stand_in.offset, watermark, QUERY) == len(table)
 
 
 @pytest.mark.parametrize("name", ["hours", "legs", "rested"])
@@ -449,17 +477,7 @@ def test_a_pipeline_moves_to_spark_and_back(
     stand_in = place.stand_in(name, rows=200, begins_with=stored.begins_with)
     stand_in.begin_with(place.rows(pipeline.name, "spark_start"))
     stand_in.run(most=4)
-    moving.prepare_return()
-    staged = QUERY
-    writer = StagingWriter(
-        place.url, (pipeline.name, "staging_of_state"), staged, STATE_COLUMNS, ()
-    )
-    columns = list(zip(*stand_in.kept(), strict=True))
-    table = pa.table(dict(zip(STATE_COLUMNS, columns, strict=True)))
-    writer.commit([writer.write(iter(table.to_batches()))])
-    watermark = micros_of_watermark(stand_in.watermark)
-    assert watermark is not None
-    assert moving.back(stand_in.offset, watermark, staged) == len(table)
+    bring_back(place, moving, stand_in)
     asyncio.run(Run(getattr(spark_pipelines, name)(), place.url).run())
     for each, chosen in FINAL[name].items():
         assert place.rows(pipeline.name, each, chosen) == place.rows(undisturbed, each, chosen)

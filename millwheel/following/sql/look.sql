@@ -24,7 +24,7 @@ SELECT
     (SELECT count(*) FROM deployed),
     (SELECT min(w.low_watermark) FROM writing AS w),
     n.sender, n.rows,
-    CASE WHEN n.ended OR w.interval_id IS NULL THEN %(end)s::bigint ELSE w.low_watermark END
+    CASE WHEN n.ended THEN %(end)s::bigint ELSE coalesce(w.low_watermark, (SELECT min(w.low_watermark) FROM writing AS w)) END
 FROM (SELECT %(table)s::text AS name) AS t
 LEFT JOIN {numbered_rows} AS n ON n.table_name = t.name
 LEFT JOIN writing AS w ON w.interval_id = n.sender

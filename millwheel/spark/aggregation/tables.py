@@ -14,7 +14,7 @@ from millwheel.errors import UserCodeError
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.following import Change
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.staging import ATTEMPT, BATCH, check_columns
+from millwheel.spark.staging import BATCH, StagingTable, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,25 +37,19 @@ class TableTarget:
         self._names = [column.name for column in table.columns]
         self._types = {column.name: column.type for column in table.columns}
         self._here = sql.Identifier(stored.pipeline, table.name)
-        self._staging_name = f"staging_of_{hashlib.sha256(table.name.encode()).hexdigest()[:12]}"
-        self._staging = sql.Identifier(stored.pipeline, self._staging_name)
+        name = f"staging_of_{hashlib.sha256(table.name.encode()).hexdigest()[:12]}"
+        self._staged = StagingTable(stored.store, stored.pipeline, name)
+        self._staging = self._staged.identifier
         self._batch = ""
         """The id of this attempt of a batch."""
 
     def prepare(self) -> None:
         """Make an empty staging table like the table, in place of one that a killed process has left."""
-        with self._stored.transaction() as connection:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
-            connection.execute(
-                sql.SQL("CREATE UNLOGGED TABLE {} (LIKE {}, {} uuid NOT NULL, {} uuid)").format(
-                    self._staging, self._here, sql.Identifier(ATTEMPT), sql.Identifier(BATCH)
-                )
-            )
+        self._staged.make(sql.SQL("LIKE {}").format(self._here))
 
     def begin(self) -> None:
         """Empty the staging table; a snapshot that is held would keep it from that."""
-        with self._stored.transaction() as connection:
-            connection.execute(sql.SQL("TRUNCATE {}").format(self._staging))
+        self._staged.empty()
 
     def write(self, result: DataFrame) -> None:
         """Let Spark's tasks write the result to the staging table."""
@@ -63,7 +57,7 @@ class TableTarget:
         self._batch = str(uuid.uuid4())
         result.select(*self._names).write.format("millwheel").mode("append").options(
             pipeline=self._stored.pipeline,
-            staging=self._staging_name,
+            staging=self._staged.name,
             batch=self._batch,
             json=",".join(column.name for column in self._table.columns if column.is_json),
             **self._options,
@@ -95,8 +89,7 @@ class TableTarget:
 
     def close(self) -> None:
         """Drop the staging table."""
-        with self._stored.transaction() as connection:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+        self._staged.drop()
 
     def _delete(self, connection: psycopg.Connection[Any], change: Change) -> None:
         if change.groups is None:

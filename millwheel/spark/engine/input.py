@@ -239,9 +239,14 @@ class ReadAhead:
             await injector.find(places, start["mark"])
         open_ones = [ahead for injector in self._injectors for ahead in injector.partitions]
         share = max(1, most // max(1, len(open_ones)))
-        for ahead in open_ones:
-            if not (self.ends and ahead.caught_up):
-                await ahead.read(places, share, LAST_LOOK_SECONDS if self.ends else LOOK_SECONDS)
+        patience = LAST_LOOK_SECONDS if self.ends else LOOK_SECONDS
+        await asyncio.gather(
+            *(
+                ahead.read(places, share, patience)
+                for ahead in open_ones
+                if not (self.ends and ahead.caught_up)
+            )
+        )
         promised = min(injector.promised(places) for injector in self._injectors)
         mark = max(start["mark"], promised)
         found = {"mark": mark, "partitions": places}
@@ -259,6 +264,8 @@ class InjectorAhead:
         self._keep_open = keep_open
         self.partitions: list[PartitionAhead] = []
         self._known: set[str] = set()
+        self._found: dict[str, dict[str, Any] | None] = {}
+        """The first positions of partitions that the search has found."""
         self._discovery: Discovery | None = None
         self._looked = float("-inf")
 
@@ -277,15 +284,14 @@ class InjectorAhead:
             return
         if self._discovery is None:
             self._discovery = growing.discover(None)
-        if time.monotonic() < self._looked + DISCOVER_SECONDS:
-            return
-        self._looked = time.monotonic()
-        for identity in await self._discovery.look():
-            if f"{self._step.name} {identity}" not in places:
+        if time.monotonic() >= self._looked + DISCOVER_SECONDS:
+            self._looked = time.monotonic()
+            for identity in await self._discovery.look():
                 if identity not in self._known:
                     self._add(growing.partition(identity))
-                first = self._discovery.first_position(identity)
-                self._begin(places, identity, first, mark)
+                    self._found[identity] = self._discovery.first_position(identity)
+        for identity, first in self._found.items():
+            self._begin(places, identity, first, mark)
 
     def _begin(
         self, places: dict[str, Place], identity: str, position: dict[str, Any] | None, mark: int

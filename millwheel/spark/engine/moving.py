@@ -22,8 +22,8 @@ from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.runtime.ownership.deploying import DISCOVERY
 from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.engine.plan import SparkPlan
-from millwheel.spark.engine.progress import StoredQuery
-from millwheel.spark.staging import ATTEMPT, BATCH
+from millwheel.spark.engine.progress import QueryProgress
+from millwheel.spark.staging import BATCH, StagingTable
 from millwheel.store.port import ELSEWHERE
 from millwheel.store.statements import TABLES, Statements
 from millwheel.store.views import VIEWS
@@ -43,8 +43,7 @@ class Moving:
         self._store = store
         self._name = plan.pipeline.name
         self._statements = Statements(self._name)
-        self._stored = StoredQuery(store, self._name)
-        self._staging = sql.Identifier(self._name, STAGING)
+        self._staging = StagingTable(store, self._name, STAGING)
 
     # -- to Spark -------------------------------------------------------------------------
 
@@ -84,7 +83,7 @@ class Moving:
         with writing(self._store) as connection, connection.transaction() as transaction:
             connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
             self._refuse(connection)
-            self._take_intervals(connection, sql.Literal(ELSEWHERE))
+            self._give_intervals(connection, ELSEWHERE)
             ((productions, partitions),) = connection.execute(self._own("in_flight")).fetchall()
             if productions or partitions:
                 tell(productions, partitions)
@@ -129,22 +128,20 @@ class Moving:
                 f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark does not have: {kinds}"
             )
 
-    def _take_intervals(self, connection: Connection, generation: sql.Composable) -> None:
+    def _give_intervals(self, connection: Connection, generation: int) -> None:
         """Take all intervals from their owners: commits that they have begun are waited for, later ones fail (I4).
 
         Args:
             generation: the least generation whose workers may claim them from now on.
         """
         connection.execute(
-            sql.SQL(
-                "UPDATE {} SET sequencer = nextval({}::regclass), owner = NULL, wanted_by = NULL, split_at = NULL, "
-                "merge_with = NULL, generation = {}"
-            ).format(
-                self._table("key_interval"),
-                sql.Literal(self._table("sequence_number").as_string(None)),
-                generation,
-            )
+            self._get("give_intervals"), {"generation": generation, "sequence": self._sequence}
         )
+
+    @property
+    def _sequence(self) -> str:
+        """The sequence of sequencers and ids of logs, quoted."""
+        return self._table("sequence_number").as_string(None)
 
     def _fold(self, connection: Connection) -> None:
         """Bring the current tables up to the last commit of each interval."""
@@ -168,7 +165,7 @@ class Moving:
         """The places of the sources, as an offset of Spark (`millwheel.spark.engine.input`)."""
         places: dict[str, Any] = {}
         promised: dict[str, int] = {}
-        for injector, identity, position, first, low_watermark in connection.execute(
+        for injector, identity, position, first, low_watermark, *_ in connection.execute(
             self._own("source_places")
         ):
             if not self._is_partition(injector, identity):
@@ -201,49 +198,51 @@ class Moving:
 
     def prepare_return(self) -> None:
         """Make an empty staging table for states and timers."""
-        with writing(self._store) as connection:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
-            connection.execute(
-                sql.SQL(
-                    "CREATE UNLOGGED TABLE {} (receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, "
-                    "name text NOT NULL, value text, version smallint, due bigint, slot integer NOT NULL, "
-                    "{} uuid NOT NULL, {} uuid)"
-                ).format(self._staging, sql.Identifier(ATTEMPT), sql.Identifier(BATCH))
+        self._staging.make(
+            sql.SQL(
+                "receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, name text NOT NULL, value text, "
+                "version smallint, due bigint, slot integer NOT NULL"
             )
+        )
 
-    def back(self, offset: dict[str, Any], watermark: int, staged: str) -> int:
+    def back(
+        self, progress: QueryProgress, offset: dict[str, Any], watermark: int, staged: str
+    ) -> int:
         """Put staged states and timers, and the positions of the sources, into the engine's tables.
 
         Args:
+            progress: of the query, when its state was read.
             offset: the end of the last batch.
             watermark: the low watermark of that batch.
             staged: the id with which they are staged.
 
         Returns:
             The number of entries and timers.
+
+        Raises:
+            UsageError: the query has gone on meanwhile.
         """
         stamp = SystemClock().now()
         with writing(self._store) as connection:
             connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
-            newest = sql.SQL("(SELECT max(number) FROM {})").format(self._table("generation"))
-            self._take_intervals(connection, newest)
-            self._add_partitions(connection, offset)
+            self._end(connection, progress)
+            ((newest,),) = connection.execute(
+                sql.SQL("SELECT max(number) FROM {}").format(self._table("generation"))
+            ).fetchall()
+            self._give_intervals(connection, newest)
+            commits = self._newest_commits(connection)
+            self._add_partitions(connection, offset, commits, stamp)
             values = {"staged": staged, "stamp": stamp, "watermark": watermark}
             moved = connection.execute(self._own("return_states"), values).rowcount
             moved += connection.execute(self._own("return_timers"), values).rowcount
             places = list(self._places(offset))
             connection.execute(
-                self._own("return_intervals", commits=self._newest_commits(connection)),
+                self._own("return_intervals", commits=self._table(commits)),
                 {**values, "places": Jsonb(places)},
             )
             self._fold(connection)
-            connection.execute(
-                sql.SQL("UPDATE {} SET ended_at = now() WHERE ended_at IS NULL").format(
-                    self._table("spark_query")
-                )
-            )
             connection.execute(sql.SQL("DELETE FROM {}").format(self._table("spark_start")))
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+            self._staging.drop_in(connection)
         return moved
 
     def _places(self, offset: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -271,24 +270,62 @@ class Moving:
                 },
             }
 
-    def _add_partitions(self, connection: Connection, offset: dict[str, Any]) -> None:
+    def _end(self, connection: Connection, progress: QueryProgress) -> None:
+        """End the query, as of the batch whose state was read: a batch that it does meanwhile fails, or this."""
+        ended = connection.execute(
+            sql.SQL(
+                "UPDATE {} SET ended_at = now() WHERE number = %s AND batch = %s AND ended_at IS NULL"
+            ).format(self._table("spark_query")),
+            [progress.number, progress.batch],
+        )
+        if ended.rowcount != 1:
+            raise UsageError(
+                f"the query of pipeline {self._name!r} still runs: it has gone on since its state was read, and nothing was "
+                "moved. End it first (Ctrl-C, or SIGTERM)"
+            )
+
+    def _add_partitions(
+        self,
+        connection: Connection,
+        offset: dict[str, Any],
+        commits: str,
+        stamp: int,
+    ) -> None:
         """Make the intervals of partitions that were found while the pipeline ran on Spark."""
-        known = {
-            (injector, identity)
-            for injector, identity, *_ in connection.execute(self._own("source_places"))
-        }
+        known: set[tuple[str, str]] = set()
+        searches: dict[str, tuple[int, int]] = {}
+        """By injector, the interval and the sequencer of its search for partitions."""
+        for injector, identity, *_, interval, sequencer in connection.execute(
+            self._own("source_places")
+        ):
+            known.add((injector, identity))
+            if identity == DISCOVERY:
+                searches[injector] = interval, sequencer
+        made = []
         for name in offset["partitions"]:
             injector, _, identity = name.partition(" ")
             if (injector, identity) in known:
                 continue
-            raise UsageError(
-                f"partition {identity!r} of {injector!r} was found on Spark: run the pipeline with the engine on a store of its "
-                "own, or remove the partition"
-            )
+            discovery, sequencer = searches[injector]
+            found = connection.execute(
+                self._get("add_partition"),
+                {
+                    "discovery": discovery,
+                    "sequencer": sequencer,
+                    "sequence": self._sequence,
+                    "source": identity,
+                },
+            ).fetchall()
+            made += [interval for interval, _ in found]
+        connection.execute(
+            self._statements.get("begin_chains", commits=commits).encode(),
+            {"stamp": stamp, "low": MIN_TIME, "ids": made},
+        )
 
-    def _newest_commits(self, connection: Connection) -> sql.Identifier:
+    def _newest_commits(self, connection: Connection) -> str:
+        """The name of the newest table of commits."""
         ((bucket,),) = connection.execute(self._get("newest_time_bucket")).fetchall()
-        return self._table(f"commit_record_{bucket}")
+        return f"commit_record_{bucket}"
 
     # -- statements ------------------------------------------------------------------------
 
@@ -304,5 +341,5 @@ class Moving:
         names: dict[str, sql.Composable] = {
             table: self._table(table) for table in (*TABLES, *VIEWS, "record_id")
         }
-        names |= {"staging": self._staging, "batch_column": sql.Identifier(BATCH)}
+        names |= {"staging": self._staging.identifier, "batch_column": sql.Identifier(BATCH)}
         return sql.SQL(statement(name).decode()).format(**names, **further)

@@ -19,7 +19,7 @@ from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.engine.progress import FIRST, QueryProgress, StoredQuery
-from millwheel.spark.staging import ATTEMPT, BATCH
+from millwheel.spark.staging import BATCH, StagingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,18 +41,16 @@ class Results:
         self._stored = stored
         self._options = options
         self._tables = tables_of(graph)
-        self._staging = sql.Identifier(stored.pipeline, STAGING)
+        self._staged = StagingTable(stored.store, stored.pipeline, STAGING)
+        self._staging = self._staged.identifier
 
     def prepare(self) -> None:
         """Make an empty staging table, in place of one that a killed process has left."""
-        with writing(self._stored.store) as connection:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
-            connection.execute(
-                sql.SQL(
-                    "CREATE UNLOGGED TABLE {} (stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, "
-                    "micros bigint NOT NULL, {} uuid NOT NULL, {} uuid)"
-                ).format(self._staging, sql.Identifier(ATTEMPT), sql.Identifier(BATCH))
+        self._staged.make(
+            sql.SQL(
+                "stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, micros bigint NOT NULL"
             )
+        )
 
     def take(self, rows: DataFrame, query: str, batch: int) -> int | None:
         """Write a batch.
@@ -72,8 +70,7 @@ class Results:
         if (
             before.batch > FIRST
         ):  # a snapshot that is held during the first one would keep it from that
-            with writing(self._stored.store) as connection:
-                connection.execute(sql.SQL("TRUNCATE {}").format(self._staging))
+            self._staged.empty()
         staged = str(uuid.uuid4())
         rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
             pipeline=self._stored.pipeline, staging=STAGING, batch=staged, **self._options
@@ -104,8 +101,7 @@ class Results:
 
     def close(self) -> None:
         """Drop the staging table."""
-        with writing(self._stored.store) as connection:
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._staging))
+        self._staged.drop()
 
     def _move(
         self,

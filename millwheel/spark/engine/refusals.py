@@ -75,4 +75,4 @@ def _reasons_in_code(computation: Computation[Any, Any, Any, Any]) -> Iterator[s
                 yield f"{_CALLS[each.argval]} ({place_of(function)})"
             before = each
         if computation.wall_timers is None and "wall" in function.__code__.co_consts:
-            yield f"{WALL} ({place_of(function)})"
+            yield f"{WALL} ({place_of(function)}; if it sets none, give the class wall_timers = False)"

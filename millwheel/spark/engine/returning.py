@@ -43,7 +43,7 @@ def bring_back(
     rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
         pipeline=pipeline, staging=STAGING, batch=staged, **options
     ).save()
-    return moving.back(offset, watermark, staged)
+    return moving.back(progress, offset, watermark, staged)
 
 
 def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any], int]:

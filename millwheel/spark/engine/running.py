@@ -194,18 +194,6 @@ async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:
         )
     finally:
         await store.close()
-    stored = StoredQuery(url, plan.pipeline.name).load()
-    if stored.levels != plan.levels:
-        moved = sorted(
-            name
-            for name in stored.levels.keys() | plan.levels.keys()
-            if stored.levels.get(name) != plan.levels.get(name)
-        )
-        raise UsageError(
-            f"the graph of pipeline {plan.pipeline.name!r} has changed ({', '.join(moved)}): Spark keeps the state of a "
-            "computation with the operator that ran it, and these would be run by another one. Run the former code, or "
-            f"remove the pipeline with all its results (millwheel drop {plan.pipeline.name}) and the checkpoint"
-        )
 
 
 def _tell_what_has_no_meaning(plan: SparkPlan) -> None:
