@@ -184,6 +184,20 @@ class SinkStatus(msgspec.Struct, frozen=True):
     """Records in its owner's memory, from the last heartbeat; None: it has no owner."""
 
 
+class SparkQueryStatus(msgspec.Struct, frozen=True):
+    """The query that runs a pipeline on Spark."""
+
+    checkpoint: str
+    batch: int
+    """The last batch in the tables; -1: there is none yet."""
+    low_watermark: str
+    """The promise of the sources when that batch was cut."""
+    age_seconds: float
+    """Time since it was done."""
+    counters: dict[str, dict[str, int]]
+    """By computation and counter."""
+
+
 class PipelineStatus(msgspec.Struct):
     """One pipeline of a store."""
 
@@ -201,6 +215,8 @@ class PipelineStatus(msgspec.Struct):
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
     sinks: list[SinkStatus] = msgspec.field(default_factory=list)
+    on_spark: SparkQueryStatus | None = None
+    """If it runs on Spark; then computations and intervals show how the engine has left them."""
 
 
 class Totals(NamedTuple):
@@ -301,6 +317,10 @@ class Inspection:
         status.at = time_text(now)
         labels = self.labels(pipeline)
         status.deployed = bool(labels)
+        for checkpoint, batch, low_watermark, age, counters in self._rows("status_spark", pipeline):
+            status.on_spark = SparkQueryStatus(
+                checkpoint, batch, time_text(low_watermark), age, counters
+            )
         status.workers = [_worker(row) for row in self._rows("status_workers", pipeline)]
         intervals = self._rows("status_intervals", pipeline)
         found = {

@@ -26,6 +26,7 @@ from millwheel.store.inspection import (
     PipelineStatus,
     SinkStatus,
     SourceFlow,
+    SparkQueryStatus,
     WorkerStatus,
     inspect,
 )
@@ -89,6 +90,9 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
     if not status.deployed:
         typer.echo("  created, but never run")
         return
+    if status.on_spark is not None:
+        _print_spark(status.on_spark, labels_of(status))
+        return
     for worker in status.workers:
         typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
     if status.complete:
@@ -115,6 +119,27 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
          "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
+
+
+def _print_spark(query: SparkQueryStatus, labels: Mapping[str, str]) -> None:
+    """Print the state of a pipeline on Spark, where its states, timers and records in flight are."""
+    typer.echo(f"  runs on Spark, with the checkpoint {query.checkpoint}")
+    if query.batch < 0:
+        typer.echo("  no batch is in the tables yet")
+        return
+    typer.echo(
+        f"  batch {query.batch:,} was done {query.age_seconds:,.1f} s ago; the sources had promised "
+        f"{moment(query.low_watermark)}"
+    )
+    typer.echo()
+    print_table(
+        ["computation", "counter", "total"],
+        [
+            [labels.get(computation, computation), counter, f"{total:,}"]
+            for computation, counters in sorted(query.counters.items())
+            for counter, total in sorted(counters.items())
+        ],
+    )
 
 
 def flow_text(flow: SourceFlow) -> str:

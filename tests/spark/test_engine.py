@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from examples.nexmark.options import Options
 from examples.nexmark.sources import write
 from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
+from millwheel.cli.store import status
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.errors import DeployRefused, InputError, SparkRefused, UsageError, UserCodeError
 from millwheel.files import JsonLines
@@ -190,6 +192,20 @@ def test_a_record_that_fails_is_set_aside(rows: int, place: Place, troubled: Pat
     assert "line 51" in letters[0][3]
     assert letters[1][3] == "ValueError: a bad line"
     assert spark_pipelines.Trouble.tries == 1 + 3 * 3, "once quickly, then each three times"
+
+
+def test_status_tells_of_the_query_and_not_of_workers(
+    place: Place, troubled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.stand_in("trouble").run()
+    status("trouble", place.url, as_json=False)
+    said = capsys.readouterr().out
+    assert "runs on Spark, with the checkpoint /checkpoint" in said
+    assert re.search(
+        r"batch 1 was done [\d.]+ s ago; the sources had promised end of time", said
+    ), said
+    assert re.search(r"trouble +\| counted +\| +401", said), said
+    assert "no worker" not in said
 
 
 def test_rows_of_a_numbered_table_have_no_gaps(place: Place, troubled: Path) -> None:
@@ -453,6 +469,49 @@ def bring_back(place: Place, moving: Moving, stand_in: StandIn) -> None:
     with pytest.raises(UsageError, match=r"still runs.*nothing was moved"):
         moving.back(stale, stand_in.offset, watermark, QUERY)
     assert moving.back(progress, stand_in.offset, watermark, QUERY) == len(table)
+
+
+def test_a_move_that_is_broken_off_changes_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The injectors read on; those that an operator has paused stay paused."""
+    place.engine_so_far("legs")
+    moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
+    before = place.query(sql.SQL("SELECT * FROM flights_trips.computation ORDER BY id"))
+
+    def broken_off(*args: Any) -> int | None:
+        assert place.query(sql.SQL("SELECT 1 FROM flights_trips.computation WHERE paused"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moving, "_try_to_spark", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        moving.to_spark("/checkpoint", lambda *found: None)
+    assert place.query(sql.SQL("SELECT * FROM flights_trips.computation ORDER BY id")) == before
+    assert place.query(sql.SQL("SELECT * FROM flights_trips.spark_query")) == []
+
+
+def test_a_move_waits_for_records_in_flight(place: Place) -> None:
+    """Rows that were processed and are not acknowledged would count again on Spark."""
+    place.engine_so_far("legs")
+    moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
+    with psycopg.connect(place.url) as connection:
+        connection.execute(
+            "INSERT INTO flights_trips.seen_record (slot, computation, id) "
+            "SELECT 1, 1, flights_trips.record_id(id, 1 << 30) FROM flights_trips.log WHERE source IS NOT NULL"
+        )
+    told: list[tuple[int, int]] = []
+
+    def tell(*found: int) -> None:
+        told.append((found[0], found[1]))
+        if len(told) == 2:
+            with psycopg.connect(place.url) as connection:
+                connection.execute(
+                    "DELETE FROM flights_trips.seen_record WHERE id > flights_trips.record_id(0, 1 << 29)"
+                    " AND substring(id::text, 20) > '0000-000020000000'"
+                )
+
+    moving.to_spark("/checkpoint", tell)
+    assert told == [(0, 1), (0, 1)]
 
 
 @pytest.mark.parametrize("name", ["hours", "legs", "rested"])
