@@ -166,7 +166,12 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
     """A folder with a ``bin/java`` that starts ``java`` without the option; it is created once."""
     script = _SHIM % shlex.quote(str(java))
     name = hashlib.blake2b(script.encode(), digest_size=8).hexdigest()
-    home = _private_folder(environ) / name
+    try:
+        home = private_folder(environ) / name
+    except PermissionError as error:
+        raise _Refused(
+            f"it needs a small start script and there is no folder for it ({error})"
+        ) from error
     shim = home / "bin" / "java"
     if shim.is_file() and os.access(shim, os.X_OK) and shim.read_text() == script:
         return home
@@ -184,8 +189,12 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
     return home
 
 
-def _private_folder(environ: Mapping[str, str]) -> Path:
-    """A folder that only this user can write, since the files in it will be executed."""
+def private_folder(environ: Mapping[str, str]) -> Path:
+    """A folder that only this user can write, since the files in it will be executed.
+
+    Raises:
+        PermissionError: there is none; the message has the reasons and what to do.
+    """
     user = os.geteuid()
     places = [(Path(tempfile.gettempdir()), f"millwheel-java-{user}")]
     if home := environ.get("HOME"):
@@ -211,7 +220,4 @@ def _private_folder(environ: Mapping[str, str]) -> Path:
             refusals.append(f"{folder} cannot be written")
         except OSError as error:
             refusals.append(f"{folder}: {error.strerror}")
-    raise _Refused(
-        f"it needs a small start script and there is no folder for it ({'; '.join(refusals)}); "
-        "set XDG_CACHE_HOME to a folder of your own"
-    )
+    raise PermissionError(f"{'; '.join(refusals)}; set XDG_CACHE_HOME to a folder of your own")

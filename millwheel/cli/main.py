@@ -718,13 +718,13 @@ def stop(
 @command
 def spark(
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODULE:NAME",
             help="A pipeline whose aggregates to keep up to date, or a function that takes a millwheel.spark.Job.",
             show_default=False,
         ),
-    ],
+    ] = None,
     store: Store = None,
     pipeline: OnePipeline = None,
     output: Annotated[
@@ -763,10 +763,21 @@ def spark(
     driver_memory: DriverMemory = "1g",
     conf: SparkSettings = None,
     py_files: PyFiles = None,
+    prepare: Annotated[
+        bool,
+        typer.Option(
+            "--prepare",
+            help="Only write an archive of Spark's classes, about 160 MB: later starts take half the time.",
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""
-    from millwheel.cli.spark import run, settings_of
+    from millwheel.cli.spark import prepare_starts, run, settings_of
+
+    if prepare or target is None:
+        prepare_starts(target, prepare=prepare)
+        return
     from millwheel.spark.launch import Cluster
 
     cluster = Cluster(master, remote, driver_memory, settings_of(conf or []), py_files or ())

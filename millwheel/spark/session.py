@@ -17,13 +17,14 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from millwheel.errors import UsageError
+from millwheel.spark.archive import Archive, link_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -43,8 +44,15 @@ SHUFFLE_PARTITIONS = 4
 """Spark's default of 200 is for clusters; each partition costs a task."""
 
 # Spark must start even on a machine whose host name does not resolve.
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 LOCAL_ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+"""Only the JVM's first compiler: where tasks run user code in Python, the second one takes more than it gives."""
+
+LAUNCHER_ENVIRONMENT = {"SPARK_LAUNCHER_OPTS": QUICK_COMPILER}
+"""Options of the JVM that only makes the command line of the other one."""
 
 log = structlog.get_logger("millwheel.spark")
 
@@ -57,6 +65,7 @@ def session(
     environment: Mapping[str, str] | None = None,
     config: Mapping[str, str] | None = None,
     launched: Callable[[subprocess.Popen[bytes]], object] | None = None,
+    stop_seconds: float = STOP_SECONDS,
 ) -> Iterator[SparkSession]:
     """Start a Spark session, and stop it at the end of the block.
 
@@ -64,6 +73,7 @@ def session(
         environment: environment variables for Spark's workers.
         config: Spark settings, which override those of this module.
         launched: called with the JVM's process as soon as it exists, some seconds before the session.
+        stop_seconds: longest time for the JVM to end.
 
     Raises:
         UsageError: Java does not start, or this process already has a session.
@@ -77,17 +87,20 @@ def session(
             "millwheel.spark.snapshot(…) with it"
         )
     local = master.startswith("local")
-    with (
-        tempfile.TemporaryDirectory(prefix="millwheel-spark-") as scratch,
-        _environment(
-            _home(Path(scratch)) | (LOCAL_ENVIRONMENT if local else {}) | dict(environment or {})
-        ),
-        _jvm(
-            _settings(master, driver_memory, scratch)
-            | (LOCAL_SETTINGS if local else {})
-            | dict(config or {})
-        ) as (process, start),
-    ):
+    with tempfile.TemporaryDirectory(prefix="millwheel-spark-") as scratch, ExitStack() as stack:
+        home, options = _home(Path(scratch))
+        stack.enter_context(
+            _environment(
+                LAUNCHER_ENVIRONMENT
+                | ({} if home is None else {"SPARK_HOME": str(home)})
+                | (LOCAL_ENVIRONMENT if local else {})
+                | dict(environment or {})
+            )
+        )
+        settings = _settings(master, driver_memory, scratch) | {JVM_OPTIONS: options}
+        if local:
+            settings |= LOCAL_SETTINGS | {JVM_OPTIONS: f"{QUICK_COMPILER} {options}"}
+        process, start = stack.enter_context(_jvm(settings | dict(config or {}), stop_seconds))
         if launched is not None:
             launched(process)
         # SparkContext installs a Ctrl-C handler that would call the JVM in the middle of another
@@ -106,22 +119,15 @@ def session(
             _from_fresh_thread(lambda: _stop(context, spark))
 
 
-def _home(scratch: Path) -> dict[str, str]:
-    """Make a SPARK_HOME from which Python processes import the installed, compiled PySpark.
-
-    In that of the package they find ``pyspark.zip`` first, which has no compiled files: each start takes 1.9 s of CPU, not
-    0.7 s, and on a busy machine Spark gives up on a process that has not called back after 10 s.
-    """
-    if "SPARK_HOME" in os.environ:  # an installation of the user's own
-        return {}
-    import pyspark
-
-    installed, home = Path(pyspark.__file__).parent, scratch / "spark"
-    home.mkdir()
-    for part in installed.iterdir():
-        if part.name != "python":
-            (home / part.name).symlink_to(part)
-    return {"SPARK_HOME": str(home)}
+def _home(scratch: Path) -> tuple[Path | None, str]:
+    """The SPARK_HOME to start with (None: the user's own), and options of the JVM for an archive of its classes."""
+    if "SPARK_HOME" in os.environ:
+        return None, ""
+    archive = Archive.of()
+    if archive is not None and archive.is_there:
+        return archive.home, archive.use
+    link_home(scratch / "spark")
+    return scratch / "spark", ""
 
 
 def _stop(context: SparkContext, spark: SparkSession | None) -> None:
@@ -173,7 +179,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _jvm(
-    settings: Mapping[str, str],
+    settings: Mapping[str, str], stop_seconds: float
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], SparkContext]]]:
     """Run a JVM during the block; yield its process and a function that creates its SparkContext."""
     from py4j.protocol import Py4JError
@@ -210,7 +216,7 @@ def _jvm(
         yield process, start
     finally:
         _from_fresh_thread(gateway.shutdown)
-        _end(process)
+        _end(process, stop_seconds)
         output.wait()
         # PySpark would reuse the gateway for the next session, but this one is closed.
         SparkContext._gateway = None
@@ -266,12 +272,12 @@ def _from_fresh_thread(call: Callable[[], object]) -> None:
     thread.join(STOP_SECONDS)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the JVM by closing its standard input; kill it after STOP_SECONDS."""
+def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End the JVM by closing its standard input; kill it after some seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         log.warning("spark did not stop; it is killed", pid=process.pid)
         process.kill()
