@@ -28,6 +28,7 @@ from bench import (
     shares,
     slow,
     snapshot,
+    spark_start,
     state_rows,
     takeover,
     timers,
@@ -94,10 +95,25 @@ async def _spark(url: str, directory: Path, options: Options) -> Any:
     )
 
 
+async def _spark_start(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await asyncio.to_thread(
+        spark_start.measure,
+        url,
+        directory,
+        rounds=1 if quick else 5,
+        busy_starts=2 if quick else 20,
+    )
+
+
 async def _state_rows(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await asyncio.to_thread(
-        state_rows.measure, url, rows=100_000 if quick else 1_000_000, rounds=1 if quick else 5
+        state_rows.measure,
+        url,
+        directory,
+        rows=100_000 if quick else 1_000_000,
+        rounds=1 if quick else 5,
     )
 
 
@@ -208,6 +224,7 @@ PARTS: dict[str, Part] = {
     "reader-wait": _reader_wait,
     "aggregates": _aggregates,
     "spark": _spark,
+    "spark-start": _spark_start,
     "state-rows": _state_rows,
     "commits": _commits,
     "shares": _shares,

@@ -190,11 +190,36 @@ def on_spark(found: Found) -> Section:
     )  # fmt: skip
 
 
+def spark_start(found: Found) -> Section:
+    """Starts of Spark, with and without the archive of its classes."""
+    return Section(
+        "From the command `millwheel spark` to its first row",
+        [Ratio("with the archive / without", found["archived_seconds"] / found["plain_seconds"])],
+        [
+            Table(
+                ("start", "seconds"),
+                [
+                    ("without the archive", found["plain_seconds"]),
+                    ("with it", found["archived_seconds"]),
+                    (
+                        f"with it, beside {found['load']} busy processes: {found['busy_done']} of "
+                        f"{found['busy_starts']} succeeded",
+                        found["busy_seconds"],
+                    ),
+                ],
+            )
+        ],
+    )
+
+
 def state_rows(found: Found) -> Section:
     """Rows of state read by Spark, beside COPY."""
     return Section(
         f"{found['rows']:,} rows of state read by Spark in two tasks, beside COPY over one connection",
-        [Ratio("Spark's rate / COPY's", found["ratio"])],
+        [
+            Ratio("Spark's rate / COPY's", found["ratio"]),
+            Ratio("a busy engine's rate meanwhile / alone", found["engine_meanwhile"]),
+        ],
         [
             Table(
                 ("way", "rows/s"),

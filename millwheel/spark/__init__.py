@@ -34,13 +34,36 @@ are those of one moment, although workers keep committing.
 ``job``           :func:`run_job`
 ``launch``        a session for a command: local, on a cluster, by Connect
 ``failures``      errors of the user's code, without Spark's lines
+``archive``       an archive of Spark's classes, for faster starts
+``preparing``     writing it
 ================  =================================================================
 
 Importing this package does not need PySpark; registering and running do.
 """
 
-from millwheel.spark.job import Job, run_job
-from millwheel.spark.registration import register
-from millwheel.spark.snapshots import Snapshot, snapshot
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millwheel.spark.job import Job, run_job
+    from millwheel.spark.registration import register
+    from millwheel.spark.snapshots import Snapshot, snapshot
 
 __all__ = ["Job", "Snapshot", "register", "run_job", "snapshot"]
+
+_PLACES = {
+    "Job": "job",
+    "Snapshot": "snapshots",
+    "register": "registration",
+    "run_job": "job",
+    "snapshot": "snapshots",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: Spark starts a Python process for each step of a plan, which needs none."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return found

@@ -48,7 +48,8 @@ class Archive:
         if java is None or not os.path.exists(java):
             return None
         real = os.path.realpath(java)
-        facts = (real, os.stat(real).st_mtime_ns, pyspark.__file__, pyspark.__version__)
+        package = os.path.realpath(pyspark.__file__)
+        facts = (real, os.stat(real).st_mtime_ns, package, pyspark.__version__)
         name = hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
         return cls(private_folder(environ) / f"spark-{name}")
 

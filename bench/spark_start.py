@@ -1,0 +1,102 @@
+"""From the command ``millwheel spark MODULE:FUNCTION`` to its first row: with and without the archive, and on a busy machine.
+
+The function counts the rows of a table, as soon as it has a session. Starts on a busy machine have as many busy processes
+beside them as `LOAD`, and none may fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.fleet import ROOT
+from bench.server import drop
+from bench.state_rows import NAME, fill
+from millwheel.spark import Job
+
+LOAD = 20
+"""Busy processes beside the starts on a busy machine."""
+ROWS = 1_000
+LIMIT_SECONDS = 1_800.0
+SAID = "first row after"
+
+
+def job(job: Job) -> None:
+    """Count the rows, and say when they are there."""
+    print(SAID, job.table("states").count(), flush=True)
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Run so many processes that do nothing but take time."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+def start(url: str, directory: Path, cache: Path) -> float | None:
+    """Seconds to the first row; None: the command failed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
+    command = [
+        sys.executable, "-m", "millwheel", "spark", "bench.spark_start:job", "--store", url, "--pipeline", NAME,
+        "--output", str(directory / "output"),
+    ]  # fmt: skip
+    began = time.perf_counter()
+    with (directory / "spark_start.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        assert process.stdout is not None
+        seconds = None
+        for line in process.stdout:
+            if line.startswith(SAID):
+                seconds = time.perf_counter() - began
+        process.wait(LIMIT_SECONDS)
+    return seconds if process.returncode == 0 else None
+
+
+def measure(url: str, directory: Path, *, rounds: int, busy_starts: int) -> dict[str, Any]:
+    """Measure starts without the archive, with it, and with it on a busy machine."""
+    asyncio.run(fill(url, ROWS))
+    plain, archived = directory / "plain", directory / "archived"
+    for cache in (plain, archived):
+        cache.mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "millwheel", "spark", "--prepare"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(archived)},
+        check=True,
+    )
+    start(url, directory, plain)  # the files of Spark are in memory from here on
+    pairs = [(start(url, directory, plain), start(url, directory, archived)) for _ in range(rounds)]
+    with busy(LOAD):
+        loaded = [start(url, directory, archived) for _ in range(busy_starts)]
+    drop(url, NAME)
+    result = {
+        "rounds": rounds,
+        "plain_seconds": _median([before for before, _ in pairs]),
+        "archived_seconds": _median([after for _, after in pairs]),
+        "load": LOAD,
+        "busy_starts": busy_starts,
+        "busy_done": sum(seconds is not None for seconds in loaded),
+        "busy_seconds": _median(loaded),
+    }
+    print("spark start:", json.dumps(result))
+    return result
+
+
+def _median(found: list[float | None]) -> float | None:
+    return statistics.median([seconds for seconds in found if seconds is not None] or [0.0])
