@@ -202,7 +202,7 @@ def spark_start(found: Found) -> Section:
                     ("without the archive", found["plain_seconds"]),
                     ("with it", found["archived_seconds"]),
                     (
-                        f"with it, beside {found['load']} busy processes: {found['busy_done']} of "
+                        f"with it, at a load of {found['load']}: {found['busy_done']} of "
                         f"{found['busy_starts']} succeeded",
                         found["busy_seconds"],
                     ),
