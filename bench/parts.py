@@ -20,6 +20,7 @@ from bench import (
     kafka,
     lag,
     latency,
+    looks,
     memory,
     nexmark,
     on_spark,
@@ -114,6 +115,17 @@ async def _state_rows(url: str, directory: Path, options: Options) -> Any:
         directory,
         rows=100_000 if quick else 1_000_000,
         rounds=1 if quick else 5,
+    )
+
+
+async def _looks(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await asyncio.to_thread(
+        looks.measure,
+        url,
+        directory,
+        timers=100_000 if quick else 10_000_000,
+        states=100_000 if quick else 3_600_000,
     )
 
 
@@ -226,6 +238,7 @@ PARTS: dict[str, Part] = {
     "spark": _spark,
     "spark-start": _spark_start,
     "state-rows": _state_rows,
+    "looks": _looks,
     "commits": _commits,
     "shares": _shares,
     "cells": _cells,

@@ -6,7 +6,6 @@ One read-only transaction reads all of it, so all figures are of the same moment
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -21,10 +20,18 @@ from psycopg.rows import namedtuple_row
 
 from millwheel.errors import UsageError
 from millwheel.graph import label_of
-from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.model import MAX_TIME, MIN_TIME, Key, from_micros
 from millwheel.store.migrate import HEAD
+from millwheel.store.one_key import KeyStatus, look_at_key
 from millwheel.store.processes import is_dead
-from millwheel.store.snapshot import begin_snapshot, choose, list_pipelines, reading, translated
+from millwheel.store.snapshot import (
+    begin_snapshot,
+    choose,
+    iso_text,
+    list_pipelines,
+    reading,
+    translated,
+)
 from millwheel.store.statements import Statements, composed
 
 VIEWED = (
@@ -389,6 +396,15 @@ class Inspection:
             raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
         return _dead_letter(rows[0])
 
+    def key(self, pipeline: str, computation: str, key: Key) -> KeyStatus:
+        """One key of a computation: its state, its timers, and records on their way to it.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        self._require_current(pipeline)
+        return look_at_key(self._connection, pipeline, computation, key)
+
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         """The intervals of a pipeline, in the order of its graph and of slots."""
         self._require_current(pipeline)
@@ -431,14 +447,6 @@ def time_text(micros: int) -> str:
     if micros <= MIN_TIME:
         return BEGIN_OF_TIME
     return from_micros(micros).isoformat()
-
-
-def iso_text(text: str | None) -> str | None:
-    """Postgres' text of a time in UTC as ISO 8601."""
-    if text is None or " " not in text or text.endswith("BC"):
-        return text
-    text = text.replace(" ", "T", 1)
-    return f"{text}:00" if re.search(r"[+-]\d\d\Z", text) else text
 
 
 def _json(text: str | None) -> Any:

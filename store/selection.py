@@ -14,8 +14,14 @@ from psycopg.adapt import Buffer, Loader
 from psycopg.types.string import TextLoader
 
 from millwheel.errors import MillwheelError, UsageError
-from millwheel.store.inspection import iso_text
-from millwheel.store.snapshot import begin_snapshot, choose, list_pipelines, reading, translated
+from millwheel.store.snapshot import (
+    begin_snapshot,
+    choose,
+    iso_text,
+    list_pipelines,
+    reading,
+    translated,
+)
 from millwheel.store.statements import text_of
 from millwheel.store.translation import UNDEFINED_TABLE, translate
 

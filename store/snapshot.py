@@ -16,6 +16,7 @@ Both queries read the same moment. While the block runs, no bucket of the pipeli
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -192,3 +193,11 @@ class _BinaryEndsOfTimeLoader(TimestamptzBinaryLoader):
         if micros == -1 << 63:
             return BEGIN_OF_TIME
         return super().load(data)
+
+
+def iso_text(text: str | None) -> str | None:
+    """Postgres' text of a time in UTC as ISO 8601."""
+    if text is None or " " not in text or text.endswith("BC"):
+        return text
+    text = text.replace(" ", "T", 1)
+    return f"{text}:00" if re.search(r"[+-]\d\d\Z", text) else text

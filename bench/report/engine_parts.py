@@ -232,6 +232,33 @@ def state_rows(found: Found) -> Section:
     )
 
 
+def looks(found: Found) -> Section:
+    """Looks of an operator at a large store."""
+    few, many, key = found["few_seconds"], found["many_seconds"], found["key_seconds"]
+    return Section(
+        f"Looks at {found['timers']:,} pending timers beside 1,000, and at one key of {found['states']:,}",
+        [
+            Ratio("watermark_holders", found["holders_ratio"], "at most 2"),
+            Ratio("millwheel status", found["status_ratio"], "at most 2"),
+            Ratio("state_of / the primary key", found["key_ratio"], "at most 5"),
+        ],
+        [
+            Table(
+                ("look", "seconds"),
+                [
+                    ("watermark_holders, few timers", few["holders"]),
+                    ("watermark_holders, many timers", many["holders"]),
+                    ("status, few timers", few["status"]),
+                    ("status, many timers", many["status"]),
+                    ("one key by the primary key", key["primary_key"]),
+                    ("one key by state_of", key["state_of"]),
+                    ("one key by state get, all of it", key["state_get"]),
+                ],
+            )
+        ],
+    )
+
+
 def commits(found: Found) -> Section:
     """The cost of a commit by its size."""
     lines = found["commits"]

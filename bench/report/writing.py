@@ -23,6 +23,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "spark": engine_parts.on_spark,
     "spark-start": engine_parts.spark_start,
     "state-rows": engine_parts.state_rows,
+    "looks": engine_parts.looks,
     "commits": engine_parts.commits,
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,

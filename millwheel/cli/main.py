@@ -32,6 +32,8 @@ app.add_typer(
     name="intervals",
     help="Show which worker owns which key intervals; move, split or merge them.",
 )
+state = typer.Typer(no_args_is_help=True)
+app.add_typer(state, name="state", help="Look at one key: its state, timers and pending records.")
 
 Target = Annotated[
     str,
@@ -488,6 +490,30 @@ def sql(
     from millwheel.cli.store import sql
 
     sql(statements, store, pipeline, form, timeout)
+
+
+@state.command("get")
+@command
+def get_state(
+    computation: Annotated[
+        str, typer.Argument(help="Name of the computation.", show_default=False)
+    ],
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="The key as JSON, for example 13 or '[\"JFK\", 4]'; other words are text.",
+            show_default=False,
+        ),
+    ],
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show the state, the timers and the pending records of one key; fast with any number of keys."""
+    from millwheel.cli.state import get
+
+    get(computation, key, store, pipeline, as_json=as_json)
 
 
 @dead_letters.command("list")

@@ -259,13 +259,13 @@ def late(status: ComputationStatus) -> str:
 
 
 def held_by(holder: Holder, labels: Mapping[str, str]) -> str:
-    """Format a watermark's holder: its kind, the computations between, and its age."""
+    """Format a watermark's holder: its age, the computations in between, and the key first in its description."""
     age = holder.age_seconds
-    text = f"{holder.kind}: {holder.what}"
+    text = holder.root or holder.what
     if len(holder.path) > 1:
-        path = [labels.get(name, name) for name in holder.path[1:]]
-        text = f"{' < '.join(path)}: {holder.root}"
-    return text + (f", {age:,.0f} s old" if age is not None else "")
+        behind = ", behind ".join(labels.get(name, name) for name in holder.path[1:])
+        text = f"behind {behind}: {text}"
+    return text if age is None else f"{age:,.0f} s, {text}"
 
 
 def moment(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import random
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -256,7 +257,7 @@ async def test_what_holds_a_watermark_is_named(postgres: PostgresSite) -> None:
     await owner.write(commit)
     holder, what, key, held_at, _ = await _holder(postgres, "count")
     assert (holder, key, held_at) == ("timer", "late", from_micros(START + 40 * SECOND))
-    assert "timer close of key" in what
+    assert what.startswith('key "late": timer close, due ')
 
     commit = owner.commit(**everything)
     production, quicker = owner.production("slow", 1), owner.production("quick", 2)
@@ -272,6 +273,39 @@ async def test_what_holds_a_watermark_is_named(postgres: PostgresSite) -> None:
     await owner.write(owner.commit(owner.injector, position=b'{"held_by": 17}', **everything))
     holder, what, *_ = await _holder(postgres, "lines")
     assert (holder, what) == ("source", "row 17 of file lines.txt, not acknowledged")
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_least_hold_is_found_among_folded_changed_and_late_timers(
+    postgres: PostgresSite, seed: int
+) -> None:
+    owner = await Owner.take(postgres.store)
+    choice = random.Random(seed)
+    end = {"input_watermark": START + 1000 * SECOND, "low_watermark": START + 900 * SECOND}
+    await owner.write(owner.commit(owner.injector, **end))
+    folded = {row.id: 0 for row in owner.intervals}
+    for _ in range(12):
+        row = choice.choice(owner.intervals)
+        keys = [f"k{n}" for n in range(30) if owner.interval_of(f"k{n}") is row]
+        commit = owner.commit(row, **end)
+        for key in choice.sample(keys, min(len(keys), 4)):
+            due = choice.choice([None, START + choice.randrange(10) * SECOND])
+            timer = owner.timer(key, due, choice.choice("xy"), choice.choice(["watermark", "hold"]))
+            late = choice.choice([0, 0, 5 * SECOND])  # it was set when event time was past it
+            commit.timers.append(timer._replace(hold=due and due + late))
+        await owner.write(commit)
+        if choice.random() < 0.5:
+            link = owner.links[row.id]
+            assert await postgres.store.fold(row.id, link.sequencer, folded[row.id], link.n)
+            folded[row.id] = link.n
+        least = await postgres.query(
+            "SELECT min(hold) FROM {t} WHERE computation = 'count'", t="timers"
+        )
+        shown = await postgres.query(
+            "SELECT held_at FROM {h} WHERE computation = 'count' AND holder IN ('timer', 'state')",
+            h="watermark_holders",
+        )
+        assert shown == [row for row in least if row[0] is not None]
 
 
 async def test_who_only_waits_is_followed_to_what_it_waits_for(postgres: PostgresSite) -> None:

@@ -23,24 +23,86 @@ WITH RECURSIVE low AS (
     WHERE since IS NULL OR since < clock_timestamp() - interval '1 second'
     ORDER BY age(xid) DESC
     LIMIT 1
+), tail AS MATERIALIZED ( -- the last change of each timer that is not folded
+    SELECT DISTINCT ON (x.slot, x.computation, x.key, x.kind, x.tag)
+        x.slot, x.computation, x.key, x.kind, x.tag, x.due, x.hold, x.set_at
+    FROM {fold} AS f
+    CROSS JOIN LATERAL (
+        -- The upper bound and OFFSET 0 tell the planner that the tail is short: by index.
+        SELECT * FROM {timer_change} AS c
+        WHERE c.interval_id = f.interval_id AND c.n > f.through AND c.n < f.through + 1000000000
+            AND c.kind <> 'wall'
+        OFFSET 0
+    ) AS x
+    ORDER BY x.slot, x.computation, x.key, x.kind, x.tag, x.n DESC
+), soonest AS ( -- by kind, in the order of the index: one more than the tail could have changed
+    SELECT s.*
+    FROM {computation} AS c
+    CROSS JOIN (VALUES ('watermark'), ('hold')) AS k (kind)
+    CROSS JOIN LATERAL (
+        SELECT * FROM {timer} AS s
+        WHERE s.computation = c.id AND s.kind = k.kind
+        ORDER BY s.due, s.slot, s.key, s.tag
+        LIMIT (SELECT count(*) + 1 FROM tail AS t WHERE t.computation = c.id AND t.kind = k.kind)
+    ) AS s
+    WHERE c.removed_at IS NULL
+      AND NOT EXISTS (
+          SELECT FROM tail AS t
+          WHERE t.slot = s.slot AND t.computation = s.computation AND t.key = s.key
+            AND t.kind = s.kind AND t.tag = s.tag
+      )
+), least AS ( -- the hold of a timer is no less than its due time, so a lower one is due before the soonest one's hold
+    SELECT DISTINCT ON (f.computation, f.kind) f.computation, f.kind, f.due, f.hold
+    FROM soonest AS f
+    ORDER BY f.computation, f.kind, f.due
+), held AS (
+    SELECT slot, computation, key, kind, tag, due, hold, set_at FROM soonest
+    UNION ALL
+    SELECT slot, computation, key, kind, tag, due, hold, set_at FROM tail WHERE due IS NOT NULL
+    UNION ALL
+    SELECT s.slot, s.computation, s.key, s.kind, s.tag, s.due, s.hold, s.set_at
+    FROM least AS l
+    CROSS JOIN LATERAL (
+        SELECT * FROM {timer} AS r
+        WHERE r.computation = l.computation AND r.kind = l.kind AND r.due >= l.due AND r.due < l.hold
+        OFFSET 0
+    ) AS s
+    WHERE s.hold < l.hold
+      AND NOT EXISTS (
+          SELECT FROM tail AS t
+          WHERE t.slot = s.slot AND t.computation = s.computation AND t.key = s.key
+            AND t.kind = s.kind AND t.tag = s.tag
+      )
+), holding AS ( -- one timer or hold of each computation: only this one is put into words
+    SELECT DISTINCT ON (h.computation)
+        c.name AS computation, h.kind, h.tag, h.key::jsonb AS key, h.hold,
+        {micros_to_time}(h.due) AS due, {micros_to_time}(h.set_at) AS set_at
+    FROM held AS h
+    JOIN {computation} AS c ON c.id = h.computation AND c.removed_at IS NULL
+    ORDER BY h.computation, h.hold, h.due, h.slot, h.key, h.tag
+), sent AS ( -- one record of each sender
+    SELECT DISTINCT ON (sender) sender, log, seq, hold
+    FROM {pending_productions}
+    ORDER BY sender, hold, seq
 ), candidates AS (
     SELECT computation, 1 AS preference, CASE kind WHEN 'hold' THEN 'state' ELSE 'timer' END AS holder,
-           CASE kind
-               WHEN 'hold' THEN format('hold %s of key %s, at %s', tag, key, due)
-               ELSE format('timer %s of key %s, due %s', tag, key, due)
+           CASE
+               WHEN kind = 'hold' THEN format('key %s: hold %s, at %s', key, tag, due)
+               -- The tag of a window's timer is the time at which the window begins.
+               WHEN tag ~ '^[0-9]{{15,16}}$'
+               THEN format('key %s: timer %s (%s), due %s', key, tag, {micros_to_time}(tag::bigint), due)
+               ELSE format('key %s: timer %s, due %s', key, tag, due)
            END AS what,
-           key, extract(epoch FROM hold) * 1000000 AS hold, set_at AS since, NULL::text AS sender
-    FROM (
-        SELECT DISTINCT ON (computation) * FROM {timers} WHERE kind IN ('watermark', 'hold')
-        ORDER BY computation, hold, key
-    ) AS t
+           key, hold::numeric, set_at AS since, NULL::text AS sender
+    FROM holding
     UNION ALL
-    SELECT sender, 2, 'record',
-           format('record %s of stream %s for %s, key %s, not acknowledged', id, stream, receiver, key),
-           key, extract(epoch FROM hold) * 1000000, produced_at, NULL
-    FROM (
-        SELECT DISTINCT ON (sender) * FROM {pending_productions} ORDER BY sender, hold, seq
-    ) AS p
+    SELECT p.sender, 2, 'record',
+           format(
+               'key %s: record of stream %s for %s, not acknowledged, id %s', p.key, p.stream, p.receiver, p.id
+           ),
+           p.key, extract(epoch FROM p.hold) * 1000000, p.produced_at, NULL
+    FROM sent AS s
+    JOIN {pending_productions} AS p ON p.log = s.log AND p.seq = s.seq
     UNION ALL
     SELECT low.computation, 3, 'input', format('waits for %s', u.name), NULL, w.low_watermark,
            NULL, u.name

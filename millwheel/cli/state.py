@@ -1,0 +1,92 @@
+"""``millwheel state``: the state, the timers and the pending records of one key."""
+
+from __future__ import annotations
+
+import msgspec
+import typer
+
+from millwheel.cli.output import print_json, print_table
+from millwheel.codec import is_key
+from millwheel.errors import UsageError
+from millwheel.model import Key
+from millwheel.services.operating import short
+from millwheel.store.address import StoreAddress
+from millwheel.store.inspection import inspect
+from millwheel.store.one_key import MOST_PENDING, KeyStatus
+from millwheel.store.presence import present
+
+
+def get(
+    computation: str, key: str, store: str | None, pipeline: str | None, *, as_json: bool
+) -> None:
+    """Print all that the store has of one key."""
+    wanted = key_of(key)
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        found = inspection.key(inspection.choose(pipeline), computation, wanted)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def key_of(text: str) -> Key:
+    """The key that a word of a command line stands for: JSON, or else the text itself.
+
+    Raises:
+        UsageError: it is JSON that cannot be a key.
+    """
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    key = tuple(found) if isinstance(found, list) else found
+    if not is_key(key):
+        raise UsageError(
+            f"{text} cannot be a key: a key is a text, a whole number, or a list of these. A text that looks like "
+            f"other JSON is written in quotes: '\"{text}\"'"
+        )
+    return key
+
+
+def _print(found: KeyStatus) -> None:
+    owner = "no worker" if found.owner is None else f"worker {short(found.owner)}"
+    typer.echo(
+        f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, interval "
+        f"{found.interval} of {owner}"
+    )
+    if found.state is None and not found.entries:
+        typer.echo(f"no state{_other_type(found.key)}")
+    if found.state is not None:
+        typer.echo(f"state (version {found.version}): {bytes(found.state).decode()}")
+    if found.entries:
+        typer.echo()
+        print_table(
+            ["entry", "value"],
+            [[entry, bytes(value).decode()] for entry, value in found.entries.items()],
+        )
+    typer.echo()
+    if found.timers:
+        print_table(
+            ["timer", "tag", "due", "holds the watermark at", "set at"],
+            [[t.kind, t.tag, t.due, t.hold, t.set_at] for t in found.timers],
+        )
+    else:
+        typer.echo("no timers")
+    if found.pending:
+        typer.echo()
+        print_table(
+            ["sent by", "stream", "id", "timestamp", "sent at", "value"],
+            [
+                [r.sender, r.stream, r.id, r.timestamp, r.produced_at, bytes(r.value).decode()]
+                for r in found.pending
+            ],
+        )
+        if len(found.pending) == MOST_PENDING:
+            typer.echo(f"the oldest {MOST_PENDING} records; there may be more")
+    else:
+        typer.echo("no records on their way to it")
+
+
+def _other_type(key: Key) -> str:
+    """A hint for a key that may have been meant as text."""
+    return f"; the text {key} is another key: '\"{key}\"'" if isinstance(key, int) else ""
