@@ -793,7 +793,7 @@ def spark(
         bool,
         typer.Option(
             "--prepare",
-            help="Only write an archive of Spark's classes, about 160 MB: later starts take half the time.",
+            help="Only write an archive of Spark's classes, about 200 MB: later starts are faster.",
         ),
     ] = False,
     debug: Debug = False,

@@ -68,7 +68,7 @@ def run(
 
 
 def prepare_starts(target: str | None, *, prepare: bool) -> None:
-    """Write the archive with which Spark starts in half the time.
+    """Write the archive with which Spark starts faster.
 
     Raises:
         UsageError: there is something to run as well, or nothing to do.

@@ -1,4 +1,4 @@
-"""An archive of Spark's loaded classes, with which its JVM starts in half the time.
+"""An archive of Spark's loaded classes, with which its JVM starts faster.
 
 A start of Spark reads, checks and links some 15,000 classes. A JVM can write the result to a file when it ends, and map
 that file into memory at later starts (class data sharing). The file fits one JVM and one installation of PySpark, in one

@@ -281,6 +281,7 @@ async def carried_out(run: Run, keep: Path) -> Result:
     return result
 
 
+@pytest.mark.soak
 async def test_some_seconds_of_several_faults(tmp_path: Path) -> None:
     result = await carried_out(SHORT, tmp_path / "kept")
     assert result.good, result

@@ -60,7 +60,9 @@ def minutes(schema: Schema) -> dict[tuple[str, datetime], int]:
     return {(user, at): visits for user, at, visits in rows}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(1, marks=pytest.mark.soak), 2, pytest.param(3, marks=pytest.mark.soak)]
+)
 async def test_workers_come_to_the_batch_answer(
     workers: int, new_schema: Callable[[int], Schema], tmp_path: Path
 ) -> None:
@@ -78,6 +80,7 @@ async def test_workers_come_to_the_batch_answer(
     assert minutes(schema) == totals
 
 
+@pytest.mark.soak
 async def test_intervals_are_cut_again_and_again_and_the_answer_stays(
     new_schema: Callable[[int], Schema], tmp_path: Path
 ) -> None:

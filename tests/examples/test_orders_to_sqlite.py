@@ -113,6 +113,7 @@ def wait(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(seconds)
 
 
+@pytest.mark.soak
 def test_each_row_is_there_once_after_kills(tmp_path: Path, schema: tuple[str, str]) -> None:
     kill_again_and_again(tmp_path, schema, kills=2, number=4_000, seed=1)
 

@@ -187,6 +187,7 @@ async def both(
         yield made, first, second, answer
 
 
+@pytest.mark.soak
 async def test_who_is_cut_off_as_it_starts_owns_nothing_until_the_cable_is_there(
     joined: tuple[Machine, Machine, Cable],
 ) -> None:

@@ -21,6 +21,7 @@ def _killed(kills: int, seed: int, *, postgres: bool, until: datetime | None = N
         return run.judge()
 
 
+@pytest.mark.soak
 def test_two_months_survive_kill_9_of_the_worker_and_of_postgres() -> None:
     verdict = _killed(3, 20130101, postgres=True, until=datetime(2013, 3, 1, tzinfo=UTC))
     assert verdict.good, verdict

@@ -27,6 +27,7 @@ async def check(seconds: float, workers: int) -> None:
     assert all(hand_over.intervals for hand_over in report.orderly[:1] + report.killed)
 
 
+@pytest.mark.soak
 async def test_workers_go_over_to_new_code_and_back() -> None:
     await check(6, workers=2)
 

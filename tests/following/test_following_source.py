@@ -295,6 +295,7 @@ def test_a_directory_cannot_be_followed(tmp_path: Path) -> None:
         NumberedTable(str(tmp_path), "a", "b", timestamp=lambda row: row)
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_two_pipelines_on_two_servers_are_killed_and_join() -> None:
     """With senders that appear and end; see `tests.following.service`."""

@@ -24,6 +24,7 @@ def _wrong(kills: int, zombies: int, seed: int, say: Callable[[str], None]) -> l
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_each_committed_record_counts_once() -> None:
     """Nothing is lost, doubled or late by kills, a zombie, long transactions and rollbacks."""

@@ -26,6 +26,7 @@ from tests.kafka.clusters import RealSite, guarded_broker
 from tests.kafka.readers import end, numbers, opened, read
 
 
+@pytest.mark.soak
 async def test_a_reader_outlives_its_broker(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

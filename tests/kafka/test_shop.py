@@ -18,6 +18,7 @@ from tests.support.servers import quick_directory
 from tests.support.worker_processes import Workers
 
 
+@pytest.mark.soak
 @pytest.mark.process
 def test_each_overpaid_order_is_one_alert_in_both_places(broker: KafkaBroker) -> None:
     directory = Path(tempfile.mkdtemp(prefix="millwheel-shop-", dir=quick_directory()))

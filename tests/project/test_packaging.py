@@ -136,7 +136,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", ["wheel", "sdist", pytest.param("folder", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kind", ["wheel", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sdist", "folder"))]
+)
 def test_each_way_of_installing_gives_the_same_files_and_they_work(
     kind: str, source: Path, wheel: zipfile.ZipFile, sdist: Path, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def check_whatever_happens_to_leases_and_commits(acts: list[Act], bad: bool, see
     asyncio.run(go())
 
 
+@pytest.mark.soak
 @examples(8)
 @PLANS
 @example([(5, "lapse", 0), (3, "lapse", 1), (2, "lapse", 0)], False, 0)

@@ -65,6 +65,7 @@ def test_the_same_seed_is_the_same_run() -> None:
         assert digest(seed) == digest(seed)
 
 
+@pytest.mark.soak
 def test_the_same_seed_is_the_same_run_in_another_process() -> None:
     code = f"from tests.sim.digest import digest; print(*map(digest, {SAME_SEEDS}))"
     found = [

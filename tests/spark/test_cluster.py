@@ -69,6 +69,7 @@ def store(tmp_path: Path) -> Iterator[str]:
     embedded.remove(tmp_path / "store")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["standalone", pytest.param("connect", marks=pytest.mark.soak)])
 def test_a_cluster_gets_the_users_code(

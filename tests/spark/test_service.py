@@ -22,6 +22,7 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_an_aggregate_equals_arithmetic_after_a_kill(directory: Path) -> None:
     said: list[str] = []

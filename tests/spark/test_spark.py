@@ -766,6 +766,7 @@ def means_by_month(airport_hour: AirportHour) -> dict[tuple[str, dt.date], list[
     }
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_report_of_the_whole_year(
     url: str,
