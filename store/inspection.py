@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -47,6 +47,8 @@ LATE = "late_"
 """First part of the names of counters of late records; the rest names their outcome."""
 
 BEGIN_OF_TIME = "-infinity"
+
+NOTHING_AT_WORK = {"oldest": None, "seconds": 0.0}
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -109,7 +111,14 @@ class ComputationStatus(msgspec.Struct):
     dead_letters_kept: int = 0
     """Dead letters that are not discarded."""
     backlog: int = 0
-    """Records that were sent to it and are not acknowledged."""
+    """Records that wait for it: the larger of those that were sent to it and are not acknowledged, and those in the
+    queues of its owners, which also have the rows of sources, as of their last heartbeats."""
+    at_work: int = 0
+    """Keys whose user code had begun and waited, at the last heartbeat of their owners."""
+    oldest_key: str | None = None
+    """The one of them that has waited for the longest time; None: there is none, or it is not known."""
+    oldest_seconds: float = 0.0
+    """How long it had been at work."""
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
     lag_seconds: float | None = None
@@ -341,7 +350,7 @@ class Inspection:
         status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
         for name, backlog in self._rows("status_backlog", pipeline):
             if name in found:  # otherwise it was removed, and records sent to it are dropped
-                found[name].backlog = backlog
+                found[name].backlog = max(found[name].backlog, backlog)
         for name, kept in self._rows("status_dead_letters", pipeline):
             if name in found:
                 found[name].dead_letters_kept = kept
@@ -470,6 +479,8 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
         totals.update(row.counters)
     low_watermark = min(row.low_watermark for row in intervals)
     known = MIN_TIME < low_watermark < MAX_TIME
+    work = [row.at_work for row in intervals if row.at_work is not None]
+    oldest: dict[str, Any] = max(work, key=itemgetter("seconds"), default=NOTHING_AT_WORK)
     return ComputationStatus(
         name,
         kind,
@@ -480,6 +491,10 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
         bloom_maybes=totals["bloom_maybes"],
         late=sum(total for counter, total in totals.items() if counter.startswith(LATE)),
         dead_letters=totals["dead_letters"] + totals["bad_rows"],
+        backlog=sum(row.queued or 0 for row in intervals),
+        at_work=sum(each["keys"] for each in work),
+        oldest_key=oldest["oldest"],
+        oldest_seconds=oldest["seconds"],
         input_watermark=time_text(min(row.input_watermark for row in intervals)),
         low_watermark=time_text(low_watermark),
         lag_seconds=(now - low_watermark) / 1e6 if known else None,

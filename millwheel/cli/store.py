@@ -115,7 +115,7 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
             typer.echo(f"  {sink_text(sink)}")
     typer.echo()
     print_table(
-        ["computation", "processed", "backlog", "duplicates", "bloom maybes", "late",
+        ["computation", "processed", "backlog", "at work", "duplicates", "bloom maybes", "late",
          "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
@@ -231,21 +231,27 @@ def name_of(status: ComputationStatus) -> str:
 def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
     holder = status.holder
     ended = status.low_watermark == END_OF_TIME
-    figures = (
-        status.processed,
-        status.backlog,
-        status.duplicates_dropped,
-        status.bloom_maybes,
-    )
     return [
         name_of(status),
-        *(f"{figure:,}" for figure in figures),
+        f"{status.processed:,}",
+        f"{status.backlog:,}",
+        at_work(status),
+        f"{status.duplicates_dropped:,}",
+        f"{status.bloom_maybes:,}",
         late(status),
         f"{status.dead_letters:,}",
         moment(status.input_watermark),
         moment(status.low_watermark),
         "" if holder is None or ended else held_by(holder, labels),
     ]
+
+
+def at_work(status: ComputationStatus) -> str:
+    """Format the keys whose user code waits, with the oldest of them."""
+    if not status.at_work:
+        return ""
+    key = "" if status.oldest_key is None else f", key {status.oldest_key}"
+    return f"{status.at_work:,}, oldest {status.oldest_seconds:,.1f} s{key}"
 
 
 def late(status: ComputationStatus) -> str:

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from millwheel.cli.output import print_json_line, table
-from millwheel.cli.store import byte_text, held_by, labels_of, moment, moving, name_of
+from millwheel.cli.store import at_work, byte_text, held_by, labels_of, moment, moving, name_of
 from millwheel.errors import StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import (
@@ -154,7 +154,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
         )  # fmt: skip
     shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
     shown += table(
-        ["computation", "records/s", "processed", "backlog", "low watermark", "lag", "owned by",
+        ["computation", "records/s", "processed", "backlog", "at work", "low watermark", "lag", "owned by",
          "held by"],
         [_computation(one, status) for one in status.computations],
     )  # fmt: skip
@@ -187,6 +187,7 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
         "" if one.per_second is None else f"{one.per_second:,.0f}",
         f"{one.processed:,}",
         f"{one.backlog:,}",
+        at_work(one),
         moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
         "" if one.lag_seconds is None else lag(one.lag_seconds),
         owners([i for i in status.intervals if i.computation == one.name], status.workers),

@@ -101,6 +101,10 @@ class ComputationFigures:
     user code, since this process started."""
     backlog: int = 0
     """Records received and not yet processed."""
+    keys_at_work: int = 0
+    """Keys whose user code has begun and waits."""
+    oldest_at_work_seconds: float = 0.0
+    """How long the oldest of them has been at work; 0: none is."""
     unacked: int = 0
     """Records sent and not yet acknowledged."""
     lag_rows: int | None = None

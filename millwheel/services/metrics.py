@@ -90,11 +90,17 @@ def _of_computations(figures: Figures) -> Iterator[Metric]:
     owned = _gauge("intervals_owned", "Key intervals this worker owns", None, "computation")
     backlog = _gauge("backlog", "Records received and not yet processed", None, "computation")
     unacked = _gauge("unacked", "Records sent and not yet acknowledged", None, "computation")
+    at_work = _gauge("keys_at_work", "Keys whose user code waits", None, "computation")
+    oldest = _gauge(
+        "oldest_key_at_work_seconds", "How long the oldest of them waits", None, "computation"
+    )
     for computation in found:
         owned.add_metric([computation.name], computation.intervals)
         backlog.add_metric([computation.name], computation.backlog)
         unacked.add_metric([computation.name], computation.unacked)
-    yield from (owned, backlog, unacked)
+        at_work.add_metric([computation.name], computation.keys_at_work)
+        oldest.add_metric([computation.name], computation.oldest_at_work_seconds)
+    yield from (owned, backlog, unacked, at_work, oldest)
     open_ = _gauge(
         "bundle_open_seconds", "Time that a bundle is being delivered", None, "computation"
     )

@@ -139,12 +139,15 @@ def _computation(
     step: Step, intervals: list[Interval], counters: dict[str, int], now: int
 ) -> ComputationFigures:
     tasks = [interval.source_task for interval in intervals if interval.source_task is not None]
+    work = [one.lane.at_work(one) for one in intervals if one.lane is not None]
     flows = [flow for task in tasks if (flow := task.flow()) is not None]
     return ComputationFigures(
         name=step.name,
         intervals=len(intervals),
         counters=counters,
         backlog=sum(len(interval.intake) for interval in intervals),
+        keys_at_work=sum(each.keys for each in work),
+        oldest_at_work_seconds=max((each.seconds for each in work), default=0.0),
         unacked=sum(log.unacked for interval in intervals for log in interval.logs),
         lag_rows=_known_sum(flow.lag_rows for flow in flows),
         lag_bytes=_known_sum(flow.lag_bytes for flow in flows),

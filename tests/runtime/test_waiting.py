@@ -55,6 +55,30 @@ async def test_a_key_that_waits_holds_up_neither_other_keys_nor_their_commits() 
     assert world.tallied() == tally_of(values)
 
 
+async def test_the_keys_at_work_are_counted_and_the_oldest_is_named() -> None:
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.key == "slow":
+            await gate.wait()
+        produce(ctx, record.value.number)
+
+    values = [Item(key, n) for n, key in enumerate(["slow", "quick", "slow"])]
+    world = World(doing(values, do))
+    engine = await world.start()
+    await world.until(lambda: gate.reached == 1 and len(world.rows()) == 1)
+    (interval,) = [i for i in engine.intervals if i.backlog]
+    world.clock.advance(4.0)
+    assert interval.lane is not None
+    found = interval.lane.at_work(interval)
+    assert (found.keys, found.oldest) == (1, "slow"), "records behind it are not at work"
+    assert found.seconds >= 4.0
+    assert interval.figures()["at_work"]["oldest"] == "'slow'"
+    gate.open()
+    await world.finish(engine)
+    assert "at_work" not in interval.figures()
+
+
 @pytest.mark.parametrize("waits", ["first", "last", "never", "fails"])
 @pytest.mark.parametrize("at_number", range(6))
 async def test_what_code_decides_before_and_after_it_waits_counts_once(

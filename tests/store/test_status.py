@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from millwheel.cli.store import flow_text, sink_text, status, unowned
+from millwheel.cli.store import at_work, flow_text, sink_text, status, unowned
 from millwheel.cli.watch import lines
 from millwheel.model import MAX_TIME
 from millwheel.store.inspection import PipelineStatus, SinkStatus, SourceFlow, inspect
@@ -50,6 +50,26 @@ async def test_how_much_of_a_source_is_on_its_way(postgres: PostgresSite) -> Non
     await postgres.store.heartbeat(owner.worker, 0.0, load)
     (source,) = look(postgres).sources
     assert source.flow is None, "nobody alive has it"
+
+
+async def test_what_waits_in_queues_and_in_user_code(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    low, high = owner.intervals
+    commit = owner.commit()
+    commit.productions = [owner.production("a", n) for n in range(3)]
+    await owner.write(commit)
+    (count,) = [one for one in look(postgres).computations if one.name == "count"]
+    assert (count.backlog, count.at_work) == (3, 0), "sent and not acknowledged"
+    load = {
+        "intervals": {
+            str(low.id): {"queue": 40, "at_work": {"keys": 2, "oldest": "'a'", "seconds": 1.5}},
+            str(high.id): {"queue": 2, "at_work": {"keys": 1, "oldest": "7", "seconds": 4.25}},
+        }
+    }
+    await postgres.store.heartbeat(owner.worker, 9.0, load)
+    (count,) = [one for one in look(postgres).computations if one.name == "count"]
+    assert (count.backlog, count.at_work) == (42, 3), "rows of a source wait in queues only"
+    assert at_work(count) == "3, oldest 4.2 s, key 7"
 
 
 async def test_which_bundle_a_sink_delivers_and_since_when(postgres: PostgresSite) -> None:

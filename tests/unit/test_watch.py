@@ -121,9 +121,9 @@ def test_the_view() -> None:
         ["cccccccc", "silent", "42", "mill", "", "1", "0 s", "1", "", ""],
     ]
     assert [[cell.strip() for cell in row.split("|")] for row in computations] == [
-        ["count", "2,500", "1,234,567", "12", "2024-05-01T11:59:00", "1 min 0 s",
+        ["count", "2,500", "1,234,567", "12", "", "2024-05-01T11:59:00", "1 min 0 s",
          "aaaaaaaa: 1, unowned: 1", "7 s, behind lines: row 3 of x"],
-        ["end", "0", "0", "0", "end of time", "", "aaaaaaaa: 1", ""],
+        ["end", "0", "0", "0", "", "end of time", "", "aaaaaaaa: 1", ""],
     ]  # fmt: skip
 
 

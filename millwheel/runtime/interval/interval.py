@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from millwheel.addresses import CELL_MARK
-from millwheel.codec import decode_key
+from millwheel.codec import KEY_CHARACTERS, decode_key, shown
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.model import MAX_TIME, Delivery, Key
 from millwheel.runtime.interval.broadcast_tables import BroadcastTables
@@ -296,6 +296,9 @@ class Interval:
             "queue": len(self.intake),
             "state_bytes": 0 if self.states is None else self.states.size,
         }
+        if self.lane is not None and (work := self.lane.at_work(self)).keys:
+            oldest = None if work.oldest is None else shown(work.oldest, KEY_CHARACTERS)
+            found["at_work"] = {"keys": work.keys, "oldest": oldest, "seconds": work.seconds}
         flow = None if self.source_task is None else self.source_task.flow()
         if flow is not None:
             found["flow"] = flow._asdict()

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from millwheel.model import Key
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.sources import Lag
+
+
+class AtWork(NamedTuple):
+    """The keys of an interval whose user code has begun and waits."""
+
+    keys: int
+    oldest: Key | None
+    """The key that has waited for the longest time; None: there is none, or its code runs for no one key."""
+    seconds: float
+    """How long it has been at work; 0: none is."""
 
 
 class LanePort(Protocol):
@@ -33,6 +44,10 @@ class LanePort(Protocol):
 
     def run_apart(self, interval: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run user code of the interval in a task of its own, and count its time for the interval."""
+
+    def at_work(self, interval: Any) -> AtWork:
+        """The keys of the interval whose user code waits."""
+        ...
 
     async def settled(self) -> None:
         """Wait until a commit, or other work of the lane, has ended."""

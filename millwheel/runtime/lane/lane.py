@@ -12,6 +12,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.ports import AtWork
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.commit_timer import CommitTimer
@@ -169,6 +170,10 @@ class Lane:
     def run_apart(self, interval: Interval, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run user code of the interval in a separate task."""
         self.tasks.run_apart(interval, work)
+
+    def at_work(self, interval: Interval) -> AtWork:
+        """The keys of the interval whose user code waits."""
+        return self.tasks.at_work(interval)
 
     async def settled(self) -> None:
         """Wait until a commit, or other work of the lane, has ended."""

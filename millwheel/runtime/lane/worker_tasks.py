@@ -14,6 +14,7 @@ from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import CapturedStates
+from millwheel.runtime.interval.ports import AtWork
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.execution import (
     Begun,
@@ -39,6 +40,19 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 """Makes a coroutine that runs user code."""
 
 
+class Turn:
+    """What a task runs, and since when."""
+
+    __slots__ = ("execution", "interval", "since")
+
+    def __init__(self, interval: Interval, since: float) -> None:
+        self.interval = interval
+        self.since = since
+        """Monotonic time."""
+        self.execution: Execution | None = None
+        """The execution that runs key after key; None: the task has not come to one."""
+
+
 class WorkerTasks:
     """The tasks in which the lane runs user code.
 
@@ -59,7 +73,7 @@ class WorkerTasks:
         self._finish = finish
         self._finish_run = finish_run
         self._on_end = on_end
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._runner: asyncio.Task[None] | None = None
         """The runner's task; None: no worker task may start, and running ones are being cancelled."""
         self._ran = asyncio.Event()
@@ -99,8 +113,17 @@ class WorkerTasks:
     def run_apart(self, interval: Interval, work: Work) -> None:
         """Run user code in a separate task, and count its time for the interval."""
         task = asyncio.create_task(measured(work, interval.workload, self._env.process.run_seconds))
-        self._tasks.add(task)
+        self._tasks[task] = Turn(interval, self._env.clock.monotonic())
         task.add_done_callback(self._ended)
+
+    def at_work(self, interval: Interval) -> AtWork:
+        """The keys of an interval whose user code has begun and waits."""
+        turns = [turn for turn in self._tasks.values() if turn.interval is interval]
+        if not turns:
+            return AtWork(0, None, 0.0)
+        oldest = min(turns, key=lambda turn: turn.since)
+        key = None if oldest.execution is None else oldest.execution.group[0].key
+        return AtWork(len(turns), key, self._env.clock.monotonic() - oldest.since)
 
     def execution(
         self, interval: Interval, *, apart: bool = False, carefully: bool = False
@@ -186,6 +209,8 @@ class WorkerTasks:
         groups: deque[Group],
         begun: Begun | None = None,
     ) -> None:
+        if (task := asyncio.current_task()) in self._tasks:
+            self._tasks[task].execution = execution
         try:
             await execution.run_all(groups, self._finish, self._env.now, begun)
         except asyncio.CancelledError:
@@ -202,7 +227,7 @@ class WorkerTasks:
             self._ran.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         self._env.fail(failure_of(task))
         self._on_end()
 
