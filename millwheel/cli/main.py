@@ -75,6 +75,14 @@ AcceptLate = Annotated[
         help="Treat rows that arrive after the end of event time as late instead of failing.",
     ),
 ]
+HttpAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Serve /healthz, /readyz, /metrics and /status on this address.",
+        show_default=False,
+    ),
+]
 IngestAddress = Annotated[
     str | None,
     typer.Option(
@@ -147,6 +155,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    http: HttpAddress = None,
     ingest: IngestAddress = None,
     ingest_tokens: IngestTokens = None,
     engine: Annotated[
@@ -199,6 +208,7 @@ def run(
             cluster=Cluster(master, None, driver_memory, settings_of(conf or []), py_files or ()),
             others={
                 "--workers": workers is not None,
+                "--http": http is not None,
                 "--ingest": ingest is not None,
                 "--accept-late": accept_late,
                 "--json": as_json,
@@ -214,9 +224,9 @@ def run(
     if workers is not None:
         from millwheel.errors import UsageError
 
-        if ingest is not None:
+        if ingest is not None or http is not None:
             raise UsageError(
-                "--workers does not serve --ingest: start processes of `millwheel worker` instead"
+                "--workers serves neither --http nor --ingest: start processes of `millwheel worker` instead"
             )
         if keep_open or inject_twice:
             raise UsageError(
@@ -225,6 +235,7 @@ def run(
             )
         run_crew(pipeline, target, store, workers, accept_late=accept_late, as_json=as_json)
         return
+    from millwheel.services.endpoint import Endpoint
     from millwheel.services.ingesting import IngestOptions
 
     run(
@@ -234,6 +245,7 @@ def run(
         accept_late=accept_late,
         as_json=as_json,
         inject_copies=2 if inject_twice else 1,
+        http=None if http is None else Endpoint.parse(http),
         ingest=IngestOptions.parse(ingest, ingest_tokens),
     )
 
@@ -260,14 +272,7 @@ def worker(
             show_default=False,
         ),
     ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve /healthz, /readyz, /metrics and /status on this address.",
-            show_default=False,
-        ),
-    ] = None,
+    http: HttpAddress = None,
     ingest: IngestAddress = None,
     ingest_tokens: IngestTokens = None,
     secret_file: Annotated[

@@ -15,6 +15,7 @@ from millwheel.clock import SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.services import loop
 from millwheel.services.crew import Crew, CrewProgress, read_totals
+from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside
 from millwheel.services.ingesting import IngestOptions, ingesting
 from millwheel.services.interruption import Interruption
@@ -33,6 +34,7 @@ def run(
     accept_late: bool,
     as_json: bool,
     inject_copies: int,
+    http: Endpoint | None = None,
     ingest: IngestOptions | None = None,
 ) -> None:
     """Run the pipeline until its input has ended and is processed, and print a summary."""
@@ -46,6 +48,7 @@ def run(
             keep_open=keep_open,
             accept_late=accept_late,
             inject_copies=inject_copies,
+            http=http,
             ingest=ingest,
         )
         summary, interruption = loop.run(work)
@@ -144,6 +147,7 @@ async def _run(
     keep_open: bool,
     accept_late: bool,
     inject_copies: int,
+    http: Endpoint | None,
     ingest: IngestOptions | None,
 ) -> tuple[Summary, Interruption]:
     with (
@@ -156,6 +160,7 @@ async def _run(
             keep_open=keep_open,
             accept_late=accept_late,
             inject_copies=inject_copies,
+            http=http,
             beside=Beside(show, show_seconds, presence.renew),
         )
         async with ingesting(pipeline, presence.url, ingest):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +16,9 @@ from millwheel.model import MAX_TIME
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
+from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
+from millwheel.services.http import HttpService
 from millwheel.services.observed import EngineObserved
 
 Outcome = Literal["complete", "nothing to do", "stopped"]
@@ -49,6 +52,7 @@ class Run:
         keep_open: see `Engine`.
         accept_late: see `Engine`.
         inject_copies: see `Engine`.
+        http: where to serve probes and metrics; None: nowhere.
         beside: callbacks for progress and for the upkeep of the store.
     """
 
@@ -60,6 +64,7 @@ class Run:
         keep_open: bool = False,
         accept_late: bool = False,
         inject_copies: int = 1,
+        http: Endpoint | None = None,
         beside: Beside | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -68,6 +73,7 @@ class Run:
         self._keep_open = keep_open
         self._accept_late = accept_late
         self._inject_copies = inject_copies
+        self._http = http
         self._beside = beside or Beside()
         self._clock = clock or SystemClock()
 
@@ -93,7 +99,10 @@ class Run:
                 ),
             )
             observed = EngineObserved(engine)  # before the start, which already counts records
-            async with hosted(engine, self._beside.services(engine, self._clock)):
+            async with (
+                nullcontext() if self._http is None else HttpService(observed, self._http),
+                hosted(engine, self._beside.services(engine, self._clock)),
+            ):
                 if await unless(stop, engine.start()):
                     await engine.run(stop, until_done=self._pipeline.bounded)
         found = engine.progress()

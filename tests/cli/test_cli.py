@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -388,9 +389,12 @@ def test_a_second_signal_ends_at_once_and_kill_9_loses_nothing(shell: Shell) -> 
 def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
     rows = gated(shell)
     name = shell.environment["NAME"]
-    running = shell.start("run", "wheel:pipeline")
+    running = shell.start("run", "wheel:pipeline", "--http", "127.0.0.1:0")
+    url = str(running.until(lambda line: line["event"] == "http_listening")["url"])
     running.until_processed(1000)
 
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        assert f'millwheel_worker_info{{pipeline="{name}"' in answer.read().decode()
     assert "is being run by process" in shell("run", "wheel:pipeline", code=2)
     told = shell("drop", name, "--yes", code=2)
     assert f"is being run by process {running.process.pid} on " in told
