@@ -41,6 +41,9 @@ VIEWS = (
     "numbered_rows",
     "aggregates",
     "spark_queries",
+    "disk_use",
+    "oldest_bucket",
+    "fold_lag",
 )
 
 
