@@ -1,12 +1,14 @@
 """A worker's figures in the exposition format of Prometheus.
 
-Names follow its conventions: base units, and ``_total`` for counters. Labels have few values:
-computations, outcomes of late records and names of user counters.
+Names follow its conventions: base units, units in names, and ``_total`` for counters. Every metric has the label
+``pipeline``, so that pipelines scraped by one job can be told apart. Other labels have few values: computations,
+outcomes of late records and names of user counters. A counter whose values are known has a series from the start, so
+that its first increase is seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import (
@@ -25,6 +27,9 @@ from millwheel.services.figures import ComputationFigures, Distribution, Figures
 LATE = "late_"
 """Prefix of the counters of late records; the rest of the name is the outcome."""
 
+OUTCOMES = ("amended", "dropped", "passed_on", "sent")
+"""Outcomes of late records in the library's computations; user code may count others."""
+
 OWN = {
     "processed": ("records_processed", "Records and timers whose effects are durable"),
     "duplicates_dropped": ("duplicates_dropped", "Records dropped as already processed"),
@@ -33,6 +38,9 @@ OWN = {
     "bad_rows": ("bad_rows", "Input rows that could not be read"),
 }  # fmt: skip
 """The engine's counters, with the metric's name and help text."""
+
+Sample = tuple[tuple[str, ...], float]
+"""The values of a metric's labels, without that of the pipeline, and its value."""
 
 _process = ProcessCollector(registry=None)
 
@@ -48,6 +56,7 @@ class _Moment(Collector):
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
+        self._pipeline = figures.pipeline
 
     def collect(self) -> Iterator[Metric]:
         figures = self._figures
@@ -56,117 +65,159 @@ class _Moment(Collector):
             "Pipeline, worker and version",
             {"pipeline": figures.pipeline, "worker": figures.worker, "version": figures.version},
         )
-        yield _gauge(
-            "lease_seconds_left", "Until this worker's lease expires", figures.lease_seconds_left
+        yield self._gauge(
+            "lease_seconds_left", "Until this worker's lease expires", (),
+            [((), figures.lease_seconds_left)],
+        )  # fmt: skip
+        yield self._counter("fenced", "Intervals lost to another owner", (), [((), figures.fenced)])
+        yield self._counter(
+            "commits", "Commits that are durable", (), [((), figures.commits.count)]
         )
-        fenced = "Intervals lost to another owner"
-        yield CounterMetricFamily("millwheel_fenced", fenced, figures.fenced)
-        yield CounterMetricFamily(
-            "millwheel_commits", "Commits that are durable", figures.commits.count
+        yield self._histogram(
+            "commit_duration_seconds", "From sending a commit until durable", figures.commits
         )
-        yield _histogram("commit_seconds", "From sending a commit until durable", figures.commits)
-        yield from _of_computations(figures)
+        yield from self._of_computations()
+        yield from self._of_injectors()
+        yield from self._watermarks()
         yield from _process.collect()
 
+    # -- families ---------------------------------------------------------------------------
 
-def _gauge(name: str, text: str, value: float | None = None, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"millwheel_{name}", text, value, labels or None)
+    def _gauge(
+        self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
+    ) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
+        for values, value in samples:
+            family.add_metric((self._pipeline, *values), value)
+        return family
+
+    def _counter(
+        self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
+    ) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
+        for values, value in samples:
+            family.add_metric((self._pipeline, *values), value)
+        return family
+
+    def _histogram(self, name: str, text: str, found: Distribution) -> HistogramMetricFamily:
+        bounds = [*map(str, found.bounds), "+Inf"]
+        buckets = list(zip(bounds, map(float, found.counts), strict=True))
+        family = HistogramMetricFamily(f"millwheel_{name}", text, labels=("pipeline",))
+        family.add_metric((self._pipeline,), buckets, found.total)
+        return family
+
+    def _each(self, name: str, text: str, samples: Iterable[tuple[str, float | None]]) -> Metric:
+        """A gauge of computations; those without a value are left out."""
+        known = [((computation,), value) for computation, value in samples if value is not None]
+        return self._gauge(name, text, ("computation",), known)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _of_computations(self) -> Iterator[Metric]:
+        found = self._figures.computations
+        for counter, (name, text) in OWN.items():
+            yield self._counter(
+                name, text, ("computation",), [((c.name,), c.counters.get(counter, 0)) for c in found]
+            )  # fmt: skip
+        yield self._counter(
+            "late", "Records behind the watermark, by outcome", ("computation", "outcome"), _late(found)
+        )  # fmt: skip
+        yield self._counter(
+            "user", "Counters of user code", ("computation", "counter"), _of_users(found)
+        )
+        yield self._each(
+            "intervals_owned",
+            "Key intervals this worker owns",
+            [(c.name, c.intervals) for c in found],
+        )
+        yield self._each(
+            "backlog_records",
+            "Records received and not yet processed",
+            [(c.name, c.backlog) for c in found],
+        )
+        yield self._each(
+            "unacked_records",
+            "Records sent and not yet acknowledged",
+            [(c.name, c.unacked) for c in found],
+        )
+        yield self._each(
+            "keys_at_work", "Keys whose user code waits", [(c.name, c.keys_at_work) for c in found]
+        )
+        yield self._each(
+            "oldest_key_at_work_seconds",
+            "How long the oldest of them waits",
+            [(c.name, c.oldest_at_work_seconds) for c in found],
+        )
+        yield self._each(
+            "bundle_open_seconds",
+            "Time that a bundle is being delivered",
+            [(c.name, c.bundle_open_seconds) for c in found],
+        )
+
+    def _of_injectors(self) -> Iterator[Metric]:
+        found = self._figures.computations
+        yield self._each(
+            "pending_cap_rows",
+            "Limit of unacknowledged rows",
+            [(c.name, c.pending_cap) for c in found],
+        )
+        yield self._each(
+            "acknowledge_p95_seconds",
+            "From read to acknowledged, 95th percentile of the slowest partition",
+            [(c.name, c.acknowledge_seconds) for c in found],
+        )
+        yield self._each(
+            "latency_target_seconds",
+            "Target of acknowledge_p95_seconds",
+            [(c.name, c.latency_target_seconds) for c in found],
+        )
+        yield self._each(
+            "source_lag_rows",
+            "Rows available and not yet read",
+            [(c.name, c.lag_rows) for c in found],
+        )
+        yield self._each(
+            "source_lag_bytes",
+            "Bytes available and not yet read",
+            [(c.name, c.lag_bytes) for c in found],
+        )
+
+    def _watermarks(self) -> Iterator[Metric]:
+        """Yield the watermarks, in seconds since 1970, and their lag.
+
+        An unknown watermark is left out. After the end of the input it is +Inf, with a lag of 0.
+        """
+        times: list[Sample] = []
+        lags: list[Sample] = []
+        for computation in self._figures.computations:
+            kinds = {"input": computation.input_watermark, "low": computation.low_watermark}
+            for kind, micros in kinds.items():
+                if micros <= MIN_TIME or not computation.intervals:
+                    continue
+                ended = micros >= MAX_TIME
+                labels = (computation.name, kind)
+                times.append((labels, float("inf") if ended else micros / 1e6))
+                lags.append((labels, 0.0 if ended else (self._figures.now - micros) / 1e6))
+        names = ("computation", "kind")
+        yield self._gauge("watermark_seconds", "Input and low watermark", names, times)
+        yield self._gauge(
+            "watermark_lag_seconds", "Lag of the watermarks behind the clock", names, lags
+        )
 
 
-def _histogram(name: str, text: str, found: Distribution) -> HistogramMetricFamily:
-    bounds = [*map(str, found.bounds), "+Inf"]
-    buckets = list(zip(bounds, map(float, found.counts), strict=True))
-    return HistogramMetricFamily(f"millwheel_{name}", text, buckets, found.total)
-
-
-def _of_computations(figures: Figures) -> Iterator[Metric]:
-    found = figures.computations
-    for counter, (name, text) in OWN.items():
-        family = CounterMetricFamily(f"millwheel_{name}", text, labels=["computation"])
-        for computation in found:
-            family.add_metric([computation.name], computation.counters.get(counter, 0))
-        yield family
-    yield from _other_counters(found)
-    owned = _gauge("intervals_owned", "Key intervals this worker owns", None, "computation")
-    backlog = _gauge("backlog", "Records received and not yet processed", None, "computation")
-    unacked = _gauge("unacked", "Records sent and not yet acknowledged", None, "computation")
-    at_work = _gauge("keys_at_work", "Keys whose user code waits", None, "computation")
-    oldest = _gauge(
-        "oldest_key_at_work_seconds", "How long the oldest of them waits", None, "computation"
-    )
+def _late(found: tuple[ComputationFigures, ...]) -> Iterator[Sample]:
     for computation in found:
-        owned.add_metric([computation.name], computation.intervals)
-        backlog.add_metric([computation.name], computation.backlog)
-        unacked.add_metric([computation.name], computation.unacked)
-        at_work.add_metric([computation.name], computation.keys_at_work)
-        oldest.add_metric([computation.name], computation.oldest_at_work_seconds)
-    yield from (owned, backlog, unacked, at_work, oldest)
-    open_ = _gauge(
-        "bundle_open_seconds", "Time that a bundle is being delivered", None, "computation"
-    )
-    for computation in found:
-        if computation.bundle_open_seconds is not None:
-            open_.add_metric([computation.name], computation.bundle_open_seconds)
-    yield open_
-    yield from _flow(found)
-    yield from _watermarks(figures)
+        counted = {
+            counter.removeprefix(LATE): total
+            for counter, total in computation.counters.items()
+            if counter.startswith(LATE)
+        }
+        for outcome in sorted({*OUTCOMES, *counted}):
+            yield (computation.name, outcome), counted.get(outcome, 0)
 
 
-def _flow(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
-    """Yield the metrics of injectors; unknown values are left out."""
-    cap = _gauge("pending_cap", "Limit of unacknowledged rows", None, "computation")
-    took = _gauge(
-        "acknowledge_seconds", "From read to acknowledged, 95th percentile", None, "computation"
-    )
-    target = _gauge("latency_target_seconds", "Target of acknowledge_seconds", None, "computation")
-    rows = _gauge("source_lag_rows", "Rows available and not yet read", None, "computation")
-    size = _gauge("source_lag_bytes", "Bytes available and not yet read", None, "computation")
-    for computation in found:
-        for family, value in (
-            (cap, computation.pending_cap),
-            (took, computation.acknowledge_seconds),
-            (target, computation.latency_target_seconds),
-            (rows, computation.lag_rows),
-            (size, computation.lag_bytes),
-        ):
-            if value is not None:
-                family.add_metric([computation.name], value)
-    yield from (cap, took, target, rows, size)
-
-
-def _other_counters(found: tuple[ComputationFigures, ...]) -> Iterator[Metric]:
-    late = CounterMetricFamily(
-        "millwheel_late",
-        "Records behind the watermark, by outcome",
-        labels=["computation", "outcome"],
-    )
-    users = CounterMetricFamily(
-        "millwheel_user", "Counters of user code", labels=["computation", "counter"]
-    )
+def _of_users(found: tuple[ComputationFigures, ...]) -> Iterator[Sample]:
     for computation in found:
         for counter, total in sorted(computation.counters.items()):
-            if counter.startswith(LATE):
-                late.add_metric([computation.name, counter.removeprefix(LATE)], total)
-            elif counter not in OWN:
-                users.add_metric([computation.name, counter], total)
-    yield from (late, users)
-
-
-def _watermarks(figures: Figures) -> Iterator[Metric]:
-    """Yield the watermarks, in seconds since 1970, and their lag.
-
-    An unknown watermark is left out. After the end of the input it is +Inf, with a lag of 0.
-    """
-    labels = ("computation", "kind")
-    time = _gauge("watermark_seconds", "Input and low watermark", None, *labels)
-    lag = _gauge("watermark_lag_seconds", "Lag of the watermarks behind the clock", None, *labels)
-    for computation in figures.computations:
-        kinds = {"input": computation.input_watermark, "low": computation.low_watermark}
-        for kind, micros in kinds.items():
-            if micros <= MIN_TIME or not computation.intervals:
-                continue
-            ended = micros >= MAX_TIME
-            time.add_metric([computation.name, kind], float("inf") if ended else micros / 1e6)
-            behind = 0.0 if ended else (figures.now - micros) / 1e6
-            lag.add_metric([computation.name, kind], behind)
-    yield from (time, lag)
+            if not counter.startswith(LATE) and counter not in OWN:
+                yield (computation.name, counter), total

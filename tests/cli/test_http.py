@@ -151,43 +151,45 @@ async def test_metrics(service: HttpService) -> None:
     found = samples(text)
     expected: dict[tuple[str, tuple[str, ...]], float] = {
         ("millwheel_worker_info", ("shop", "1.2.3", "w1")): 1,
-        ("millwheel_records_processed_total", ("windows",)): 1000,
-        ("millwheel_records_processed_total", ("lines",)): 0,
-        ("millwheel_duplicates_dropped_total", ("windows",)): 7,
-        ("millwheel_bloom_maybes_total", ("windows",)): 0,
-        ("millwheel_dead_letters_total", ("windows",)): 1,
-        ("millwheel_bad_rows_total", ("lines",)): 3,
-        ("millwheel_late_total", ("windows", "dropped")): 4,
-        ("millwheel_late_total", ("windows", "amended")): 5,
-        ("millwheel_user_total", ("windows", 'odd "name"\n')): 6,
-        ("millwheel_backlog", ("windows",)): 12,
-        ("millwheel_unacked", ("lines",)): 40,
-        ("millwheel_pending_cap", ("lines",)): 64,
-        ("millwheel_acknowledge_seconds", ("lines",)): 0.4,
-        ("millwheel_bundle_open_seconds", ("windows",)): 1.5,
-        ("millwheel_intervals_owned", ("windows",)): 2,
-        ("millwheel_watermark_seconds", ("lines", "input")): float("inf"),
-        ("millwheel_watermark_lag_seconds", ("lines", "input")): 0,
-        ("millwheel_watermark_seconds", ("lines", "low")): NOW / 1e6 - 2.5,
-        ("millwheel_watermark_lag_seconds", ("lines", "low")): 2.5,
-        ("millwheel_watermark_lag_seconds", ("windows", "input")): 3,
-        ("millwheel_lease_seconds_left", ()): 9.5,
-        ("millwheel_fenced_total", ()): 2,
-        ("millwheel_commits_total", ()): 4,
-        ("millwheel_commit_seconds_count", ()): 4,
-        ("millwheel_commit_seconds_sum", ()): 60.0215,
-        ("millwheel_commit_seconds_bucket", ("0.001",)): 2,
-        ("millwheel_commit_seconds_bucket", ("0.01",)): 2,
-        ("millwheel_commit_seconds_bucket", ("0.025",)): 3,
-        ("millwheel_commit_seconds_bucket", ("10.0",)): 3,
-        ("millwheel_commit_seconds_bucket", ("+Inf",)): 4,
+        ("millwheel_records_processed_total", ("windows", "shop")): 1000,
+        ("millwheel_records_processed_total", ("lines", "shop")): 0,
+        ("millwheel_duplicates_dropped_total", ("windows", "shop")): 7,
+        ("millwheel_bloom_maybes_total", ("windows", "shop")): 0,
+        ("millwheel_dead_letters_total", ("windows", "shop")): 1,
+        ("millwheel_bad_rows_total", ("lines", "shop")): 3,
+        ("millwheel_late_total", ("windows", "dropped", "shop")): 4,
+        ("millwheel_late_total", ("windows", "amended", "shop")): 5,
+        ("millwheel_late_total", ("windows", "sent", "shop")): 0,
+        ("millwheel_late_total", ("lines", "dropped", "shop")): 0,
+        ("millwheel_user_total", ("windows", 'odd "name"\n', "shop")): 6,
+        ("millwheel_backlog_records", ("windows", "shop")): 12,
+        ("millwheel_unacked_records", ("lines", "shop")): 40,
+        ("millwheel_pending_cap_rows", ("lines", "shop")): 64,
+        ("millwheel_acknowledge_p95_seconds", ("lines", "shop")): 0.4,
+        ("millwheel_bundle_open_seconds", ("windows", "shop")): 1.5,
+        ("millwheel_intervals_owned", ("windows", "shop")): 2,
+        ("millwheel_watermark_seconds", ("lines", "input", "shop")): float("inf"),
+        ("millwheel_watermark_lag_seconds", ("lines", "input", "shop")): 0,
+        ("millwheel_watermark_seconds", ("lines", "low", "shop")): NOW / 1e6 - 2.5,
+        ("millwheel_watermark_lag_seconds", ("lines", "low", "shop")): 2.5,
+        ("millwheel_watermark_lag_seconds", ("windows", "input", "shop")): 3,
+        ("millwheel_lease_seconds_left", ("shop",)): 9.5,
+        ("millwheel_fenced_total", ("shop",)): 2,
+        ("millwheel_commits_total", ("shop",)): 4,
+        ("millwheel_commit_duration_seconds_count", ("shop",)): 4,
+        ("millwheel_commit_duration_seconds_sum", ("shop",)): 60.0215,
+        ("millwheel_commit_duration_seconds_bucket", ("0.001", "shop")): 2,
+        ("millwheel_commit_duration_seconds_bucket", ("0.01", "shop")): 2,
+        ("millwheel_commit_duration_seconds_bucket", ("0.025", "shop")): 3,
+        ("millwheel_commit_duration_seconds_bucket", ("10.0", "shop")): 3,
+        ("millwheel_commit_duration_seconds_bucket", ("+Inf", "shop")): 4,
     }
     assert {name: found.get(name) for name in expected} == expected
-    assert not any(labels == ("windows", "low") for _, labels in found)  # not known yet
-    for metric in ("pending_cap", "acknowledge_seconds", "latency_target_seconds"):
-        assert (f"millwheel_{metric}", ("windows",)) not in found, "it is no injector"
-    assert ("millwheel_latency_target_seconds", ("lines",)) not in found, "it has none"
-    assert ("millwheel_bundle_open_seconds", ("lines",)) not in found, "it has no bundles"
+    assert not any(labels == ("windows", "low", "shop") for _, labels in found)  # not known yet
+    for metric in ("pending_cap_rows", "acknowledge_p95_seconds", "latency_target_seconds"):
+        assert (f"millwheel_{metric}", ("windows", "shop")) not in found, "it is no injector"
+    assert ("millwheel_latency_target_seconds", ("lines", "shop")) not in found, "it has none"
+    assert ("millwheel_bundle_open_seconds", ("lines", "shop")) not in found, "it has no bundles"
 
 
 async def test_metrics_in_the_form_that_is_asked_for(service: HttpService) -> None:
