@@ -38,6 +38,9 @@ class Archive:
 
         Returns:
             None for an installation of Spark that is the user's own (``SPARK_HOME``), or without a Java.
+
+        Raises:
+            PermissionError: there is no folder that only this user can write.
         """
         import pyspark
 

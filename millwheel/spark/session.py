@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,9 @@ def _home(scratch: Path) -> tuple[Path | None, str]:
     """The SPARK_HOME to start with (None: the user's own), and options of the JVM for an archive of its classes."""
     if "SPARK_HOME" in os.environ:
         return None, ""
-    archive = Archive.of()
+    archive = None
+    with suppress(PermissionError):  # without a folder of its own there is no archive
+        archive = Archive.of()
     if archive is not None and archive.is_there:
         return archive.home, archive.use
     link_home(scratch / "spark")

@@ -77,6 +77,16 @@ def test_without_a_java_there_is_no_archive(
     assert Archive.of() is None
 
 
+def test_without_a_folder_of_its_own_a_session_starts_as_before(
+    java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> Path:
+        raise PermissionError("no folder")
+
+    monkeypatch.setattr("millwheel.spark.archive.private_folder", refuse)
+    assert _home(tmp_path) == (tmp_path / "spark", "")
+
+
 @pytest.mark.soak
 def test_it_is_written_once_and_sessions_run_on_it(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
