@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+import yaml  # type: ignore[import-untyped]
+from prometheus_client.parser import text_string_to_metric_families
 
 from millwheel.cli.main import app
 from millwheel.errors import DeployRefused, SchemaBehind, UsageError
 from millwheel.services import http
+from millwheel.services.figures import ComputationFigures
 from millwheel.services.metrics import exposition
 from tests.support.figures import some_figures
 
@@ -117,3 +122,53 @@ def test_the_paths_and_metrics_that_are_named_are_there() -> None:
     assert metrics
     for metric in metrics:
         assert f"\n# HELP {metric} " in text
+
+
+# -- alerts and the dashboard -----------------------------------------------------------------
+
+ALERTS = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+DASHBOARD = json.loads((DEPLOY / "grafana.json").read_text())
+EXPRESSIONS = [
+    *(rule["expr"] for rule in RULES),
+    *(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]),
+    DASHBOARD["templating"]["list"][0]["query"],
+]
+METRIC = re.compile(r"\b(?:millwheel|process)_[a-z0-9_]+")
+
+
+def metrics_with_labels() -> dict[str, set[str]]:
+    """The labels of every metric that a worker serves, by its name."""
+    text, _ = exposition(replace(some_figures(), computations=full_computations()))
+    families = text_string_to_metric_families(text.decode())
+    found: dict[str, set[str]] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def full_computations() -> tuple[ComputationFigures, ...]:
+    """Computations that have every figure."""
+    lines, windows = some_figures().computations
+    return replace(lines, lag_rows=7, lag_bytes=70, latency_target_seconds=0.5), windows
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_asks_for_metrics_and_labels_that_there_are(expression: str) -> None:
+    known = metrics_with_labels()
+    asked = METRIC.findall(expression)
+    assert asked
+    assert set(asked) <= set(known)
+    for name, chosen in re.findall(r"(\w+)\{([^}]*)\}", expression):
+        if name in known:
+            assert set(re.findall(r"(\w+)=~?", chosen)) <= known[name]
+
+
+def test_each_alert_says_what_and_what_to_do() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES) >= 8
+    for rule in RULES:
+        assert set(rule["annotations"]) == {"summary", "runbook"}, rule["alert"]
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        for command in re.findall(r"`millwheel ([^`]*)`", rule["annotations"]["runbook"]):
+            line = shlex.split(command)
+            assert {word for word in line if word.startswith("--")} <= options(line)
