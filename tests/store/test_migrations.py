@@ -81,7 +81,7 @@ def test_the_migrated_schema_is_the_described_one(empty: Schema) -> None:
     "change",
     [
         'ALTER TABLE {log} ADD COLUMN "more" text',
-        "ALTER TABLE {bucket} ALTER COLUMN high TYPE integer",
+        "ALTER TABLE {taken_record} ALTER COLUMN number TYPE integer",
         "ALTER TABLE {log} ALTER COLUMN source SET NOT NULL",
         "COMMENT ON COLUMN {log}.source IS 'another'",
         "DROP INDEX {log_interval_live}",
