@@ -3,7 +3,9 @@
 Define computations as Python classes, run workers as services, inspect state via SQL.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millwheel.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from millwheel.bundles import BundleId, Bundles
@@ -68,12 +70,4 @@ _PLACES = {
     "Timer": "model",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first used, so that a command, or a Python process of Spark, loads only what it needs."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    return found
+__getattr__ = imported_when_used(__name__, _PLACES)

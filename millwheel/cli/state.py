@@ -15,6 +15,9 @@ from millwheel.store.inspection import inspect
 from millwheel.store.one_key import MOST_PENDING, KeyStatus
 from millwheel.store.presence import present
 
+MOST_ROWS = 100
+"""Most entries, and most timers, that are printed without --json."""
+
 
 def get(
     computation: str, key: str, store: str | None, pipeline: str | None, *, as_json: bool
@@ -60,13 +63,13 @@ def _print(found: KeyStatus) -> None:
         typer.echo(f"state (version {found.version}): {bytes(found.state).decode()}")
     if found.entries:
         typer.echo()
-        print_table(
+        _print_some(
             ["entry", "value"],
             [[entry, bytes(value).decode()] for entry, value in found.entries.items()],
         )
     typer.echo()
     if found.timers:
-        print_table(
+        _print_some(
             ["timer", "tag", "due", "holds the watermark at", "set at"],
             [[t.kind, t.tag, t.due, t.hold, t.set_at] for t in found.timers],
         )
@@ -85,6 +88,13 @@ def _print(found: KeyStatus) -> None:
             typer.echo(f"the oldest {MOST_PENDING} records; there may be more")
     else:
         typer.echo("no records on their way to it")
+
+
+def _print_some(columns: list[str], rows: list[list[str]]) -> None:
+    """Print the first rows of a table, and how many more there are."""
+    print_table(columns, rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        typer.echo(f"and {len(rows) - MOST_ROWS:,} more: --json has all")
 
 
 def _other_type(key: Key) -> str:

@@ -41,7 +41,9 @@ are those of one moment, although workers keep committing.
 Importing this package does not need PySpark; registering and running do.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from millwheel.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from millwheel.spark.job import Job, run_job
@@ -58,12 +60,4 @@ _PLACES = {
     "snapshot": "snapshots",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: Spark starts a Python process for each step of a plan, which needs none."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    return found
+__getattr__ = imported_when_used(__name__, _PLACES)

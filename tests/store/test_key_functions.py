@@ -161,6 +161,21 @@ async def test_one_key_is_shown_with_its_interval(
     assert [timer["tag"] for timer in found["timers"]] == ["close"]
 
 
+async def test_of_many_entries_the_first_are_shown(
+    postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = await Owner.take(postgres.store)
+    commit = owner.commit(owner.interval_of("a"))
+    commit.states = [owner.state("a", n, f"seen/{n:04}") for n in range(130)]
+    await owner.write(commit)
+    get("count", "a", postgres.schema.url, postgres.schema.name, as_json=False)
+    shown = capsys.readouterr().out
+    assert ("seen/0099" in shown, "seen/0100" in shown) == (True, False)
+    assert "and 30 more: --json has all" in shown
+    get("count", "a", postgres.schema.url, postgres.schema.name, as_json=True)
+    assert len(json.loads(capsys.readouterr().out)["entries"]) == 130
+
+
 async def test_a_key_without_state_is_told(
     postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -953,6 +953,9 @@ async def test_one_who_may_only_read_sees_the_views(postgres: PostgresSite) -> N
             connection.execute(sql.SQL(statement).format(**names))
         query = "SELECT minutes, since IS NOT NULL FROM {schema}.state_of_count"
         assert connection.execute(sql.SQL(query).format(**names)).fetchall() == [(1, True)]
+        query = "SELECT entry FROM {schema}.state_of('count', '\"a\"')"
+        entries = connection.execute(sql.SQL(query).format(**names)).fetchall()
+        assert entries == [("",), ('seen/"x"',)]
         connection.rollback()
 
 

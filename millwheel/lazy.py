@@ -1,0 +1,28 @@
+"""Names of a package that are imported when they are first used.
+
+A command, or a Python process that Spark starts for a step of a plan, so loads only what it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def imported_when_used(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package.
+
+    Args:
+        places: by name, the module of the package that has it.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{package}.{places[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return __getattr__
