@@ -111,8 +111,8 @@ class ComputationStatus(msgspec.Struct):
     dead_letters_kept: int = 0
     """Dead letters that are not discarded."""
     backlog: int = 0
-    """Records that wait for it: the larger of those that were sent to it and are not acknowledged, and those in the
-    queues of its owners, which also have the rows of sources, as of their last heartbeats."""
+    """Records that wait for it: the larger of those that were sent to it and are not acknowledged, and those that its
+    owners have received and that are not durable, which include rows of sources, as of their last heartbeats."""
     at_work: int = 0
     """Keys whose user code had begun and waited, at the last heartbeat of their owners."""
     oldest_key: str | None = None

@@ -247,7 +247,7 @@ def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
 
 
 def at_work(status: ComputationStatus) -> str:
-    """Format the keys whose user code waits, with the oldest of them."""
+    """Format the keys with user code that waits, and the oldest of them."""
     if not status.at_work:
         return ""
     key = "" if status.oldest_key is None else f", key {status.oldest_key}"

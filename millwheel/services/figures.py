@@ -100,9 +100,9 @@ class ComputationFigures:
     """processed, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and the counters of
     user code, since this process started."""
     backlog: int = 0
-    """Records received and not yet processed."""
+    """Records received, with effects that are not durable yet."""
     keys_at_work: int = 0
-    """Keys whose user code has begun and waits."""
+    """Keys with user code that has begun and waits."""
     oldest_at_work_seconds: float = 0.0
     """How long the oldest of them has been at work; 0: none is."""
     unacked: int = 0

@@ -132,7 +132,7 @@ class _Moment(Collector):
         )
         yield self._each(
             "backlog_records",
-            "Records received and not yet processed",
+            "Records received, with effects that are not durable yet",
             [(c.name, c.backlog) for c in found],
         )
         yield self._each(

@@ -20,7 +20,7 @@ from millwheel import __version__
 from millwheel.errors import StoreError
 from millwheel.model import MIN_TIME
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.interval import Interval, waiting
 from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.routing import Step
 from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
@@ -145,7 +145,7 @@ def _computation(
         name=step.name,
         intervals=len(intervals),
         counters=counters,
-        backlog=sum(len(interval.intake) for interval in intervals),
+        backlog=sum(map(waiting, intervals)),
         keys_at_work=sum(each.keys for each in work),
         oldest_at_work_seconds=max((each.seconds for each in work), default=0.0),
         unacked=sum(log.unacked for interval in intervals for log in interval.logs),

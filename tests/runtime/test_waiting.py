@@ -74,6 +74,7 @@ async def test_the_keys_at_work_are_counted_and_the_oldest_is_named() -> None:
     assert (found.keys, found.oldest) == (1, "slow"), "records behind it are not at work"
     assert found.seconds >= 4.0
     assert interval.figures()["at_work"]["oldest"] == "'slow'"
+    await world.until(lambda: interval.figures()["queue"] == 2)  # it, and the one behind it
     gate.open()
     await world.finish(engine)
     assert "at_work" not in interval.figures()

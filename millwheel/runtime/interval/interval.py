@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from millwheel.addresses import CELL_MARK
+from millwheel.chunk import Chunk
 from millwheel.codec import KEY_CHARACTERS, decode_key, shown
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.model import MAX_TIME, Delivery, Key
@@ -293,7 +294,7 @@ class Interval:
     def figures(self) -> dict[str, Any]:
         """Sizes of its queue and state, and its source's flow: published with the heartbeat."""
         found: dict[str, Any] = {
-            "queue": len(self.intake),
+            "queue": waiting(self),
             "state_bytes": 0 if self.states is None else self.states.size,
         }
         if self.lane is not None and (work := self.lane.at_work(self)).keys:
@@ -324,6 +325,12 @@ class Interval:
     def is_finished(self, now: int) -> bool:
         """Whether it is idle and its low watermark is at the end of time."""
         return self.watermarks.durable == MAX_TIME and self.is_idle(now)
+
+
+def waiting(interval: Interval) -> int:
+    """Number of records that were received and are not durable: in the queue, at work, or behind a key at work."""
+    taken = () if interval.dedup is None else interval.dedup.in_flight.values()
+    return len(interval.intake) + sum(len(one) if type(one) is Chunk else 1 for one in taken)
 
 
 class StoredPosition:

@@ -16,7 +16,7 @@ from millwheel.sources import Lag
 
 
 class AtWork(NamedTuple):
-    """The keys of an interval whose user code has begun and waits."""
+    """The keys of an interval with user code that has begun and waits."""
 
     keys: int
     oldest: Key | None
@@ -46,7 +46,7 @@ class LanePort(Protocol):
         """Run user code of the interval in a task of its own, and count its time for the interval."""
 
     def at_work(self, interval: Any) -> AtWork:
-        """The keys of the interval whose user code waits."""
+        """The keys of the interval with user code that waits."""
         ...
 
     async def settled(self) -> None:

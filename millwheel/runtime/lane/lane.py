@@ -172,7 +172,7 @@ class Lane:
         self.tasks.run_apart(interval, work)
 
     def at_work(self, interval: Interval) -> AtWork:
-        """The keys of the interval whose user code waits."""
+        """The keys of the interval with user code that waits."""
         return self.tasks.at_work(interval)
 
     async def settled(self) -> None:

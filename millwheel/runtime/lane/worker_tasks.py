@@ -117,7 +117,7 @@ class WorkerTasks:
         task.add_done_callback(self._ended)
 
     def at_work(self, interval: Interval) -> AtWork:
-        """The keys of an interval whose user code has begun and waits."""
+        """The keys of an interval with user code that has begun and waits."""
         turns = [turn for turn in self._tasks.values() if turn.interval is interval]
         if not turns:
             return AtWork(0, None, 0.0)

@@ -8,6 +8,7 @@ from typing import Any
 from millwheel.model import MAX_TIME
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import waiting
 from millwheel.runtime.interval.ports import SourcePort
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.process.load import Meter
@@ -32,7 +33,7 @@ class WorkerFigures:
             "low_watermark": min(
                 (interval.watermarks.durable for interval in intervals), default=MAX_TIME
             ),
-            "backlog": sum(len(interval.intake) for interval in intervals),
+            "backlog": sum(map(waiting, intervals)),
             "unacked": sum(log.unacked for log, _ in exchange.logs.values()),
             "share": _least_share(exchange.source_tasks),
             "wall_timers": sum(i.timers.next_wall() is not None for i in intervals),

@@ -3,6 +3,8 @@
 CREATE VIEW {oldest_bucket} AS
 WITH oldest AS (
     SELECT b.id, b.low, b.high FROM {bucket} AS b WHERE b.family = 'time' ORDER BY b.low LIMIT 1
+), closed AS ( -- the current bucket is kept because it is written
+    SELECT * FROM oldest WHERE high <= extract(epoch FROM clock_timestamp()) * 1000000
 ), latest AS (
     SELECT k.id, c.name, k.slot_from, k.slot_to, k.owner, r.n, r.floor, r.stamp, f.through
     FROM {key_interval} AS k
@@ -19,19 +21,19 @@ WITH oldest AS (
             {micros_to_time}(l.floor)
         ) AS what,
         l.owner, {micros_to_time}(l.floor) AS since
-    FROM oldest AS o JOIN latest AS l ON l.floor < o.high
+    FROM closed AS o JOIN latest AS l ON l.floor < o.high
     UNION ALL
     SELECT
         o.id, 'last commit',
         format('%s[%s:%s] has committed nothing since %s', l.name, l.slot_from, l.slot_to, {micros_to_time}(l.stamp)),
         l.owner, {micros_to_time}(l.stamp)
-    FROM oldest AS o JOIN latest AS l ON l.stamp < o.high
+    FROM closed AS o JOIN latest AS l ON l.stamp < o.high
     UNION ALL
     SELECT
         o.id, 'fold',
         format('%s[%s:%s] has %s commits that are not folded', l.name, l.slot_from, l.slot_to, l.n - l.through),
         l.owner, {micros_to_time}(r.stamp)
-    FROM oldest AS o
+    FROM closed AS o
     JOIN latest AS l ON l.through < l.n
     CROSS JOIN LATERAL (
         SELECT x.stamp FROM {commit_record} AS x
@@ -42,7 +44,7 @@ WITH oldest AS (
     SELECT DISTINCT
         o.id, 'reader',
         format('process %s, user %s, reads it: %s', a.pid, a.usename, left(a.query, 200)), NULL::uuid, a.xact_start
-    FROM oldest AS o
+    FROM closed AS o
     JOIN pg_class AS c ON c.relname = 'commit_record_' || o.id
     JOIN pg_class AS own ON own.relnamespace = c.relnamespace
     JOIN {pipeline} AS p ON p.tableoid = own.oid
