@@ -219,6 +219,14 @@ class Service:
         self.kills += 1
         self.start()
 
+    def wait_until_reading(self) -> None:
+        """A file that was rotated before the service has ever looked is no input of it."""
+        deadline = time.monotonic() + 180
+        while not self.read("SELECT 1 FROM source_partitions WHERE injector = 'orders_injector'"):
+            self.check()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.2)
+
     def check(self) -> None:
         """See that nobody has ended by itself."""
         for worker in self.workers:
@@ -258,12 +266,14 @@ def live(
     """
     random = Random(seed)
     (directory / "input").mkdir()
+    (directory / "input/orders.jsonl").touch()
     service = Service(directory)
     command = [
         sys.executable, "-m", "tests.faults.live", "--produce", str(directory / "input"),
         "--minutes", str(minutes), "--seed", str(seed),
     ]  # fmt: skip
     service.start()
+    service.wait_until_reading()
     writer = subprocess.Popen(command, env=service.environment(), cwd=Path(__file__).parents[2])
     service.start()
     began = time.monotonic()

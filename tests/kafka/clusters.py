@@ -107,8 +107,10 @@ class RealSite:
         return name
 
     async def _make(self, name: str, partitions: int) -> None:
+        # The broker looks for old records every five minutes, and those of a test are of the year 2023.
+        topic = NewTopic(name, partitions, 1, topic_configs={"retention.ms": "-1"})
         for _ in range(100):
-            answer = await self._admin.create_topics([NewTopic(name, partitions, 1)])
+            answer = await self._admin.create_topics([topic])
             ((_, error, *_),) = answer.topic_errors
             if not error:
                 return
