@@ -18,6 +18,7 @@ from bench import (
     ingest,
     instructions,
     kafka,
+    kills,
     lag,
     latency,
     looks,
@@ -202,6 +203,11 @@ async def _takeover(url: str, directory: Path, options: Options) -> Any:
     )
 
 
+async def _kills(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return kills.measure(url, directory, kills=5 if quick else 200, sessions=2 if quick else 20)
+
+
 def _growth(name: str) -> Part:
     async def part(url: str, directory: Path, options: Options) -> Any:
         return await growth.measure(url, directory, name=name, quick=options.quick)
@@ -250,6 +256,7 @@ PARTS: dict[str, Part] = {
     "lag": _lag,
     "workers": _workers,
     "takeover": _takeover,
+    "kills": _kills,
     "trees": _trees,
     "nexmark": _nexmark,
     **{f"growth-{name}": _growth(name) for name in growth.CURVES},

@@ -1,8 +1,8 @@
 """Pauses of an interval: when its worker is killed, when it is moved, when it is split.
 
 A steady load covers keys in all slots. The result is the longest pause between two commits with records
-of the intervals concerned, by the stamps of these commits. For a takeover it is the time from the expiry
-of the dead worker's lease to the first such commit.
+of the intervals concerned, by the stamps of these commits. For a takeover it is the time from the end
+of the dead worker's lease, which its peers end, to the first such commit.
 
 The longest of many pauses is long by chance. The effect of a move on other intervals is therefore
 reported with their longest pause in a period of the same length just before, in which the same command
@@ -134,7 +134,7 @@ def stretch(made: Fleet, *words: str) -> Stretch:
 
 
 def takeovers(url: str, directory: Path, keys: int, kills: int) -> list[float]:
-    """Kill workers repeatedly; measure the seconds from lease expiry until all of a killed worker's
+    """Kill workers repeatedly; measure the seconds from the end of the lease until all of a killed worker's
     intervals have committed records again."""
     with fleet(
         url, directory, "ticking", BENCH_RATE=str(LOAD), BENCH_LEASE=str(LEASE_SECONDS),
@@ -205,7 +205,7 @@ def measure(
         each = takeovers(url, directory, size * 1_000_000 // STATE_BYTES, kills)
         found["takeover"][size] = seconds = median(each)
         print(
-            f"  {size:5,} MB of state: {seconds:.2f} s from lease expiry to records "
+            f"  {size:5,} MB of state: {seconds:.2f} s from the end of the lease to records "
             f"({min(each):.2f}-{max(each):.2f}, {kills} kills)"
         )
     ratio = found["takeover"][sizes[-1]] / found["takeover"][sizes[0]]

@@ -58,6 +58,7 @@ class Effects:
         "produced",
         "productions",
         "rows",
+        "settled",
         "size",
         "statements",
         "timers",
@@ -92,6 +93,8 @@ class Effects:
         self.lines: list[bytes] = []
         """Lines for the interval's part file."""
         self.dead_letters: list[Any] = []
+        self.settled: list[Any] = []
+        """Outcomes of operators' requests."""
         self.counters: dict[str, int] = {}
         self.size = 0
 
@@ -135,6 +138,9 @@ class Effects:
         if other.held:
             self.held += other.held
             other.held.clear()
+        if other.settled:
+            self.settled += other.settled
+            other.settled.clear()
         if other.counters or other.statements or other.lines or other.dead_letters:
             self._take_rest(other)
         self.size += other.size
@@ -160,6 +166,7 @@ class Effects:
             or self.statements
             or self.lines
             or self.dead_letters
+            or self.settled
             or self.counters
         )
 

@@ -114,6 +114,10 @@ class OutputFull(OutputError):
     """Time of the first such failure for the file, on the worker's monotonic clock."""
 
 
+class CannotCarryOut(MillwheelError):
+    """A request of an operator to a key cannot be carried out; nothing was changed."""
+
+
 class UserCodeError(MillwheelError):
     """User code, or a value from it, failed on one record."""
 

@@ -100,8 +100,9 @@ class Settings:
     """Period at which a worker checks which workers are alive and which should own each
     interval."""
 
-    lease_seconds: float = 15.0
-    """Time for which a silent worker keeps its intervals."""
+    lease_seconds: float = 6.0
+    """Time for which a worker that is frozen or out of reach keeps its intervals. Those of a dead process are
+    claimed at once."""
 
     store_patience_seconds: float = 60.0
     """Time for which an unreachable store, or a sink's file on a full disk, is retried before the

@@ -1,5 +1,4 @@
-"""Changes that an operator makes in a store: pause injectors, discard dead letters, remove nodes and
-pipelines."""
+"""Changes that an operator makes in a store: pause injectors, remove nodes and pipelines."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
+from millwheel.store.asking import NOBODY, Actor, Asking
 from millwheel.store.code import Code
 from millwheel.store.generations import refuse_with_members, without
 from millwheel.store.processes import is_dead
@@ -32,7 +32,12 @@ SLOTS_AT_A_TIME = 1024
 
 
 @contextlib.contextmanager
-def _transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
+def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that waits for no lock longer than `LOCK_SECONDS`.
+
+    Raises:
+        StoreUnavailable: the server does not answer.
+    """
     try:
         connection = psycopg.connect(
             make_conninfo(
@@ -60,16 +65,24 @@ class Paused(NamedTuple):
     """Number of workers that run the pipeline; they notice the change within about a second."""
 
 
-def pause(url: str, pipeline: str, injectors: Sequence[str] = (), *, paused: bool = True) -> Paused:
+def pause(
+    url: str,
+    pipeline: str,
+    injectors: Sequence[str] = (),
+    *,
+    paused: bool = True,
+    actor: Actor = NOBODY,
+) -> Paused:
     """Pause injectors of a pipeline, or resume them (`paused` False).
 
     Args:
         injectors: names; empty: all injectors of the pipeline.
+        actor: written into the log of requests.
 
     Raises:
         UsageError: there is no such pipeline or injector; nothing is changed.
     """
-    with _transaction(url) as connection:
+    with transaction(url) as connection:
         _find(connection, pipeline)
         statements = Statements(pipeline)
         known = [name for (name,) in connection.execute(statements.get("list_injectors"))]
@@ -84,6 +97,9 @@ def pause(url: str, pipeline: str, injectors: Sequence[str] = (), *, paused: boo
             {"names": list(injectors) or None, "paused": paused},
         )
         found = {name for (name,) in rows}
+        if found:
+            verb = "pause" if paused else "resume"
+            Asking(connection, pipeline).note(actor, verb, {"injectors": sorted(found)})
         asked = [name for name in known if not injectors or name in injectors]
         return Paused(
             [name for name in asked if name in found],
@@ -92,34 +108,13 @@ def pause(url: str, pipeline: str, injectors: Sequence[str] = (), *, paused: boo
         )
 
 
-def discard_dead_letters(url: str, pipeline: str, numbers: list[int] | None) -> list[int]:
-    """Delete dead letters; gives the deleted numbers.
-
-    Args:
-        numbers: None: all dead letters of the pipeline.
-
-    Raises:
-        UsageError: some numbers do not exist; no letter is deleted.
-    """
-    with _transaction(url) as connection:
-        text = Statements(pipeline).get("discard_dead_letters")
-        found = [number for (number,) in connection.execute(text, {"ids": numbers})]
-        missing = sorted({*(numbers or [])} - {*found})
-        if missing:
-            raise UsageError(
-                f"pipeline {pipeline!r} has no dead letter {', '.join(map(str, missing))}; "
-                "nothing was discarded"
-            )
-        return sorted(found)
-
-
 def schema_size(url: str, pipeline: str) -> tuple[int, int]:
     """Number of tables of a pipeline, and their size in bytes.
 
     Raises:
         UsageError: there is no such pipeline.
     """
-    with _transaction(url) as connection:
+    with transaction(url) as connection:
         _find(connection, pipeline)
         text = Statements(pipeline).get("schema_size")
         row = connection.execute(text, {"schema": pipeline}).fetchone()
@@ -134,7 +129,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
         UsageError: there is no such pipeline, or a live worker runs it.
         StoreUnavailable: another session reads its tables for longer than `LOCK_SECONDS`.
     """
-    with _transaction(url) as connection:
+    with transaction(url) as connection:
         statements = Statements(pipeline)
         # Deploy and migrate take the same lock: none of them begins before the drop has ended.
         connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
@@ -167,7 +162,7 @@ def _alive(
     ]
 
 
-def remove_computations(url: str, pipeline: str, names: list[str]) -> int:
+def remove_computations(url: str, pipeline: str, names: list[str], *, actor: Actor = NOBODY) -> int:
     """Remove nodes from a pipeline, which may be running; gives the number of deleted rows.
 
     One short transaction takes them out of the graph: workers release their intervals, senders treat records for
@@ -179,21 +174,21 @@ def remove_computations(url: str, pipeline: str, names: list[str]) -> int:
             records of it, or a worker that has the pipeline to itself is running.
         StoreUnavailable: a commit holds an interval for too long.
     """
-    ids = _take_away(url, pipeline, names)
+    ids = _take_away(url, pipeline, names, actor)
     statements = Statements(pipeline)
     deleted = 0
     for low in range(0, SLOTS, SLOTS_AT_A_TIME):
         which = {"slot_from": low, "slot_to": low + SLOTS_AT_A_TIME, "computations": ids}
-        with _transaction(url) as connection:
+        with transaction(url) as connection:
             for name in ("delete_states", "delete_timers"):
                 deleted += connection.execute(statements.get(name), which).rowcount
     return deleted
 
 
-def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
+def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[int]:
     """Take nodes out of the graph; gives their ids."""
     statements = Statements(pipeline)
-    with _transaction(url) as connection:
+    with transaction(url) as connection:
         # Deploy and migrate take the same lock: none of them begins before the removal has ended.
         connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
         _find(connection, pipeline)
@@ -212,6 +207,7 @@ def _take_away(url: str, pipeline: str, names: list[str]) -> list[int]:
             try:
                 with connection.transaction():
                     removed = _begin_without(connection, statements, pipeline, left)
+                    Asking(connection, pipeline).note(actor, "remove", {"computations": left})
                     return [*removed, *(id_ for id_, _ in found)]
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 pass

@@ -21,6 +21,7 @@ from psycopg.rows import namedtuple_row
 from millwheel.errors import UsageError
 from millwheel.graph import label_of
 from millwheel.model import MAX_TIME, MIN_TIME, Key, from_micros
+from millwheel.store.asking import EVERY_LETTER, LetterFilter
 from millwheel.store.migrate import HEAD
 from millwheel.store.one_key import KeyStatus, look_at_key
 from millwheel.store.processes import is_dead
@@ -260,6 +261,18 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
     traceback: str = ""
 
 
+class DeadLetterKind(msgspec.Struct, frozen=True):
+    """Dead letters of one computation with the same error, but for the numbers in it."""
+
+    computation: str
+    error: str
+    letters: int
+    keys: int
+    oldest: int
+    """Number of the oldest one."""
+    newest_at: str
+
+
 class OwnedInterval(msgspec.Struct, frozen=True):
     """An interval with its owner, its wanted owner, and wishes to cut it."""
 
@@ -387,11 +400,21 @@ class Inspection:
         row = self._connection.execute(statement).fetchone()
         return None if row is None else str(row[0])
 
-    def dead_letters(self, pipeline: str, limit: int) -> list[DeadLetterEntry]:
-        """The newest dead letters of a pipeline, without their tracebacks."""
+    def dead_letters(
+        self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
+    ) -> list[DeadLetterEntry]:
+        """The newest dead letters that match a filter, without their tracebacks."""
         self._require_current(pipeline)
-        rows = self._rows("list_dead_letters", pipeline, limit=limit)
+        rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
+
+    def dead_letter_kinds(
+        self, pipeline: str, letters: LetterFilter = EVERY_LETTER
+    ) -> list[DeadLetterKind]:
+        """The dead letters that match a filter, by computation and error; the most frequent first."""
+        self._require_current(pipeline)
+        rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
+        return [DeadLetterKind(*row) for row in rows]
 
     def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
         """One dead letter, with its traceback.

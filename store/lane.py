@@ -33,7 +33,7 @@ from millwheel.sinks import Column, Table
 from millwheel.store import rows
 from millwheel.store.buckets import bucket_table, refuse_dropped
 from millwheel.store.incarnation import ServerSession
-from millwheel.store.port import ANOTHER_CHAIN, Commit
+from millwheel.store.port import ANOTHER_CHAIN, Commit, SettledRequest
 from millwheel.store.session import OwnSession, closed_on_failure
 from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements, composed
 from millwheel.store.translation import UNDEFINED_TABLE, translate
@@ -199,6 +199,8 @@ class PostgresLane:
         if commit.dead_letters:
             found = rows.letter_rows(commit.dead_letters)
             add("insert_dead_letters", "dead_letter", _as_json(found))
+        if commit.settled:
+            self._add_settled(commit.settled, parts)
         many = _is_large(commit)
         for of_seen, seen in commit.seen.items():
             table = bucket_table("seen_record", of_seen)
@@ -220,6 +222,16 @@ class PostgresLane:
                 found = rows.production_rows(productions, streams)
                 add("insert_productions", table, _as_json(found))
         return parts
+
+    @staticmethod
+    def _add_settled(settled: list[SettledRequest], parts: Parts) -> None:
+        """Add the outcomes of requests, and the changes of the dead letters that they are about."""
+        parts.append((("settle_requests", ()), _as_json(rows.settled_rows(settled))))
+        if failed := rows.failed_rows(settled):
+            parts.append((("fail_dead_letters", ()), _as_json(failed)))
+        done = [{"id": s.letter} for s in settled if s.letter is not None and s.outcome == "done"]
+        if done:
+            parts.append((("delete_dead_letters", ()), _as_json(done)))
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """Run the user's rows and statements, each of which is blamed for its own error; then COMMIT."""

@@ -130,6 +130,53 @@ class DeadLetter(NamedTuple):
     stamp: int
 
 
+class PlacedSlots(NamedTuple):
+    """An interval, and the slots that it has."""
+
+    interval_id: int
+    computation: int
+    slot_from: int
+    slot_to: int
+
+
+class KeptLetter(NamedTuple):
+    """A dead letter that its owner is asked to process again."""
+
+    id: int
+    stream: str
+    record_id: bytes | None
+    value: str
+    ts: int | None
+    attempts: int
+
+
+class OpenRequest(NamedTuple):
+    """A request of an operator to the owner of a key (decision 59)."""
+
+    id: int
+    interval_id: int
+    verb: str
+    slot: int
+    key: bytes
+    payload: dict[str, Any]
+    about: int | None
+    """The dead letter that it is about."""
+    letter: KeptLetter | None
+    """That dead letter; None: it is gone."""
+
+
+class SettledRequest(NamedTuple):
+    """The outcome of a request; its effects are in the same commit."""
+
+    id: int
+    outcome: Literal["done", "refused", "failed"]
+    detail: str = ""
+    letter: int | None = None
+    """The dead letter that it was about: deleted with ``done``."""
+    failure: DeadLetter | None = None
+    """With ``failed``: the new text of the dead letter."""
+
+
 ANOTHER_CHAIN = (
     "the interval's chain of commits is not as this worker left it, although no other worker has claimed "
     "the interval: the store has lost commits"
@@ -172,6 +219,7 @@ class Commit:
     stragglers: list[Delivery[Any]] = field(default_factory=list)
     """Weak productions that were sent and are not acknowledged yet (paper 6.1.3)."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
+    settled: list[SettledRequest] = field(default_factory=list)
     rows: list[tuple[Table[Any], tuple[Any, ...]]] = field(default_factory=list)
     statements: list[tuple[str, Sequence[Any]]] = field(default_factory=list)
 
@@ -619,6 +667,18 @@ class Store(Protocol):
         """End the server processes of a dead worker, and its lease."""
         ...
 
+    async def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
+        """End the leases of those of the suspected workers that hold their liveness lock no more (decision 58).
+
+        The session of a worker's heartbeats holds the lock; it is free soon after the process has died. A
+        worker that has not held it since the server started is not judged: its lease decides. A wrong guess is
+        safe (I3), and the next heartbeat of the worker renews its lease.
+
+        Returns:
+            The workers whose leases were ended.
+        """
+        ...
+
     async def claim(
         self,
         worker: str,
@@ -646,6 +706,26 @@ class Store(Protocol):
             Fenced: without `sequencers`: an interval is gone, or newer code has owned it, or, with
                 `again`, another worker has claimed one; nothing was changed.
         """
+        ...
+
+    async def open_requests(
+        self, intervals: Sequence[PlacedSlots], taken: Sequence[int], limit: int
+    ) -> list[OpenRequest]:
+        """Requests to the owner of some intervals that are due and not settled, the oldest first.
+
+        Args:
+            taken: requests that the owner has read before, to be left out.
+        """
+        ...
+
+    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
+        """Settle requests that have no effect."""
+        ...
+
+    async def read_timer(
+        self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
+    ) -> tuple[int, int] | None:
+        """The due time and the hold of one durable timer, in microseconds; None: there is none."""
         ...
 
     async def is_owner(self, interval_id: int, sequencer: int) -> bool:

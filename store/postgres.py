@@ -33,12 +33,19 @@ from millwheel.store.inbox import PostgresInbox
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.records import PostgresRecords
+from millwheel.store.requests import PostgresRequests
 from millwheel.store.states import PostgresStates
 from millwheel.store.workers import PostgresWorkers
 
 
 class PostgresStore(
-    PostgresWorkers, PostgresClaims, PostgresRecords, PostgresStates, PostgresBuckets, PostgresInbox
+    PostgresWorkers,
+    PostgresClaims,
+    PostgresRecords,
+    PostgresStates,
+    PostgresBuckets,
+    PostgresInbox,
+    PostgresRequests,
 ):
     """One pipeline's schema in a Postgres database.
 

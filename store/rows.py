@@ -10,7 +10,14 @@ from msgspec import Raw
 from millwheel.chunk import Chunks, Columns
 from millwheel.model import Delivery
 from millwheel.store.arrays import Packed, bigints, integers, jsonbs, smallints, texts, uuids
-from millwheel.store.port import Commit, DeadLetter, IntervalCommit, StateRow, TimerChange
+from millwheel.store.port import (
+    Commit,
+    DeadLetter,
+    IntervalCommit,
+    SettledRequest,
+    StateRow,
+    TimerChange,
+)
 
 Row = dict[str, Any]
 """One row: values by column, for JSON."""
@@ -170,6 +177,26 @@ def production_rows(
             "stamp": d.stamp,
         }
         for d in found
+    ]
+
+
+def settled_rows(settled: Iterable[SettledRequest]) -> list[Row]:
+    """Rows of ``settle_requests.sql``."""
+    return [{"id": one.id, "outcome": one.outcome, "detail": one.detail} for one in settled]
+
+
+def failed_rows(settled: Iterable[SettledRequest]) -> list[Row]:
+    """Rows of ``fail_dead_letters.sql``."""
+    return [
+        {
+            "id": one.letter,
+            "attempts": one.failure.attempts,
+            "error": one.failure.error,
+            "traceback": one.failure.traceback,
+            "stamp": one.failure.stamp,
+        }
+        for one in settled
+        if one.letter is not None and one.failure is not None
     ]
 
 

@@ -173,6 +173,12 @@ worker = Table(
     Column("load", JSONB, nullable=False, comment="load that it reported last"),
     Column("address", Text, nullable=False, comment="its address for other workers: host:port"),
     Column("generation", Integer, nullable=False, comment="generation.number of its code"),
+    Column(
+        "locked_on",
+        DateTime(timezone=True),
+        comment="start of the server on which its heartbeats hold its liveness lock; null: the lease alone "
+        "tells whether it lives",
+    ),
     comment="Worker processes, with their leases",
 )
 
@@ -434,6 +440,37 @@ dead_letter = Table(
     Column("stamp", BigInteger, nullable=False, comment="when the engine gave up; microseconds"),
     Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
     comment="Records, rows and timers that the engine gave up on, with the reason",
+)
+
+request = Table(
+    "request",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column(
+        "batch", BigInteger, nullable=False, comment="request.id of the first one asked with it"
+    ),
+    Column("asked_at", DateTime(timezone=True), nullable=False, comment="when it was asked"),
+    Column("actor", Text, nullable=False, comment="who asked"),
+    Column("reason", Text, nullable=False, comment="why, in the words of the actor"),
+    Column("verb", Text, nullable=False, comment="what to do"),
+    Column("computation", SmallInteger, comment="computation.id; null: the whole pipeline"),
+    Column("slot", Integer, comment="hash of the key, 0 to 65535"),
+    Column("key", KEY_TEXT, comment="the key as compact JSON"),
+    Column("letter", BigInteger, comment="dead_letter.id"),
+    Column("payload", JSONB, comment="arguments of the verb"),
+    Column(
+        "due_at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="not to be carried out before",
+    ),
+    Column("outcome", Text, comment="done, refused or failed; null: not carried out yet"),
+    Column("detail", Text, comment="why it was refused or has failed, or what was done"),
+    Column("settled_at", DateTime(timezone=True), comment="when the outcome was written"),
+    Index("request_open", "id", postgresql_where=text("outcome IS NULL")),
+    Index("request_by_batch", "batch"),
+    Index("request_of_letter", "letter", unique=True, postgresql_where=text("outcome IS NULL")),
+    comment="What operators have asked for, and what became of it",
 )
 
 commit_record = Table(

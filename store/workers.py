@@ -63,6 +63,7 @@ class PostgresWorkers(Subject):
             "backends": connections.backends(),
             "load": msgspec.json.encode(load).decode(),
             "stamp": stamp,
+            "pipeline": connections.schema,
         }
         async with connections.connection(connections.lifeline) as connection:
             cursor = await connection.execute(
@@ -91,6 +92,12 @@ class PostgresWorkers(Subject):
     async def end_worker(self, other: OtherWorker) -> None:
         await self.end_backends(other.backends)
         await self.stop_worker(other.id)
+
+    async def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
+        rows = await self.connections.rows(
+            "end_lost_leases", {"suspects": list(suspects), "pipeline": self.connections.schema}
+        )
+        return [id_ for (id_,) in rows]
 
     async def end_backends(self, backends: Sequence[tuple[int, str]]) -> None:
         """End server processes, given by process id and start."""

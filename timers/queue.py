@@ -87,6 +87,15 @@ class TimerQueue:
         self._recent[name] = (UNDECIDED, None)
         return timer
 
+    def known(self, name: TimerName) -> tuple[bool, Pending | None]:
+        """Whether memory knows of a timer, and the timer if it is set. Other timers are as the store has them:
+        far timers, or none."""
+        if name in self._pending:
+            return True, self._pending[name]
+        if name in self._recent:
+            return True, self._recent[name][1]
+        return self._last is None, None
+
     def next_due(self) -> int | None:
         """The time at which the next timer is due, or a far timer may be."""
         heap, pending = self._heap, self._pending

@@ -490,12 +490,33 @@ def takeover(found: Found) -> Section:
         [Ratio(f"takeover at {sizes[-1]} MB / at {sizes[0]} MB of state", found["ratio"])],
         [
             Table(
-                ("state, MB", "lease expiry to first records, s"),
+                ("state, MB", "end of the lease to first records, s"),
                 list(found["takeover"].items()),
             ),
             Table(
                 ("move", "longest pause, s"),
                 [(what, max(each)) for what, each in found["move"].items()],
+            ),
+        ],
+    )
+
+
+def kills(found: Found) -> Section:
+    """How long the keys of a killed worker stand still."""
+    return Section(
+        "SIGKILL to the first commit of the last interval, three workers under load",
+        [],
+        [
+            Table(
+                ("figure", "value"),
+                [
+                    ("kills", found["kills"]),
+                    ("p50, s", found["p50_seconds"]),
+                    ("p95, s", found["p95_seconds"]),
+                    ("longest, s", found["max_seconds"]),
+                    ("sessions of heartbeats ended", found["sessions"]),
+                    ("needless takeovers", found["needless"]),
+                ],
             ),
         ],
     )

@@ -35,6 +35,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "lag": engine_parts.lag,
     "workers": engine_parts.workers,
     "takeover": engine_parts.takeover,
+    "kills": engine_parts.kills,
     "trees": engine_parts.trees,
     "nexmark": wide_parts.nexmark,
     **wide_parts.GROWTH,

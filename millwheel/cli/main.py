@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from millwheel.cli import operating
+from millwheel.cli.options import Debug, Json, OnePipeline, Reason, Store, Target, Yes
 from millwheel.cli.reporting import command
 
 app = typer.Typer(
@@ -20,46 +22,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-dead_letters = typer.Typer(no_args_is_help=True)
-app.add_typer(
-    dead_letters,
-    name="dead-letters",
-    help="List, show or discard dead letters: records that failed for good.",
-)
 intervals = typer.Typer(no_args_is_help=True)
 app.add_typer(
     intervals,
     name="intervals",
     help="Show which worker owns which key intervals; move, split or merge them.",
 )
-state = typer.Typer(no_args_is_help=True)
-app.add_typer(state, name="state", help="Look at one key: its state, timers and pending records.")
+app.add_typer(
+    operating.state, name="state", help="Look at one key, or change its state: its owner does it."
+)
+app.add_typer(operating.timers, name="timers", help="Cancel a timer of a key, or let it fire now.")
+app.add_typer(
+    operating.dead_letters,
+    name="dead-letters",
+    help="List, show, retry, export or discard dead letters: records that failed for good.",
+)
+app.command("log")(operating.log)
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:PIPELINE",
-        help="For example examples.flights:pipeline. The current directory is searched first.",
-        show_default=False,
-    ),
-]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL|DIR",
-        help="A postgresql:// URL, or the directory of an embedded Postgres. Default: "
-        "$MILLWHEEL_STORE if set, otherwise .millwheel.",
-        show_default=False,
-    ),
-]
-OnePipeline = Annotated[
-    str | None,
-    typer.Option(
-        "--pipeline", "-p", metavar="NAME", help="The pipeline, if the store has several.",
-        show_default=False,
-    ),
-]  # fmt: skip
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 KeepOpen = Annotated[
     bool,
     typer.Option(
@@ -114,8 +93,6 @@ PyFiles = Annotated[
         help="A .py or .zip file for executors, besides the package of MODULE; repeatable.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -451,23 +428,31 @@ Injectors = Annotated[
 @app.command()
 @command
 def pause(
-    pipeline: PipelineName, injectors: Injectors = None, store: Store = None, debug: Debug = False
+    pipeline: PipelineName,
+    injectors: Injectors = None,
+    store: Store = None,
+    reason: Reason = "",
+    debug: Debug = False,
 ) -> None:
     """Stop injectors from reading. Rows already read are processed; watermarks stop advancing."""
     from millwheel.cli.store import pause
 
-    pause(pipeline, injectors or [], store, paused=True)
+    pause(pipeline, injectors or [], store, paused=True, reason=reason)
 
 
 @app.command()
 @command
 def resume(
-    pipeline: PipelineName, injectors: Injectors = None, store: Store = None, debug: Debug = False
+    pipeline: PipelineName,
+    injectors: Injectors = None,
+    store: Store = None,
+    reason: Reason = "",
+    debug: Debug = False,
 ) -> None:
     """Let paused injectors continue reading where they stopped."""
     from millwheel.cli.store import pause
 
-    pause(pipeline, injectors or [], store, paused=False)
+    pause(pipeline, injectors or [], store, paused=False, reason=reason)
 
 
 @app.command()
@@ -495,79 +480,6 @@ def sql(
     from millwheel.cli.store import sql
 
     sql(statements, store, pipeline, form, timeout)
-
-
-@state.command("get")
-@command
-def get_state(
-    computation: Annotated[
-        str, typer.Argument(help="Name of the computation.", show_default=False)
-    ],
-    key: Annotated[
-        str,
-        typer.Argument(
-            help="The key as JSON, for example 13 or '[\"JFK\", 4]'; other words are text.",
-            show_default=False,
-        ),
-    ],
-    store: Store = None,
-    pipeline: OnePipeline = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Show the state, the timers and the pending records of one key; fast with any number of keys."""
-    from millwheel.cli.state import get
-
-    get(computation, key, store, pipeline, as_json=as_json)
-
-
-@dead_letters.command("list")
-@command
-def list_dead_letters(
-    store: Store = None,
-    pipeline: OnePipeline = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number to list.")] = 100,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """List the newest dead letters."""
-    from millwheel.cli.store import list_dead_letters
-
-    list_dead_letters(store, pipeline, limit, as_json=as_json)
-
-
-@dead_letters.command("show")
-@command
-def show_dead_letter(
-    number: Annotated[int, typer.Argument(metavar="ID", show_default=False)],
-    store: Store = None,
-    pipeline: OnePipeline = None,
-    as_json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Show a dead letter with its traceback."""
-    from millwheel.cli.store import show_dead_letter
-
-    show_dead_letter(number, store, pipeline, as_json=as_json)
-
-
-@dead_letters.command("discard")
-@command
-def discard_dead_letters(
-    numbers: Annotated[
-        list[int] | None, typer.Argument(metavar="ID...", show_default=False)
-    ] = None,
-    all_of_them: Annotated[
-        bool, typer.Option("--all", help="Discard all dead letters of the pipeline.")
-    ] = False,
-    store: Store = None,
-    pipeline: OnePipeline = None,
-    debug: Debug = False,
-) -> None:
-    """Delete dead letters, by id or all of them. This cannot be undone."""
-    from millwheel.cli.store import discard_dead_letters
-
-    discard_dead_letters(numbers or [], store, pipeline, all_of_them=all_of_them)
 
 
 @app.command()
@@ -722,12 +634,13 @@ def remove(
     ],
     store: Store = None,
     yes: Yes = False,
+    reason: Reason = "",
     debug: Debug = False,
 ) -> None:
     """Delete computations and their state from a pipeline, which may keep running."""
     from millwheel.cli.store import remove
 
-    remove(pipeline, computations, store, sure=yes)
+    remove(pipeline, computations, store, sure=yes, reason=reason)
 
 
 @app.command()

@@ -1,10 +1,13 @@
-"""``millwheel state``: the state, the timers and the pending records of one key."""
+"""``millwheel state`` and ``millwheel timers``: one key, as the store has it, and changes that its owner makes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import typer
 
+from millwheel.cli.asking import actor, asking, json_of, report
 from millwheel.cli.output import print_json, print_table
 from millwheel.codec import is_key
 from millwheel.errors import UsageError
@@ -30,6 +33,79 @@ def get(
         print_json(found)
     else:
         _print(found)
+
+
+def set_state(
+    computation: str,
+    key: str,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    merge: str | None,
+    value: str | None,
+    condition: str | None,
+    reason: str,
+    wait: float,
+) -> None:
+    """Ask the owner of a key to change its state."""
+    if (merge is None) == (value is None):
+        raise UsageError("give --merge with the fields to change, or --value with the whole state")
+    payload: dict[str, Any] = {}
+    if merge is not None:
+        payload["merge"] = json_of(merge, "--merge")
+    if value is not None:
+        payload["value"] = json_of(value, "--value")
+    if condition is not None:
+        payload["if"] = json_of(condition, "--if")
+    _ask("set_state", computation, key, store, pipeline, payload, reason, wait)
+
+
+def delete_state(
+    computation: str,
+    key: str,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    condition: str | None,
+    reason: str,
+    wait: float,
+) -> None:
+    """Ask the owner of a key to empty its state."""
+    payload = {} if condition is None else {"if": json_of(condition, "--if")}
+    _ask("delete_state", computation, key, store, pipeline, payload, reason, wait)
+
+
+def change_timer(
+    verb: str,
+    computation: str,
+    key: str,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    tag: str,
+    kind: str,
+    reason: str,
+    wait: float,
+) -> None:
+    """Ask the owner of a key to cancel one of its timers, or to let it fire."""
+    payload = {"tag": tag, "kind": kind}
+    _ask(verb, computation, key, store, pipeline, payload, reason, wait)
+
+
+def _ask(
+    verb: str,
+    computation: str,
+    key: str,
+    store: str | None,
+    pipeline: str | None,
+    payload: dict[str, Any],
+    reason: str,
+    wait: float,
+) -> None:
+    with asking(store, pipeline) as desk:
+        with desk.transaction() as asked:
+            batch = asked.ask(actor(reason), verb, computation, key_of(key), payload)
+        report(desk, batch, desk.wait(batch, 1, wait))
 
 
 def key_of(text: str) -> Key:

@@ -1,4 +1,4 @@
-"""Commands on a store: migrate, status, sql, pause, dead letters, drop, remove and stop."""
+"""Commands on a store: migrate, status, sql, pause, drop, remove and stop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 
 import typer
 
+from millwheel.cli.asking import actor
 from millwheel.cli.output import print_csv, print_json, print_rows_as_json, print_table
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
@@ -20,7 +21,6 @@ from millwheel.store.inspection import (
     END_OF_TIME,
     LATE,
     ComputationStatus,
-    DeadLetterEntry,
     Holder,
     IntervalStatus,
     PipelineStatus,
@@ -42,9 +42,6 @@ NOTICED_SECONDS = 2
 
 MOVING_SHOWN = 10
 """Largest number of moving intervals listed one by one."""
-
-LIMIT_WIDTH = 60
-"""Longest cell of a printed list; `--json` and `show` print the whole text."""
 
 
 def migrate(target: str, store: str | None) -> None:
@@ -315,75 +312,14 @@ def _require_distinct(columns: list[str]) -> None:
         )
 
 
-def list_dead_letters(
-    store: str | None, pipeline: str | None, limit: int, *, as_json: bool
+def pause(
+    pipeline: str, injectors: list[str], store: str | None, *, paused: bool, reason: str
 ) -> None:
-    """Print the newest dead letters."""
-    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
-        found = inspection.dead_letters(inspection.choose(pipeline), limit)
-    if as_json:
-        print_json([_letter(entry) for entry in found])
-        return
-    print_table(
-        ["id", "given up at", "computation", "stream", "place", "error", "value"],
-        [
-            [
-                str(entry.id),
-                entry.given_up_at,
-                entry.computation,
-                entry.stream,
-                entry.place,
-                *(_cut(text) for text in (entry.error, entry.value)),
-            ]
-            for entry in found
-        ],
-    )
-
-
-def _letter(entry: DeadLetterEntry) -> dict[str, object]:
-    names = [name for name in entry.__struct_fields__ if name != "traceback"]
-    return {name: getattr(entry, name) for name in names}
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LIMIT_WIDTH else text[: LIMIT_WIDTH - 1] + "…"
-
-
-def show_dead_letter(
-    number: int, store: str | None, pipeline: str | None, *, as_json: bool
-) -> None:
-    """Print one dead letter with its traceback."""
-    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
-        entry = inspection.dead_letter(inspection.choose(pipeline), number)
-    if as_json:
-        print_json(entry)
-        return
-    for name, value in _letter(entry).items():
-        typer.echo(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
-    if entry.traceback:
-        typer.echo()
-        typer.echo(entry.traceback.rstrip())
-
-
-def discard_dead_letters(
-    numbers: list[int], store: str | None, pipeline: str | None, *, all_of_them: bool
-) -> None:
-    """Delete dead letters by number, or all of them."""
-    if all_of_them == bool(numbers):
-        raise UsageError("give either the ids of the dead letters to discard or --all")
-    with present(StoreAddress.parse(store)) as presence:
-        with inspect(presence.url) as inspection:
-            name = inspection.choose(pipeline)
-        gone = administration.discard_dead_letters(
-            presence.url, name, None if all_of_them else numbers
-        )
-    typer.echo(f"discarded {len(gone)} dead letter{'' if len(gone) == 1 else 's'} of {name}")
-
-
-def pause(pipeline: str, injectors: list[str], store: str | None, *, paused: bool) -> None:
     """Pause or resume injectors; print which changed and when workers notice."""
     with present(StoreAddress.parse(store)) as presence:
-        found = administration.pause(presence.url, pipeline, injectors, paused=paused)
+        found = administration.pause(
+            presence.url, pipeline, injectors, paused=paused, actor=actor(reason)
+        )
     done = "paused" if paused else "resumed"
     names = ", ".join(found.changed)
     typer.echo(
@@ -427,7 +363,7 @@ def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
     typer.echo(f"dropped pipeline {pipeline}")
 
 
-def remove(pipeline: str, names: list[str], store: str | None, *, sure: bool) -> None:
+def remove(pipeline: str, names: list[str], store: str | None, *, sure: bool, reason: str) -> None:
     """Remove computations or injectors with their state, after confirmation unless `sure`."""
     address = StoreAddress.parse(store)
     what = f"{', '.join(names)} of pipeline {pipeline!r} in {address.redacted()}"
@@ -443,7 +379,9 @@ def remove(pipeline: str, names: list[str], store: str | None, *, sure: bool) ->
                 "not processed yet?",
                 abort=True,
             )
-        rows = administration.remove_computations(presence.url, pipeline, names)
+        rows = administration.remove_computations(
+            presence.url, pipeline, names, actor=actor(reason)
+        )
     typer.echo(f"removed {', '.join(names)} from {pipeline}: {rows:,} rows of state and timers")
     typer.echo("next: start workers with code from which it is removed")
 

@@ -52,6 +52,7 @@ from millwheel.runtime.upkeep.completion import Completion
 from millwheel.runtime.upkeep.figures import WorkerFigures
 from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
+from millwheel.runtime.upkeep.request_desk import RequestDesk
 from millwheel.store.port import Deployment, Store
 
 DEFAULT_OPTIONS = Options()
@@ -248,6 +249,7 @@ class Engine:
         self.folding = Folding(env, exchange, buckets)
         env.spawn(self.housekeeping.run(), "housekeeping")
         env.spawn(self.folding.run(), "folding")
+        env.spawn(RequestDesk(env, exchange).run(), "request desk")
         self.modes.start()
         for make, name in self._beside:
             env.spawn(make(self).run(), name)

@@ -17,6 +17,7 @@ from millwheel.errors import (
     StoreWentBack,
 )
 from millwheel.store.memory.faults import Faults
+from millwheel.store.memory.requests import settle
 from millwheel.store.memory.sinks import TableSinks, refusal
 from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
 from millwheel.store.port import (
@@ -122,6 +123,7 @@ def apply(
             letter.record_id != kept.record_id for kept in tables.dead_letters if kept.key is None
         ):
             tables.dead_letters.append(letter)
+    settle(tables, commit.settled)
     for table, values in commit.rows:
         sinks.write(table, values)
     tables.statements += commit.statements

@@ -17,6 +17,7 @@ from millwheel.store.memory.inbox import MemoryInbox
 from millwheel.store.memory.lane import MemoryLane
 from millwheel.store.memory.leadership import MemoryLeadership
 from millwheel.store.memory.records import MemoryRecords
+from millwheel.store.memory.requests import MemoryRequests
 from millwheel.store.memory.states import MemoryStates
 from millwheel.store.memory.views import MemoryViews
 from millwheel.store.port import Commit, Deployment, NodeDeploy, StreamDeploy
@@ -26,7 +27,13 @@ Saved = tuple[dict[str, Any], dict[str, Any]]
 
 
 class MemoryStore(
-    MemoryClaims, MemoryRecords, MemoryStates, MemoryBuckets, MemoryInbox, MemoryViews
+    MemoryClaims,
+    MemoryRecords,
+    MemoryStates,
+    MemoryBuckets,
+    MemoryInbox,
+    MemoryRequests,
+    MemoryViews,
 ):
     """One pipeline's store in memory: for tests and simulation only.
 
@@ -50,7 +57,7 @@ class MemoryStore(
 
     def saved(self) -> Saved:
         """A copy of all stored data; see `come_back_as`."""
-        leader, self.tables.leader = self.tables.leader, None  # advisory locks are not stored
+        leader, self.tables.leader = self.tables.leader, None  # locks are not stored
         try:
             return copy.deepcopy((vars(self.tables), vars(self._sinks)))
         finally:
@@ -58,11 +65,12 @@ class MemoryStore(
 
     def come_back_as(self, saved: Saved) -> None:
         """Crash the server, lose every commit after `saved`, and restart it."""
-        incarnation = self.tables.incarnation
+        incarnation, liveness = self.tables.incarnation, self.tables.liveness
         tables, sinks = copy.deepcopy(saved)
         vars(self.tables).update(tables)
         vars(self._sinks).update(sinks)
-        self.tables.incarnation = incarnation + 1
+        self.tables.incarnation, self.tables.liveness = incarnation + 1, liveness
+        self.restart_server()
 
     async def incarnation(self) -> str:
         await self._called("incarnation")

@@ -47,6 +47,21 @@ class ComputationRow:
 
 
 @dataclass(slots=True)
+class LivenessLocks:
+    """The liveness locks that the server holds for the sessions of heartbeats; no part of a backup."""
+
+    starts: int = 1
+    """How often the server was started."""
+    held: set[str] = field(default_factory=set)
+    """Workers that have their lock."""
+
+    def server_started(self) -> None:
+        """End all sessions."""
+        self.held.clear()
+        self.starts += 1
+
+
+@dataclass(slots=True)
 class WorkerRow:
     """A worker; `number` gives the order of registration."""
 
@@ -59,6 +74,8 @@ class WorkerRow:
     address: str = ""
     generation: int = 1
     stopped: bool = False
+    locked_on: int | None = None
+    """Start of the server on which its heartbeats hold its liveness lock, as its number."""
 
 
 @dataclass(slots=True)
@@ -166,6 +183,7 @@ class Tables:
         self.paused: set[str] = set()
         """Names of paused injectors."""
         self.workers: dict[str, WorkerRow] = {}
+        self.liveness = LivenessLocks()
         self.leader: tuple[object, float] | None = None
         """The leading candidate, and the time until which it leads without another call."""
         self.intervals: dict[int, KeyInterval] = {}
@@ -181,6 +199,8 @@ class Tables:
         self.inboxes: dict[int, InboxTables] = {}
         """Records sent by users, by the id of their stream."""
         self.dead_letters: list[DeadLetter] = []
+        self.requests: dict[int, Any] = {}
+        """Requests of operators (`millwheel.store.memory.requests.RequestRow`)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0
         self._last_interval = 0

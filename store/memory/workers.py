@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from millwheel.clock import Clock
@@ -45,7 +46,7 @@ class Workers:
         beat = self._clock.now() if known is None else max(known.heartbeat_at, self._clock.now())
         workers[worker] = WorkerRow(
             number, now + lease_seconds, {}, lease_seconds, beat, address, generation
-        )
+        )  # without a liveness lock: only a heartbeat takes it
         self.cut_leases()
 
     def heartbeat(
@@ -58,6 +59,8 @@ class Workers:
         found.lease_seconds = lease_seconds
         found.heartbeat_at = max(found.heartbeat_at, self._clock.now(), stamp)
         found.load = plain(load)
+        found.locked_on = self._tables.liveness.starts
+        self._tables.liveness.held.add(worker)
         self.cut_leases()
 
     def cut_leases(self) -> None:
@@ -71,6 +74,20 @@ class Workers:
         if found is not None:
             found.stopped = True
             found.lease_until = self._clock.monotonic()
+
+    def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
+        """End the leases of suspects that held their liveness lock since the server started, and do not now."""
+        lost = [
+            id_
+            for id_ in suspects
+            if self.is_alive(id_)
+            and self._tables.workers[id_].locked_on == self._tables.liveness.starts
+            and id_ not in self._tables.liveness.held
+        ]
+        for id_ in lost:
+            found = self._tables.workers[id_]
+            found.lease_until, found.locked_on = self._clock.monotonic(), None
+        return lost
 
     def others(self, worker: str) -> list[OtherWorker]:
         """Other workers that have not stopped."""
@@ -147,6 +164,18 @@ class MemoryWorkers(MemorySubject):
 
     async def end_worker(self, other: OtherWorker) -> None:
         await self.stop_worker(other.id)
+
+    async def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
+        await self._called("end_lost_leases")
+        return self._workers.end_lost_leases(suspects)
+
+    def end_liveness_session(self, worker: str) -> None:
+        """End the session of a worker's heartbeats: the process has died, or an operator has ended it."""
+        self.tables.liveness.held.discard(worker)
+
+    def restart_server(self) -> None:
+        """End all sessions; nobody holds a lock, and nothing is lost."""
+        self.tables.liveness.server_started()
 
     async def peer_secret(self) -> bytes:
         await self._called("peer_secret")

@@ -1,4 +1,5 @@
--- Deletes some dead letters, or all of them (ids is NULL).
-DELETE FROM {dead_letter}
-WHERE %(ids)s::bigint[] IS NULL OR id = ANY(%(ids)s::bigint[])
-RETURNING id
+-- Deletes dead letters, but for those that an owner was asked to process again.
+DELETE FROM {dead_letter} AS d
+WHERE d.id = ANY(%(ids)s::bigint[])
+  AND NOT EXISTS (SELECT FROM {request} AS r WHERE r.letter = d.id AND r.outcome IS NULL)
+RETURNING d.id

@@ -12,5 +12,5 @@ VALUES (
 ON CONFLICT (id) DO UPDATE
 SET heartbeat_at = greatest(w.heartbeat_at, excluded.heartbeat_at),
     lease_until = excluded.lease_until, lease_seconds = excluded.lease_seconds, backends = excluded.backends,
-    load = excluded.load, address = excluded.address, generation = excluded.generation
+    load = excluded.load, address = excluded.address, generation = excluded.generation, locked_on = NULL
 WHERE NOT w.stopped

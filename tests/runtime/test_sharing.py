@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import ACTS, SHARED, Act, Cluster, check, counting, many
 from tests.support.drawing import examples
+
+LONG_LEASES = replace(SHARED, lease_seconds=60.0)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
@@ -41,15 +44,49 @@ async def test_who_leaves_in_order_hands_over_at_once() -> None:
     await cluster.leave(second)
 
 
-async def test_who_crashes_is_taken_over_when_the_lease_is_over() -> None:
+async def test_who_crashes_is_taken_over_at_once() -> None:
+    values = many(1000)
+    cluster = Cluster(counting(values, LONG_LEASES))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    began = cluster.clock.monotonic()
+    await cluster.crash(first)
+    await cluster.go(lambda: len(second.intervals) == 6)
+    assert cluster.clock.monotonic() - began < LONG_LEASES.lease_seconds / 60
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    await cluster.leave(second)
+
+
+async def test_who_vanishes_is_taken_over_when_the_lease_is_over() -> None:
     values = many(1000)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
     await cluster.go(lambda: min(first.processed, second.processed) > 100)
-    await cluster.crash(first)
+    began = cluster.clock.monotonic()
+    await cluster.vanish(first)
+    await cluster.go(lambda: len(second.intervals) == 6)
+    assert cluster.clock.monotonic() - began > SHARED.lease_seconds / 2
     await cluster.go(cluster.finished)
     check(cluster, values)
     await cluster.leave(second)
+
+
+async def test_who_is_in_reach_keeps_its_intervals_without_the_lock() -> None:
+    """An operator has ended its session."""
+    values = many(1000)
+    cluster = Cluster(counting(values, LONG_LEASES))
+    first, second = await cluster.join(), await cluster.join()
+    await cluster.go(lambda: min(first.processed, second.processed) > 100)
+    held = {interval.id for interval in first.intervals}
+    cluster.store.end_liveness_session(first.worker)
+    began = cluster.clock.monotonic()
+    await cluster.go(lambda: cluster.clock.monotonic() > began + 3)
+    assert {interval.id for interval in first.intervals} == held
+    await cluster.go(cluster.finished)
+    check(cluster, values)
+    for engine in (first, second):
+        await cluster.leave(engine)
 
 
 async def test_who_joins_gets_a_share() -> None:

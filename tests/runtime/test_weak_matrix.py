@@ -201,7 +201,11 @@ async def each_on_its_own() -> tuple[Cluster, dict[str, Engine]]:
             )
             for row in placement.intervals
         ]
-        if [row.owner for row in placement.intervals] == [wish.worker for wish in wishes]:
+        are_there = all(
+            any(interval.step.name == place for interval in engine.intervals)
+            for place, engine in owners.items()
+        )
+        if are_there and [r.owner for r in placement.intervals] == [w.worker for w in wishes]:
             cluster.store.pause()
             return cluster, owners
         await cluster.store.wish(wishes)

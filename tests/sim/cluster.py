@@ -224,7 +224,7 @@ class Cluster:
     def _gone(self, worker: Worker, *, loudly: bool) -> None:
         worker.over = True
         worker.machine.crash()
-        self.server.gone(worker.machine, loudly=loudly)
+        self.server.gone(worker.machine, worker.id, loudly=loudly)
         self._ether.lose(worker.name, silently=not loudly)
 
     # -- what goes wrong ------------------------------------------------------------
@@ -257,6 +257,7 @@ class Cluster:
             )
         elif what == "mute":
             muted = self.server.muted
+            self.database.end_liveness_session(worker.id)
             self._for_a_while(
                 lambda: muted.add(worker.machine), lambda: muted.discard(worker.machine), how
             )

@@ -249,7 +249,7 @@ class Server:
 
     # -- what becomes of machines and of the server ---------------------------------
 
-    def gone(self, machine: Machine, *, loudly: bool) -> None:
+    def gone(self, machine: Machine, worker: str, *, loudly: bool) -> None:
         """A machine has crashed: of what it has on the wire some comes, and some does not.
 
         Args:
@@ -263,10 +263,12 @@ class Server:
             for session in list(self._sessions.values()):
                 if session.machine is machine:
                     self._later(self._chance.random() * 0.05, self.end, session)
+            self._later(self._chance.random() * 0.2, self.database.end_liveness_session, worker)
 
     def go_away(self) -> None:
         """The server ends: open transactions never were, and nobody gets an answer."""
         self.away = True
+        self.database.restart_server()
         for session in list(self._sessions.values()):
             self.end(session)
         for call in list(self._calls):

@@ -1569,6 +1569,49 @@ async def test_a_worker_is_seen_by_others_until_it_stops(site: Site) -> None:
     assert await site.store.other_workers(one) == []
 
 
+async def test_a_lease_ends_with_the_liveness_lock(site: Site) -> None:
+    await deploy(site.store)
+    one, two, three = (str(uuid.uuid4()) for _ in range(3))
+    for worker in (one, two, three):
+        await site.store.register_worker(worker, 30.0)
+    assert await site.store.end_lost_leases([one]) == [], "it has never held the lock"
+    of_one, of_two = await site.another(), await site.another()
+    await of_one.heartbeat(one, 30.0, {})
+    await of_two.heartbeat(two, 30.0, {})
+    assert await site.store.end_lost_leases([one, two, three]) == []
+    await of_one.heartbeat(one, 30.0, {})  # it holds the lock twice now
+    await site.end_liveness_session(one)
+    assert await site.store.end_lost_leases([two, three]) == [], "nobody suspects it"
+    assert await site.store.end_lost_leases([one, two, three]) == [one]
+    left = {worker.id: worker.lease_left for worker in await site.store.other_workers(three)}
+    assert left[one] == 0.0 < left[two]
+    assert await site.store.end_lost_leases([one]) == [], "its lease is over"
+
+
+async def test_a_worker_that_was_taken_for_dead_renews_its_lease(site: Site) -> None:
+    await deploy(site.store)
+    one, two = str(uuid.uuid4()), str(uuid.uuid4())
+    await site.store.register_worker(one, 30.0)
+    await site.store.heartbeat(one, 30.0, {})
+    await site.end_liveness_session(one)
+    assert await site.store.end_lost_leases([one]) == [one]
+    store = await site.another()
+    await store.heartbeat(one, 30.0, {})
+    (seen,) = await store.other_workers(two)
+    assert seen.lease_left > 20.0
+    assert await store.end_lost_leases([one]) == [], "it holds its lock again"
+
+
+async def test_nobody_is_judged_by_locks_of_a_former_start_of_the_server(site: Site) -> None:
+    await deploy(site.store)
+    one = str(uuid.uuid4())
+    await site.store.register_worker(one, 30.0)
+    await site.store.heartbeat(one, 30.0, {})
+    await site.end_liveness_session(one)
+    await site.server_starts_again()
+    assert await site.store.end_lost_leases([one]) == []
+
+
 async def test_nobody_holds_an_old_snapshot(site: Site) -> None:
     await deploy(site.store)
     assert await site.store.oldest_snapshot_seconds() < 5.0

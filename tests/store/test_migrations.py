@@ -189,8 +189,11 @@ def test_rows_of_numbered_tables_from_before_0003_are_numbered_again(empty: Sche
         connection.execute("SET client_min_messages = warning")
         connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(empty.name)))
         connection.execute("ALTER TABLE commit_record DROP COLUMN table_rows CASCADE")
-        connection.execute("DROP TABLE ended_sender, aggregate, spark_query, spark_start CASCADE")
+        connection.execute(
+            "DROP TABLE ended_sender, aggregate, spark_query, spark_start, request CASCADE"
+        )
         connection.execute("ALTER TABLE pipeline DROP COLUMN id CASCADE")
+        connection.execute("ALTER TABLE worker DROP COLUMN locked_on")
         connection.execute("UPDATE alembic_version SET version_num = '0002'")
         connection.execute('CREATE TABLE "a log" (a text, sender bigint, sequence bigint)')
         connection.execute(

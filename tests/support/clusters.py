@@ -108,7 +108,12 @@ class Cluster(World):
         await self.pass_time(engine.stop())
 
     async def crash(self, engine: Engine) -> None:
-        """A worker is gone without a word."""
+        """A worker's process is gone without a word; the store sees its sessions end."""
+        await self.vanish(engine)
+        self.store.end_liveness_session(engine.worker)
+
+    async def vanish(self, engine: Engine) -> None:
+        """A worker is gone, and the store sees nothing of it, as if its machine had lost power."""
         self.alive.remove(engine)
         await self.pass_time(engine.kill())
 

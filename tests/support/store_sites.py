@@ -130,6 +130,14 @@ class Site(ABC):
         """Have everything that was written by the store's clock lie so far ahead of it."""
 
     @abstractmethod
+    async def end_liveness_session(self, worker: str) -> None:
+        """End the session of a worker's heartbeats, as the end of its process does."""
+
+    @abstractmethod
+    async def server_starts_again(self) -> None:
+        """Have everything that was written by the server be from before its start."""
+
+    @abstractmethod
     async def aclose(self) -> None: ...
 
     @abstractmethod
@@ -171,6 +179,12 @@ class MemorySite(Site):
         for worker in self.tables.tables.workers.values():
             worker.heartbeat_at += int(seconds * 1e6)
             worker.lease_until += seconds
+
+    async def end_liveness_session(self, worker: str) -> None:
+        self.tables.end_liveness_session(worker)
+
+    async def server_starts_again(self) -> None:
+        self.tables.restart_server()
 
     async def aclose(self) -> None:
         await self.store.close()
@@ -246,6 +260,21 @@ class PostgresSite(Site):
             seconds,
             w="worker",
         )
+
+    async def end_liveness_session(self, worker: str) -> None:
+        held = (
+            "SELECT l.pid FROM pg_locks AS l "
+            "JOIN pg_database AS d ON d.oid = l.database AND d.datname = current_database() "
+            "CROSS JOIN hashtextextended(%s || ' ' || %s, 2) AS h (number) "
+            "WHERE l.locktype = 'advisory' AND l.classid::bigint = ((h.number >> 32) & 4294967295) "
+            "AND l.objid::bigint = (h.number & 4294967295)"
+        )
+        params = self.schema.name, worker
+        ended = f"SELECT count(pg_terminate_backend(pid, 5000)) FROM ({held}) AS h"
+        assert await self.query(ended, *params) == [(1,)]
+
+    async def server_starts_again(self) -> None:
+        await self.query("UPDATE {w} SET locked_on = locked_on - interval '1 second'", w="worker")
 
     async def pause(self, *injectors: str) -> None:
         administration.pause(self.schema.url, self.schema.name, paused=False)

@@ -9,11 +9,12 @@ import msgspec
 
 from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Effects
-from millwheel.errors import UserCodeError
+from millwheel.errors import CannotCarryOut, UserCodeError
 from millwheel.model import Delivery, Firing
+from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import Item
-from millwheel.store.port import DeadLetter
+from millwheel.store.port import DeadLetter, SettledRequest
 
 
 def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: int) -> Effects:
@@ -25,6 +26,8 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
     Raises:
         UserCodeError: the computation was added with ``on_error="fail"``.
     """
+    if isinstance(item, KeyRequest):
+        return failed(step, item, error, attempts, now)
     node = step.node
     key = item.key
     what = (
@@ -51,7 +54,7 @@ def _stream_of(step: Step, item: Delivery[Any]) -> str:
     return step.node.shown_names.get(item.stream, item.stream)
 
 
-def _place(item: Item) -> str:
+def _place(item: Delivery[Any] | Firing) -> str:
     if isinstance(item, Delivery):
         if item.log < 0:
             return f"passed on under token {-item.log}"
@@ -60,8 +63,34 @@ def _place(item: Item) -> str:
     return f"due {item.timer.at.isoformat()}"
 
 
+def failed(
+    step: Step, request: KeyRequest, error: BaseException, attempts: int, now: int
+) -> Effects:
+    """Settle a request that cannot be carried out: it has no effect, but for a note on its dead letter."""
+    if isinstance(error, CannotCarryOut):
+        settled = SettledRequest(request.id, "refused", storable(str(error)))
+    else:
+        about = None if request.letter is None else request.letter.id
+        letter = _letter(step, request, error, attempts, now)
+        settled = SettledRequest(request.id, "failed", letter.error, about, letter)
+    effects = Effects()
+    effects.settled.append(settled)
+    return effects
+
+
+def _letter(
+    step: Step, request: KeyRequest, error: BaseException, attempts: int, now: int
+) -> DeadLetter:
+    """The new text of the dead letter of a request that has failed again."""
+    lines = storable("".join(traceback.format_exception(error)))[-LETTER_CHARACTERS:]
+    text = storable(reason(error))
+    return DeadLetter(
+        request.slot, step.id, "", None, request.key_text, "", None, "", text, lines, attempts, now
+    )
+
+
 def dead_letter(
-    step: Step, item: Item, error: BaseException, attempts: int, now: int
+    step: Step, item: Delivery[Any] | Firing, error: BaseException, attempts: int, now: int
 ) -> DeadLetter:
     """The row that keeps an item that was given up on."""
     lines = storable("".join(traceback.format_exception(error)))

@@ -35,6 +35,7 @@ from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.interval.ports import LanePort, SourcePort
+from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.interval.work import IntervalWork, Item
@@ -89,6 +90,8 @@ class Interval:
         """Queue of received records."""
         self.backlog: dict[bytes, list[Item] | None] = {}
         """Keys that are running or waiting in user code, with items that have arrived for them since."""
+        self.requests = IntervalRequests()
+        """Requests of operators to its keys."""
         self.lane: LanePort | None = None
         """The lane that works on it; None before it takes records, and after it was removed."""
         self.dirty = False
@@ -117,6 +120,8 @@ class Interval:
     def restore(self, claim: Claim, settings: Settings) -> None:
         """Start only from the stored state of the claim."""
         self.transition("claim")
+        self.requests.life += 1
+        self.requests.waiting.clear()
         node = self.step.node
         self.counters.restore(claim)
         self.commits.restore(claim)
@@ -191,6 +196,7 @@ class Interval:
         Records with an identity (`id`) in `apart` are left out: recovery runs them separately.
         """
         self.backlog.clear()
+        self.requests.start_over(apart)
         self.mode.start_over()
         if self.dedup is None:
             return
@@ -215,6 +221,8 @@ class Interval:
         for item in items:
             if isinstance(item, Delivery):
                 self.dedup.take_by_hand(item)
+                taken.append(item)
+            elif isinstance(item, KeyRequest):
                 taken.append(item)
             elif (again := self.timers.take_again(item)) is not None:
                 taken.append(again)
@@ -282,6 +290,8 @@ class Interval:
         self.commits.durable_n = work.n
         self.counters.settled(work.n)
         self.timers.settled(work.n)
+        if work.effects.settled:
+            self.requests.settled(one.id for one in work.effects.settled)
         self.mode.durable(work)
 
     # -- reports ------------------------------------------------------------

@@ -151,6 +151,15 @@ class IntervalTimers:
         name = (firing.key_text, firing.timer.kind, firing.timer.tag)
         return self.taken.get(name) is firing
 
+    def due_at(self, name: TimerIdentity) -> tuple[bool, int | None]:
+        """Whether memory knows a timer, and when it is due; None: it is not set."""
+        key_text, kind, tag = name
+        firing = self.taken.get(name)
+        if firing is not None:
+            return True, firing.timer.micros
+        known, timer = self.queues[kind].known((key_text, tag))
+        return known, None if timer is None else timer.due
+
     def next_wall(self) -> int | None:
         """Wall time of the next wall timer in memory; None: there is none."""
         return self.queues["wall"].next_due()

@@ -108,6 +108,21 @@ class KeyState:
             self._made_entries().replace(state)
         self.opened = state
 
+    def amend(self, encoded: bytes) -> None:
+        """Replace the state object by another stored form; its collections stay.
+
+        Raises:
+            msgspec.ValidationError: it is no state of this type.
+        """
+        layout = self.cache.layout
+        self.open_state()
+        if not layout.collections:
+            self.opened = layout.decode(encoded)
+            return
+        entries = self._made_entries()
+        self.opened = state = layout.decode(encoded, entries)
+        entries.bound = layout.bound(state)
+
     def _made_entries(self) -> Entries:
         if self._entries is None:
             self._entries = Entries(self)

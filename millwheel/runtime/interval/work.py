@@ -8,9 +8,10 @@ from millwheel.chunk import Chunk
 from millwheel.context import Effects
 from millwheel.model import Delivery, Firing
 from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.requests import KeyRequest
 
-Item = Delivery[Any] | Firing
-"""An item to process: a record, or a timer that is due."""
+Item = Delivery[Any] | Firing | KeyRequest
+"""An item to process: a record, a timer that is due, or an operator's request."""
 
 
 class IntervalWork:

@@ -49,6 +49,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
             commit.rows.append((table, values))
         commit.statements += effects.statements
         commit.dead_letters += effects.dead_letters
+        commit.settled += effects.settled
         commit.intervals.append(_link(interval, work, stamp, commit.bucket))
     commit.productions = Chunks(productions)
     commit.states = Columns(*map(_joined, zip(*states, strict=True)))
@@ -168,7 +169,7 @@ def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> In
     work.n = commits.n
     watermarks.promise(work)
     counters = work.effects.counters
-    processed = work.count + interval.mode.take_passed()
+    processed = work.count - len(work.effects.settled) + interval.mode.take_passed()
     if processed:
         counters[PROCESSED] = processed
     interval.counters.count(commits.n, counters, interval.events())

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from millwheel.chunk import Chunk
 from millwheel.context import Context, Effects, EffectsMark, TimerIdentity
+from millwheel.errors import CannotCarryOut
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.broadcast_tables import BroadcastTable
@@ -23,8 +24,10 @@ from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import CapturedStates, KeyState, encode_all, record_all
 from millwheel.runtime.interval.map_entries import Change
+from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import address_all
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.requests import RequestTurn, carry_out
 from millwheel.runtime.lane.user_code import Process, context_of, lineage_of, process_of
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
@@ -265,9 +268,11 @@ class Execution:
                             if type(item) is Delivery:
                                 context._micros = item.micros
                                 await process(item, context)
+                            elif type(item) is Firing:
+                                await self._fire_sooner(item)
+                                await self._fire(item)
                             else:
-                                await self._fire_sooner(item)  # type: ignore[arg-type]
-                                await self._fire(item)  # type: ignore[arg-type]
+                                await self._carry_out(item, state)  # type: ignore[arg-type]
                             if getrefcount(context) != held:
                                 context = self._renew_context()
                         if self._table is not None:
@@ -368,6 +373,15 @@ class Execution:
         assert computation is not None
         await computation.process_timer(timer, context)
 
+    async def _carry_out(self, request: KeyRequest, state: KeyState) -> None:
+        """Carry out an operator's request to the key."""
+        if self._lineage is not None:
+            self._lineage.begin(None)
+        turn = RequestTurn(
+            request, self._interval, state, self._context, self.effects, self._process
+        )
+        await carry_out(turn)
+
     async def _run_carefully(
         self, state: KeyState, items: list[Item], watermark: int, now: int
     ) -> list[Change]:
@@ -385,9 +399,12 @@ class Execution:
                         interval.step.renew(item)
                         context._micros = item.micros
                         work = self._process(item, context)
-                    else:
+                    elif isinstance(item, Firing):
                         self.effects.timers.update(total.timers)
                         work = self._fire(item)
+                    else:
+                        self.effects.timers.update(total.timers)
+                        work = self._carry_out(item, state)
                     await (in_own_task(work) if self._apart else work)
                     if self._table is not None:
                         self._table.check_unchanged()
@@ -403,7 +420,7 @@ class Execution:
                     if is_ours(error):
                         total.clear()
                         raise_ours(error)
-                    if attempt <= node.retries:
+                    if attempt <= node.retries and not isinstance(error, CannotCarryOut):
                         continue
                     total.take(give_up(interval.step, item, error, attempt, now))
                 else:

@@ -32,6 +32,7 @@ from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
 from millwheel.runtime.lane.sorting import Sorter
@@ -358,6 +359,7 @@ class Recovery:
                 for interval in dict.fromkeys(interval for interval, _ in rest):
                     records = [i for of, i in rest if of is interval and isinstance(i, Delivery)]
                     interval.intake.put_first(records)
+                    interval.requests.start_over(frozenset())  # they are read again
                 return
 
     async def _refused(
@@ -416,7 +418,9 @@ def names_of(bundle: OpenCommit) -> list[Name]:
 
 
 def name_of_item(item: Item) -> Name:
-    """The name of a record or timer: the same when it runs again."""
+    """The name of a record, timer or request: the same when it runs again."""
     if isinstance(item, Delivery):
         return item.id
+    if isinstance(item, KeyRequest):
+        return item.key_text, item.verb, "", item.id
     return item.key_text, item.timer.kind, item.timer.tag, item.timer.micros

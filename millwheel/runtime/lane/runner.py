@@ -164,7 +164,7 @@ class Runner:
             await self._process(*taken)
 
     async def _process(self, interval: Interval, taken: Chunk | list[Item]) -> None:
-        """Look up what was taken from an interval, and run what is new."""
+        """Look up the records that were taken from an interval, and run the new ones."""
         self._change("took")
         work = await self._sort(interval, taken)
         if work:
@@ -259,7 +259,8 @@ class Runner:
             return None
         for interval in self._in_turn():
             has_due = interval.timers.has_due(now)
-            if not (has_due or interval.intake) or interval.leaving:
+            asked = interval.requests.waiting
+            if not (has_due or interval.intake or asked) or interval.leaving:
                 continue
             mode = interval.mode
             if not mode.wants_records:
@@ -271,6 +272,8 @@ class Runner:
             chunk = settings.chunk_records
             if not mode.gathers:  # gathering runs no user code
                 chunk = interval.workload.chunk(chunk, settings.bundle_bytes)
+            if asked:
+                return interval, list(interval.requests.take(chunk))
             if not has_due:
                 return interval, self._take_records(interval, chunk)
             if firings := interval.timers.take_due(now, chunk):

@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.chunk import Chunk
 from millwheel.codec import shown
-from millwheel.model import Delivery, Firing
+from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
@@ -81,7 +81,7 @@ class Sorter:
         Returns:
             The groups; none if the interval's mode gathers its records.
         """
-        if isinstance(items[0], Firing):
+        if not isinstance(items[0], Delivery):
             fresh = items
         else:
             fresh = await self._deduplicate(interval, items, on_wait)  # type: ignore[arg-type]

@@ -86,6 +86,7 @@ class Courier:
             self.remotes.trust.forget(link.peer)
         self.peers.link_down(link)
         self.receiver.link_down(link)
+        self.remotes.request_refresh()  # its worker may be dead, and its liveness lock tells
 
     def link_refused(self, link: Link) -> None:
         """Refresh the placement: this worker may know an earlier incarnation of the database server."""

@@ -51,6 +51,15 @@ class Peers:
         """Whether the link to a worker is up."""
         return worker in self._links and worker not in self._down_since
 
+    def down(self) -> list[str]:
+        """Workers with a link that is down, or was never up."""
+        return list(self._down_since)
+
+    def lost_within(self, seconds: float) -> bool:
+        """Whether a link has gone down so recently, and is still down."""
+        begin = self._env.clock.monotonic() - seconds
+        return any(since > begin for since in self._down_since.values())
+
     def unreached(self) -> list[str]:
         """Workers that were unreachable for the duration of a lease.
 

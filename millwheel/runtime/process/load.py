@@ -8,7 +8,7 @@ commits, deliveries and chores, is divided in proportion to these run times.
 A histogram of slots shows where the work of an interval lies. It counts one record in `SAMPLED`. Its
 counts fall by half every `HALF_LIFE_SECONDS`, so that a formerly hot key soon causes no split.
 
-A heartbeat every third of a lease (5 s) is frequent enough: an interval that was moved stays for half
+A heartbeat every third of a lease (2 s) is frequent enough: an interval that was moved stays for half
 a minute.
 """
 

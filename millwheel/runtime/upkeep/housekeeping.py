@@ -18,7 +18,7 @@ from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.process.service import Service
 
 WAITING_SECONDS = 30.0
-"""Time until a waiting bundle is logged: two leases. By then the missing members' logs have an owner,
+"""Time until a waiting bundle is logged: several leases. By then the missing members' logs have an owner,
 which has sent the members again."""
 
 

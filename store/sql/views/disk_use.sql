@@ -9,7 +9,7 @@ SELECT
         WHEN t.relation = 'dead_letter' THEN 'dead letters'
         WHEN t.relation IN (
             'aggregate', 'alembic_version', 'bucket', 'computation', 'ended_sender', 'generation', 'inbox',
-            'incarnation', 'key_interval', 'log', 'peer_secret', 'pipeline', 'placement_event', 'spark_query',
+            'incarnation', 'key_interval', 'log', 'peer_secret', 'pipeline', 'placement_event', 'request', 'spark_query',
             'spark_start', 'stream', 'worker'
         ) THEN 'bookkeeping'
         ELSE 'own tables'

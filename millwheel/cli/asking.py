@@ -1,0 +1,158 @@
+"""Requests of a command line to the owners of keys: who asks, and how it waits for the outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+import msgspec
+import typer
+
+from millwheel.cli.output import print_json, print_table
+from millwheel.codec import shown
+from millwheel.errors import UsageError
+from millwheel.store.address import StoreAddress
+from millwheel.store.administration import transaction
+from millwheel.store.asking import Actor, Asking, LogEntry, Outcomes
+from millwheel.store.inspection import inspect
+from millwheel.store.presence import present
+
+POLL_SECONDS = 0.2
+WIDTH = 60
+"""Longest cell of a printed list; ``--json`` has the whole text."""
+
+
+def actor(reason: str) -> Actor:
+    """The user of this process: ``$MILLWHEEL_ACTOR``, or the name of the user and the machine."""
+    named = os.environ.get("MILLWHEEL_ACTOR")
+    if named:
+        return Actor(named, reason)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return Actor(f"{user}@{socket.gethostname()}", reason)
+
+
+@contextlib.contextmanager
+def asking(store: str | None, pipeline: str | None) -> Iterator[Desk]:
+    """A place to ask the owners of a pipeline's keys."""
+    with present(StoreAddress.parse(store)) as presence:
+        with inspect(presence.url) as inspection:
+            name = inspection.choose(pipeline)
+            inspection.status(name)  # refuses a schema of another version
+        yield Desk(presence.url, name)
+
+
+class Desk:
+    """Asks, and waits; each call is a transaction of its own."""
+
+    def __init__(self, url: str, pipeline: str) -> None:
+        self._url = url
+        self.pipeline = pipeline
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Asking]:
+        """Requests in one transaction."""
+        with transaction(self._url) as connection:
+            yield Asking(connection, self.pipeline)
+
+    def wait(self, batch: int, total: int, seconds: float) -> Outcomes:
+        """Wait until the requests of a batch are settled, at most so long; shows how many are left."""
+        deadline = time.monotonic() + seconds
+        told = time.monotonic()
+        while True:
+            with self.transaction() as asked:
+                found = asked.outcomes(batch)
+            if not found.open or time.monotonic() >= deadline:
+                return found
+            if total > 1 and time.monotonic() - told >= 1.0:
+                told = time.monotonic()
+                typer.echo(f"  {total - found.open:,} of {total:,}", err=True)
+            time.sleep(POLL_SECONDS)
+
+
+def report(desk: Desk, batch: int, found: Outcomes) -> None:
+    """Print the outcomes, and end with an error unless all requests were carried out.
+
+    Raises:
+        Exit: with 1.
+    """
+    for outcome, count in sorted(found.counts.items()):
+        detail = found.details.get(outcome)
+        typer.echo(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
+    if found.open:
+        typer.echo(
+            f"not carried out yet: the owner of the key does it as soon as it can. See: millwheel log --pipeline "
+            f"{desk.pipeline}; take it back with: millwheel log --withdraw {batch} --pipeline {desk.pipeline}",
+            err=True,
+        )
+    if set(found.counts) != {"done"}:
+        raise typer.Exit(1)
+
+
+def log(
+    store: str | None, pipeline: str | None, limit: int, withdraw: int | None, *, as_json: bool
+) -> None:
+    """Print the newest requests and operations, or take a batch of requests back."""
+    with asking(store, pipeline) as desk, desk.transaction() as asked:
+        if withdraw is not None:
+            count = asked.withdraw(withdraw)
+            if not count:
+                raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
+            typer.echo(f"took back {count:,} requests of batch {withdraw}")
+            return
+        entries = asked.log(limit)
+    if as_json:
+        print_json(entries)
+        return
+    print_table(
+        ["batch", "asked at", "by", "what", "on", "outcome", "reason"], [_row(e) for e in entries]
+    )
+
+
+def _row(entry: LogEntry) -> list[str]:
+    key = "" if entry.key is None else f" {bytes(entry.key).decode()}"
+    on = (entry.computation or "") + key
+    what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
+    return [
+        str(entry.batch), entry.asked_at, entry.actor, _cut(what), _cut(on), _outcome(entry), entry.reason,
+    ]  # fmt: skip
+
+
+def _outcome(entry: LogEntry) -> str:
+    if entry.requests == 1:
+        word = "open" if entry.open else "done" if entry.done else "not done"
+        return _cut(word + (f": {entry.detail}" if entry.detail else ""))
+    words = {"done": entry.done, "not done": entry.not_done, "open": entry.open}
+    return ", ".join(f"{count:,} {word}" for word, count in words.items() if count)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+
+
+def json_of(text: str, option: str) -> object:
+    """The JSON value of an option; ``-`` reads standard input, ``@FILE`` a file.
+
+    Raises:
+        UsageError: it is no JSON.
+    """
+    if text == "-":
+        text = sys.stdin.read()
+    elif text.startswith("@"):
+        try:
+            with open(text[1:], encoding="utf-8") as file:
+                text = file.read()
+        except OSError as error:
+            raise UsageError(f"{option}: {error}") from error
+    try:
+        value: object = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{option} takes JSON, and {shown(text)} is none: {error}") from error
+    return value

@@ -1,0 +1,206 @@
+"""``millwheel dead-letters``: list, show, retry, export and discard."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+import typer
+
+from millwheel.cli.asking import actor, asking, json_of, report
+from millwheel.cli.output import print_json, print_table
+from millwheel.cli.state import key_of
+from millwheel.codec import encode_key
+from millwheel.errors import UsageError
+from millwheel.store.address import StoreAddress
+from millwheel.store.asking import LetterFilter, MatchedLetters
+from millwheel.store.inspection import DeadLetterEntry, inspect
+from millwheel.store.presence import present
+
+LIMIT_WIDTH = 60
+"""Longest cell of a printed list; `--json` and `show` print the whole text."""
+
+
+def selected(
+    ids: list[int],
+    computation: str | None,
+    stream: str | None,
+    key: str | None,
+    error: str | None,
+    since: datetime | None,
+) -> LetterFilter:
+    """The filter that the options of a command stand for."""
+    text = None if key is None else encode_key(key_of(key))[0].decode()
+    return LetterFilter(ids or None, computation, stream, text, error, since)
+
+
+def list_letters(
+    letters: LetterFilter,
+    store: str | None,
+    pipeline: str | None,
+    limit: int,
+    *,
+    by_error: bool,
+    as_json: bool,
+) -> None:
+    """Print the newest dead letters, or how many there are of each error."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        name = inspection.choose(pipeline)
+        if by_error:
+            kinds = inspection.dead_letter_kinds(name, letters)
+        else:
+            found = inspection.dead_letters(name, limit, letters)
+    if by_error and as_json:
+        print_json(kinds)
+    elif by_error:
+        print_table(
+            ["letters", "keys", "computation", "error", "oldest", "newest at"],
+            [
+                [
+                    f"{k.letters:,}",
+                    f"{k.keys:,}",
+                    k.computation,
+                    k.error,
+                    str(k.oldest),
+                    k.newest_at,
+                ]
+                for k in kinds
+            ],
+        )
+    elif as_json:
+        print_json([_letter(entry) for entry in found])
+    else:
+        _print_list(found)
+
+
+def _print_list(found: list[DeadLetterEntry]) -> None:
+    print_table(
+        ["id", "given up at", "computation", "stream", "key", "place", "error", "value"],
+        [
+            [
+                str(entry.id),
+                entry.given_up_at,
+                entry.computation,
+                entry.stream,
+                "" if entry.key is None else _cut(str(entry.key)),
+                entry.place,
+                *(_cut(text) for text in (entry.error, entry.value)),
+            ]
+            for entry in found
+        ],
+    )
+
+
+def _letter(entry: DeadLetterEntry) -> dict[str, object]:
+    names = [name for name in entry.__struct_fields__ if name != "traceback"]
+    return {name: getattr(entry, name) for name in names}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LIMIT_WIDTH else text[: LIMIT_WIDTH - 1] + "…"
+
+
+def show(number: int, store: str | None, pipeline: str | None, *, as_json: bool) -> None:
+    """Print one dead letter with its traceback."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        entry = inspection.dead_letter(inspection.choose(pipeline), number)
+    if as_json:
+        print_json(entry)
+        return
+    for name, value in _letter(entry).items():
+        typer.echo(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
+    if entry.traceback:
+        typer.echo()
+        typer.echo(entry.traceback.rstrip())
+
+
+def export(letters: LetterFilter, store: str | None, pipeline: str | None) -> None:
+    """Print dead letters as JSON Lines, the oldest first."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        found = inspection.dead_letters(inspection.choose(pipeline), None, letters)
+    for entry in reversed(found):
+        typer.echo(msgspec.json.encode(_letter(entry)).decode())
+
+
+def retry(
+    letters: LetterFilter,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    edit: str | None,
+    rate: float | None,
+    reason: str,
+    wait: float,
+    dry_run: bool,
+    all_of_them: bool,
+) -> None:
+    """Ask the owners of the keys to process dead letters again."""
+    _require_filter(letters, all_of_them=all_of_them, verb="retry")
+    payload = None if edit is None else {"value": json_of(edit, "--edit")}
+    with asking(store, pipeline) as desk:
+        with desk.transaction() as asked:
+            matched = asked.match(letters)
+            _tell(matched)
+            if payload is not None and len(matched.ids) != 1:
+                raise UsageError(
+                    f"--edit gives one record another value, and {len(matched.ids):,} dead letters match"
+                )
+            if dry_run or not matched.ids:
+                return
+            batch, count = asked.retry(actor(reason), matched.ids, rate=rate, payload=payload)
+        if not count:
+            typer.echo("there is nothing to ask for")
+            return
+        typer.echo(f"asked for {count:,} as batch {batch}")
+        report(desk, batch, desk.wait(batch, count, wait))
+
+
+def _tell(matched: MatchedLetters) -> None:
+    """Say which letters match, and which of them will be late or cannot be retried."""
+    typer.echo(f"{len(matched.ids):,} dead letters match")
+    if matched.without_key:
+        typer.echo(
+            f"{matched.without_key:,} of them are rows of a source that could not be read: no key owns them. Mend the "
+            "rows, and send them again"
+        )
+    if matched.retried:
+        typer.echo(f"{matched.retried:,} of them are being retried already")
+    for computation, count in sorted(matched.behind.items()):
+        typer.echo(
+            f"{count:,} of them are behind the low watermark of {computation}: the records that they produce are late, "
+            "and a reader that drops late records will drop them"
+        )
+
+
+def discard(
+    letters: LetterFilter,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    reason: str,
+    all_of_them: bool,
+) -> None:
+    """Delete dead letters that match a filter, or all of them."""
+    _require_filter(letters, all_of_them=all_of_them, verb="discard")
+    with asking(store, pipeline) as desk, desk.transaction() as asked:
+        matched = asked.match(letters)
+        missing = sorted({*(letters.ids or [])} - {*matched.ids})
+        if missing:
+            raise UsageError(
+                f"pipeline {desk.pipeline!r} has no dead letter {', '.join(map(str, missing))}; "
+                "nothing was discarded"
+            )
+        gone = asked.discard(actor(reason), matched.ids)
+    left = len(matched.ids) - len(gone)
+    typer.echo(
+        f"discarded {len(gone):,} dead letter{'' if len(gone) == 1 else 's'} of {desk.pipeline}"
+        + (f"; {left:,} are being retried, and stay" if left else "")
+    )
+
+
+def _require_filter(letters: LetterFilter, *, all_of_them: bool, verb: str) -> None:
+    if all_of_them == any(field is not None for field in letters):
+        raise UsageError(
+            f"say which dead letters to {verb}: ids, or filters such as --computation and --error, or --all "
+            "(and not both)"
+        )

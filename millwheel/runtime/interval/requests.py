@@ -1,0 +1,74 @@
+"""Requests of operators to the owner of a key: they take their turn among the key's records (decision 59).
+
+A request is read from the store by its owner, waits here until the runner takes it, runs while no record of its key
+runs, and is settled in the commit that carries its effects. A request that was read and not settled before the interval
+starts over is forgotten, and read again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Set
+from typing import Any
+
+from millwheel.model import Key
+from millwheel.store.port import KeptLetter
+
+ReadTimer = Callable[[str, str], Awaitable["tuple[int, int] | None"]]
+"""Reads the due time and hold of a durable timer of the request's key, by kind and tag."""
+
+
+class KeyRequest:
+    """A request to one key."""
+
+    __slots__ = ("id", "key", "key_text", "letter", "payload", "read_timer", "slot", "verb")
+
+    def __init__(
+        self,
+        number: int,
+        verb: str,
+        place: tuple[Key, bytes, int],
+        payload: dict[str, Any],
+        letter: KeptLetter | None,
+        read_timer: ReadTimer,
+    ) -> None:
+        self.id = number
+        self.verb = verb
+        self.key, self.key_text, self.slot = place
+        self.payload = payload
+        self.letter = letter
+        """The dead letter that it is about."""
+        self.read_timer = read_timer
+
+
+class IntervalRequests:
+    """The requests to one interval that its owner has read, and has not settled."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[KeyRequest] = deque()
+        """Requests that have not begun, in the order of their numbers."""
+        self.taken: dict[int, KeyRequest] = {}
+        """All of them by number."""
+        self.life = 0
+        """Changes when the interval starts over: requests that were read before are void."""
+
+    def add(self, requests: Iterable[KeyRequest]) -> None:
+        """Take requests from the store."""
+        for request in requests:
+            self.taken[request.id] = request
+            self.waiting.append(request)
+
+    def take(self, most: int) -> list[KeyRequest]:
+        """Requests to carry out now."""
+        return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
+
+    def settled(self, numbers: Iterable[int]) -> None:
+        """The outcome of these requests is durable."""
+        for number in numbers:
+            self.taken.pop(number, None)
+
+    def start_over(self, apart: Set[int]) -> None:
+        """Forget all requests but those with an identity (`id`) in `apart`, which recovery runs."""
+        self.life += 1
+        self.waiting.clear()
+        self.taken = {n: request for n, request in self.taken.items() if id(request) in apart}

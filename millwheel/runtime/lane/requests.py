@@ -1,0 +1,211 @@
+"""Carries out operators' requests to a key, in the key's turn (decision 59).
+
+Each verb of `VERBS` is one function. It changes the key as user code would, through the context of the turn, so the
+commit that carries its effects is fenced, ordered and replayed like any other. It returns a few words for the operator.
+
+Raises of a verb:
+    CannotCarryOut: the request cannot be carried out, or its condition does not hold.
+    Exception: user code has failed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millwheel.codec import Codec, shown
+from millwheel.context import Context, Effects
+from millwheel.errors import CannotCarryOut
+from millwheel.model import Delivery, Timer, TimerKind, from_micros
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.lane.user_code import Process
+from millwheel.store.port import KeptLetter, SettledRequest
+
+
+class RequestTurn(NamedTuple):
+    """The turn of a key, in which a request is carried out."""
+
+    request: KeyRequest
+    interval: Interval
+    state: KeyState
+    context: Context[Any, Any]
+    effects: Effects
+    process: Process
+
+
+Verb = Callable[[RequestTurn], Awaitable[str]]
+
+
+async def carry_out(turn: RequestTurn) -> None:
+    """Carry out a request, and settle it among the effects of the turn."""
+    request = turn.request
+    verb = VERBS.get(request.verb)
+    if verb is None:
+        known = ", ".join(VERBS)
+        raise CannotCarryOut(f"this worker's code knows no {request.verb!r}; it knows: {known}")
+    detail = await verb(turn)
+    about = None if request.letter is None else request.letter.id
+    turn.effects.settled.append(SettledRequest(request.id, "done", detail, about))
+
+
+# -- state ------------------------------------------------------------------------------------------
+
+
+async def _set_state(turn: RequestTurn) -> str:
+    """Merge JSON into the plain part of the state, or replace it; its collections stay."""
+    before = _plain(turn)
+    _require(before, turn.request.payload.get("if"))
+    payload = turn.request.payload
+    after = _merged(before, payload["merge"]) if "merge" in payload else payload["value"]
+    try:
+        turn.state.amend(msgspec.json.encode(after))
+    except msgspec.ValidationError as error:
+        raise CannotCarryOut(f"{shown(after)} cannot be the state: {error}") from error
+    return f"was {msgspec.json.encode(before).decode()}"
+
+
+async def _delete_state(turn: RequestTurn) -> str:
+    """Empty the state, with its collections."""
+    before = _plain(turn)
+    _require(before, turn.request.payload.get("if"))
+    turn.context.state = turn.state.cache.layout.new()
+    return f"was {msgspec.json.encode(before).decode()}"
+
+
+def _plain(turn: RequestTurn) -> Any:
+    """The plain part of the state, as JSON values."""
+    layout = turn.state.cache.layout
+    if layout.stateless:
+        raise CannotCarryOut(f"{turn.interval.step.node.name!r} has no state")
+    return msgspec.json.decode(layout.encode(turn.state.open_state()))
+
+
+def _require(state: Any, condition: Any) -> None:
+    """Compare the state with a condition: the values of some of its fields, or the whole of another state."""
+    if condition is None or _includes(state, condition):
+        return
+    raise CannotCarryOut(
+        f"the condition does not hold: the state is {msgspec.json.encode(state).decode()}"
+    )
+
+
+def _includes(value: Any, wanted: Any) -> bool:
+    if isinstance(value, dict) and isinstance(wanted, dict):
+        return all(name in value and _includes(value[name], each) for name, each in wanted.items())
+    return bool(value == wanted)
+
+
+def _merged(value: Any, change: Any) -> Any:
+    """A value after a JSON merge patch (RFC 7396): objects are merged, a null removes a field."""
+    if not isinstance(change, dict):
+        return change
+    merged = dict(value) if isinstance(value, dict) else {}
+    for name, each in change.items():
+        if each is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merged(merged.get(name), each)
+    return merged
+
+
+# -- timers -----------------------------------------------------------------------------------------
+
+
+async def _cancel_timer(turn: RequestTurn) -> str:
+    due = await _due(turn)
+    _remove(turn)
+    return f"was due {from_micros(due).isoformat()}"
+
+
+async def _fire_timer(turn: RequestTurn) -> str:
+    """Run `process_timer` now, with the time for which the timer was set."""
+    due = await _due(turn)
+    _remove(turn)
+    await _run_timer(turn, turn.request.payload["tag"], turn.request.payload["kind"], due)
+    return f"was due {from_micros(due).isoformat()}"
+
+
+async def _due(turn: RequestTurn) -> int:
+    """When the timer is due.
+
+    Raises:
+        CannotCarryOut: there is no such timer.
+    """
+    kind, tag = turn.request.payload["kind"], turn.request.payload["tag"]
+    name = (turn.request.key_text, kind, tag)
+    if name in turn.effects.timers:
+        decided = turn.effects.timers[name]
+        due = None if decided is None else decided[0]
+    else:
+        known, due = turn.interval.timers.due_at(name)
+        if not known:
+            stored = await turn.request.read_timer(kind, tag)
+            due = None if stored is None else stored[0]
+    if due is None:
+        raise CannotCarryOut(f"the key has no {kind} timer with the tag {tag!r}")
+    return due
+
+
+def _remove(turn: RequestTurn) -> None:
+    kind, tag = turn.request.payload["kind"], turn.request.payload["tag"]
+    turn.effects.timers[(turn.request.key_text, kind, tag)] = None
+
+
+async def _run_timer(turn: RequestTurn, tag: str, kind: TimerKind, due: int) -> None:
+    computation = turn.interval.step.node.computation
+    assert computation is not None
+    turn.context._micros = due
+    await computation.process_timer(Timer(tag, kind, due), turn.context)
+
+
+# -- dead letters -----------------------------------------------------------------------------------
+
+
+async def _retry(turn: RequestTurn) -> str:
+    """Process a dead letter: its effects, its end and the end of the request are one commit.
+
+    Its record passed dedup when it was given up, so it is not asked again: the letter itself is
+    processed once.
+    """
+    letter = turn.request.letter
+    if letter is None:
+        raise CannotCarryOut("the dead letter is gone")
+    if letter.stream == "timer":
+        kind, _, tag = msgspec.json.decode(letter.value, type=str).partition(" ")
+        assert letter.ts is not None
+        await _run_timer(turn, tag, kind, letter.ts)  # type: ignore[arg-type]
+    else:
+        record = _record(turn, letter)
+        turn.context._micros = record.micros
+        await turn.process(record, turn.context)
+    return f"attempt {letter.attempts + 1}"
+
+
+def _record(turn: RequestTurn, letter: KeptLetter) -> Delivery[Any]:
+    """The record of a dead letter, with the value that the operator has given it."""
+    step, request = turn.interval.step, turn.request
+    hidden = {shown: name for name, shown in step.node.shown_names.items()}
+    stream = hidden.get(letter.stream, letter.stream)
+    codec: Codec[Any] | None = step.codecs.get(stream)
+    if codec is None or letter.ts is None:
+        raise CannotCarryOut(f"{step.node.name!r} reads no stream {letter.stream!r}")
+    edited = "value" in request.payload
+    text = msgspec.json.encode(request.payload["value"]) if edited else letter.value.encode()
+    return Delivery(
+        request.key, codec.decode(text), letter.ts, stream, request.key_text, request.slot, step.id, letter.ts,
+        len(text), text, id=letter.record_id or b"",
+    )  # fmt: skip
+
+
+VERBS: dict[str, Verb] = {
+    "set_state": _set_state,
+    "delete_state": _delete_state,
+    "cancel_timer": _cancel_timer,
+    "fire_timer": _fire_timer,
+    "retry": _retry,
+}
+"""The requests that a key can be asked, by verb."""

@@ -1,0 +1,71 @@
+"""Reads the requests of operators to the keys that this worker owns (decision 59)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from millwheel.codec import decode_key
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.process.service import Service
+from millwheel.store.port import OpenRequest, PlacedSlots, SettledRequest
+
+MOST_TAKEN = 2000
+"""Most requests that a worker has read and not settled."""
+
+NOT_STRONG = (
+    "its computation does not commit its productions with its state (weak, tree or bundle productions), so "
+    "there is no commit that could carry the request alone"
+)
+
+
+class RequestDesk(Service):
+    """Takes open requests from the store to the intervals of their keys, once a period."""
+
+    def __init__(self, env: Environment, exchange: Exchange) -> None:
+        super().__init__(env.clock, env.settings.placement_seconds)
+        self._env = env
+        self._exchange = exchange
+
+    async def run_once(self) -> None:
+        """Read requests until there are none, or enough."""
+        while True:
+            intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
+            taken = [number for i in intervals.values() for number in i.requests.taken]
+            room = MOST_TAKEN - len(taken)
+            if not intervals or room <= 0:
+                return
+            lives = {id_: interval.requests.life for id_, interval in intervals.items()}
+            places = [PlacedSlots(i.id, i.step.id, *i.slots) for i in intervals.values()]
+            found = await self._env.store.open_requests(places, taken, room)
+            refused: list[SettledRequest] = []
+            for asked in found:
+                interval = intervals[asked.interval_id]
+                if type(interval.mode) is not Mode:
+                    refused.append(SettledRequest(asked.id, "refused", NOT_STRONG))
+                elif interval.requests.life == lives[interval.id]:  # else it is read again
+                    interval.requests.add([self._request(interval, asked)])
+                    interval.wake()
+            if refused:
+                await self._env.store.settle_requests(refused)
+            if len(found) < room:
+                return
+
+    def _request(self, interval: Interval, asked: OpenRequest) -> KeyRequest:
+        place = (decode_key(asked.key), asked.key, asked.slot)
+        read_timer = partial(
+            self._env.store.read_timer, interval.id, interval.step.id, asked.slot, asked.key
+        )
+        return KeyRequest(asked.id, asked.verb, place, asked.payload, asked.letter, read_timer)
+
+
+def _has_a_turn(interval: Interval) -> bool:
+    """Whether the keys of an interval have turns now."""
+    return (
+        interval.lane is not None
+        and interval.step.node.computation is not None
+        and not interval.leaving
+    )

@@ -1,0 +1,230 @@
+"""Requests of operators: to the owners of keys, and the log of all of them (decision 59).
+
+A request is a row. The owner of its key carries it out in the key's turn and settles it in the commit that has its
+effects, so it goes on if the operator's connection ends, and is done once. Operations on a whole pipeline (pause, drop
+a computation) are noted in the same table, in their own transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from millwheel.codec import encode_key
+from millwheel.errors import UsageError
+from millwheel.model import Key
+from millwheel.store.statements import Statements
+
+
+class Actor(NamedTuple):
+    """Who asks, and why."""
+
+    name: str
+    reason: str
+
+
+NOBODY = Actor("", "")
+
+
+class LetterFilter(NamedTuple):
+    """Selects dead letters; a field that is None selects all."""
+
+    ids: list[int] | None = None
+    computation: str | None = None
+    stream: str | None = None
+    key: str | None = None
+    """The key as JSON."""
+    error: str | None = None
+    """A part of the error's text, in any case."""
+    since: datetime | None = None
+
+
+EVERY_LETTER = LetterFilter()
+
+
+class MatchedLetters(NamedTuple):
+    """Dead letters that match a filter."""
+
+    ids: list[int]
+    without_key: int
+    """Rows of sources that could not be read: they have no key, so no owner."""
+    retried: int
+    """Letters that are being retried."""
+    behind: dict[str, int]
+    """By computation, letters with timestamps before its low watermark."""
+
+
+class Outcomes(NamedTuple):
+    """The outcomes of requests that were asked together."""
+
+    counts: dict[str, int]
+    """Number of requests by outcome: open, done, refused, failed, withdrawn."""
+    details: dict[str, str]
+    """By outcome, the words of the newest request."""
+
+    @property
+    def open(self) -> int:
+        """Number of requests that are not carried out yet."""
+        return self.counts.get("open", 0)
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """Requests that were asked together, or one operation on a pipeline."""
+
+    batch: int
+    asked_at: str
+    actor: str
+    reason: str
+    verb: str
+    computation: str | None
+    key: msgspec.Raw | None
+    payload: msgspec.Raw | None
+    requests: int
+    open: int
+    done: int
+    not_done: int
+    """Refused or failed."""
+    settled_at: str | None
+    detail: str | None
+
+
+class Asking:
+    """Requests to one pipeline, on a connection of the caller's."""
+
+    def __init__(self, connection: psycopg.Connection[Any], pipeline: str) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+        self._statements = Statements(pipeline)
+
+    def ask(
+        self, actor: Actor, verb: str, computation: str, key: Key, payload: dict[str, Any]
+    ) -> int:
+        """Ask the owner of a key; gives the number of the batch.
+
+        Raises:
+            UsageError: there is no such computation.
+        """
+        text, slot = encode_key(key)
+        batch = self._new_batch()
+        asked = self._rows(
+            "ask",
+            batch=batch,
+            actor=actor.name,
+            reason=actor.reason,
+            verb=verb,
+            computation=computation,
+            slot=slot,
+            key=text.decode(),
+            payload=_json(payload),
+        )
+        if not asked:
+            raise UsageError(f"pipeline {self._pipeline!r} has no computation {computation!r}")
+        return batch
+
+    def retry(
+        self,
+        actor: Actor,
+        ids: Sequence[int],
+        *,
+        rate: float | None = None,
+        payload: dict[str, Any] | None = None,
+    ) -> tuple[int, int]:
+        """Ask the owners of dead letters to process them again.
+
+        Args:
+            rate: most letters a second.
+            payload: ``{"value": ...}``: another value for the record.
+
+        Returns:
+            The number of the batch, and of requests.
+        """
+        batch = self._new_batch()
+        asked = self._rows(
+            "ask_letters",
+            batch=batch,
+            ids=list(ids),
+            actor=actor.name,
+            reason=actor.reason,
+            rate=rate,
+            payload=None if payload is None else _json(payload),
+        )
+        return batch, len(asked)
+
+    def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
+        """Delete dead letters that are not being retried; gives their numbers."""
+        gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
+        if gone:
+            self.note(actor, "discard", {"letters": gone})
+        return gone
+
+    def note(self, actor: Actor, verb: str, payload: dict[str, Any]) -> None:
+        """Note an operation on the pipeline, in the transaction that does it."""
+        params = {
+            "batch": self._new_batch(), "actor": actor.name, "reason": actor.reason, "verb": verb,
+            "payload": _json(payload),
+        }  # fmt: skip
+        self._connection.execute(self._statements.get("note_request"), params)
+
+    def withdraw(self, batch: int) -> int:
+        """Take back the requests of a batch that are open; gives their number."""
+        return len(self._rows("withdraw_requests", batch=batch))
+
+    def match(self, letters: LetterFilter) -> MatchedLetters:
+        """The dead letters that match a filter."""
+        found = self._rows(
+            "match_dead_letters",
+            **letters._asdict(),
+            dead_letters="dead_letters",
+            watermarks="watermarks",
+        )
+        behind: dict[str, int] = {}
+        for _, computation, _, _, is_behind in found:
+            if is_behind:
+                behind[computation] = behind.get(computation, 0) + 1
+        return MatchedLetters(
+            [row[0] for row in found],
+            sum(row[2] for row in found),
+            sum(row[3] for row in found),
+            behind,
+        )
+
+    def outcomes(self, batch: int) -> Outcomes:
+        """The outcomes of the requests of a batch, so far."""
+        found = self._rows("batch_outcomes", batch=batch)
+        return Outcomes(
+            {outcome: count for outcome, count, _ in found},
+            {outcome: detail for outcome, _, detail in found if detail},
+        )
+
+    def log(self, limit: int) -> list[LogEntry]:
+        """The newest requests and operations, newest first."""
+        return [
+            LogEntry(batch, asked, actor, reason, verb, computation, _raw(key), _raw(payload), *rest)
+            for batch, asked, actor, reason, verb, computation, key, payload, *rest
+            in self._rows("request_log", limit=limit)
+        ]  # fmt: skip
+
+    def _new_batch(self) -> int:
+        table = sql.Identifier(self._pipeline, "request").as_string(None)
+        ((batch,),) = self._rows("new_batch", table=table)
+        return int(batch)
+
+    def _rows(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
+        views = {
+            view: params.pop(view) for view in ("dead_letters", "watermarks") if view in params
+        }
+        text = self._statements.get(name, **views)
+        return self._connection.execute(text, params).fetchall()
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _raw(text: str | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())

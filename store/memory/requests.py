@@ -1,0 +1,128 @@
+"""Requests of operators to the owners of keys (`millwheel.store.requests`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.codec import encode_key
+from millwheel.model import Key
+from millwheel.store.memory.claims import read_timers
+from millwheel.store.memory.subject import MemorySubject
+from millwheel.store.memory.tables import Tables
+from millwheel.store.port import (
+    DeadLetter,
+    KeptLetter,
+    OpenRequest,
+    PlacedSlots,
+    SettledRequest,
+)
+
+MOST_TIMERS = 1 << 30
+"""All of them."""
+
+
+@dataclass(slots=True)
+class RequestRow:
+    """A request, with the dead letter that it is about."""
+
+    id: int
+    verb: str
+    computation: int
+    slot: int
+    key: bytes
+    payload: dict[str, Any]
+    letter: DeadLetter | None = None
+    settled: SettledRequest | None = None
+
+
+class MemoryRequests(MemorySubject):
+    """The methods of the store on requests."""
+
+    def ask(
+        self,
+        verb: str,
+        computation: str,
+        key: Key,
+        payload: dict[str, Any] | None = None,
+        *,
+        letter: DeadLetter | None = None,
+    ) -> int:
+        """Ask the owner of a key for something, as an operator does; gives the request's number."""
+        key_text, slot = encode_key(key)
+        number = len(self.tables.requests) + 1
+        id_ = self.tables.computations[computation].id
+        row = RequestRow(number, verb, id_, slot, key_text, payload or {}, letter)
+        self.tables.requests[number] = row
+        return number
+
+    def outcome(self, number: int) -> SettledRequest | None:
+        """The outcome of a request; None: it is open."""
+        settled: SettledRequest | None = self.tables.requests[number].settled
+        return settled
+
+    async def open_requests(
+        self, intervals: Sequence[PlacedSlots], taken: Sequence[int], limit: int
+    ) -> list[OpenRequest]:
+        await self._called("open_requests")
+        return [
+            OpenRequest(
+                row.id, at.interval_id, row.verb, row.slot, row.key, dict(row.payload),
+                None if row.letter is None else row.id, self._kept(row),
+            )
+            for row in self.tables.requests.values()
+            for at in intervals
+            if row.settled is None
+            and row.id not in taken
+            and row.computation == at.computation
+            and at.slot_from <= row.slot < at.slot_to
+        ][:limit]  # fmt: skip
+
+    def _kept(self, row: RequestRow) -> KeptLetter | None:
+        letter = row.letter
+        if letter is None or letter not in self.tables.dead_letters:
+            return None
+        return KeptLetter(
+            row.id, letter.stream, letter.record_id, letter.value, letter.ts, letter.attempts
+        )
+
+    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
+        await self._called("settle_requests")
+        settle(self.tables, settled)
+
+    async def read_timer(
+        self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
+    ) -> tuple[int, int] | None:
+        await self._called("read_timer")
+        for timer in read_timers(self.tables, interval_id, kind, None, MOST_TIMERS):
+            if (timer.computation, timer.key, timer.tag) == (computation, key, tag):
+                assert timer.due is not None
+                assert timer.hold is not None
+                return timer.due, timer.hold
+        return None
+
+
+def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
+    """Write the outcomes of requests, and change the dead letters that they are about."""
+    for one in settled:
+        row: RequestRow = tables.requests[one.id]
+        if row.settled is not None:
+            continue
+        row.settled = one
+        if row.letter is None:
+            continue
+        place = tables.dead_letters.index(row.letter)
+        if one.outcome == "done":
+            del tables.dead_letters[place]
+        elif one.failure is not None:
+            row.letter = tables.dead_letters[place] = _failed_again(row.letter, one.failure)
+
+
+def _failed_again(letter: DeadLetter, failure: DeadLetter) -> DeadLetter:
+    return letter._replace(
+        error=failure.error,
+        traceback=failure.traceback,
+        attempts=letter.attempts + failure.attempts,
+        stamp=failure.stamp,
+    )

@@ -1,0 +1,5 @@
+-- Writes what became of requests, in the commit that carries their effects.
+UPDATE {request} AS r
+SET outcome = x.outcome, detail = x.detail, settled_at = now()
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS x (id bigint, outcome text, detail text)
+WHERE r.id = x.id AND r.outcome IS NULL
