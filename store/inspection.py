@@ -41,6 +41,8 @@ VIEWED = (
     "dead_letters",
     "placement_events",
     "sinks",
+    "watermark_holders",
+    "disk_use",
 )
 
 END_OF_TIME = "infinity"
@@ -320,7 +322,7 @@ class Inspection:
     def _rows(self, name: str, schema: str = "", **params: Any) -> list[Any]:
         statements = Statements(schema)
         views = {view: view for view in VIEWED}
-        text = statements.get(name, watermark_holders="watermark_holders", **views)
+        text = statements.get(name, **views)
         with self._connection.cursor(row_factory=namedtuple_row) as cursor:
             return cursor.execute(text, params or None).fetchall()
 
@@ -399,6 +401,11 @@ class Inspection:
         )
         row = self._connection.execute(statement).fetchone()
         return None if row is None else str(row[0])
+
+    def operating(self, pipeline: str) -> tuple[int, dict[str, int]]:
+        """Number of requests that are not carried out yet, and the bytes on disk by kind."""
+        (row,) = self._rows("status_operating", pipeline)
+        return row.open_requests, msgspec.json.decode(row.disk, type=dict[str, int])
 
     def dead_letters(
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER

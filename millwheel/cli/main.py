@@ -398,10 +398,24 @@ def status(
             show_default=False,
         ),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /healthz, /metrics and /status on this address until Ctrl-C or SIGTERM: what the store "
+            "knows, also when no worker lives.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show workers, watermarks and their holders, backlog and counters."""
+    if http is not None:
+        from millwheel.cli.store import serve_status
+
+        serve_status(pipeline, store, http)
+        return
     if watch:
         from millwheel.cli.watch import watch as watch_status
 

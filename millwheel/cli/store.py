@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from millwheel.cli.asking import actor
 from millwheel.cli.output import print_csv, print_json, print_rows_as_json, print_table
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
+from millwheel.services.endpoint import Endpoint
 from millwheel.store import administration, embedded
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import (
@@ -74,6 +76,21 @@ def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
         if number:
             typer.echo()
         _print_status(one, address)
+
+
+def serve_status(pipeline: str | None, store: str | None, http: str) -> None:
+    """Serve the status over HTTP until a signal ends it."""
+    from millwheel.services.store_endpoint import StoreEndpoint, look
+
+    with present(StoreAddress.parse(store)) as presence:
+        look(presence.url, pipeline)  # a store that cannot be reached is an error at the start
+        service = StoreEndpoint(lambda: look(presence.url, pipeline), Endpoint.parse(http))
+        service.start()
+        typer.echo(f"serving http://{service.address}/metrics; Ctrl-C ends it", err=True)
+        try:
+            threading.Event().wait()  # a signal raises
+        finally:
+            service.stop()
 
 
 def _print_status(status: PipelineStatus, address: StoreAddress) -> None:

@@ -51,12 +51,50 @@ def exposition(figures: Figures, accept: str = "") -> tuple[bytes, str]:
     return encode(_Moment(figures)), content_type
 
 
+class Families:
+    """Makes metrics of one pipeline, with its name as the first label."""
+
+    def __init__(self, pipeline: str) -> None:
+        self.pipeline = pipeline
+
+    def gauge(
+        self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
+    ) -> GaugeMetricFamily:
+        """A gauge; each sample has the values of the labels."""
+        family = GaugeMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
+        for values, value in samples:
+            family.add_metric((self.pipeline, *values), value)
+        return family
+
+    def counter(
+        self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
+    ) -> CounterMetricFamily:
+        """A counter; each sample has the values of the labels."""
+        family = CounterMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
+        for values, value in samples:
+            family.add_metric((self.pipeline, *values), value)
+        return family
+
+    def histogram(self, name: str, text: str, found: Distribution) -> HistogramMetricFamily:
+        """A histogram without further labels."""
+        bounds = [*map(str, found.bounds), "+Inf"]
+        buckets = list(zip(bounds, map(float, found.counts), strict=True))
+        family = HistogramMetricFamily(f"millwheel_{name}", text, labels=("pipeline",))
+        family.add_metric((self.pipeline,), buckets, found.total)
+        return family
+
+    def each(self, name: str, text: str, samples: Iterable[tuple[str, float | None]]) -> Metric:
+        """A gauge of computations; those without a value are left out."""
+        known = [((computation,), value) for computation, value in samples if value is not None]
+        return self.gauge(name, text, ("computation",), known)
+
+
 class _Moment(Collector):
     """The metrics of one moment, as a collector of prometheus_client."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
-        self._pipeline = figures.pipeline
+        self._of = Families(figures.pipeline)
 
     def collect(self) -> Iterator[Metric]:
         figures = self._figures
@@ -65,15 +103,17 @@ class _Moment(Collector):
             "Pipeline, worker and version",
             {"pipeline": figures.pipeline, "worker": figures.worker, "version": figures.version},
         )
-        yield self._gauge(
+        yield self._of.gauge(
             "lease_seconds_left", "Until this worker's lease expires", (),
             [((), figures.lease_seconds_left)],
         )  # fmt: skip
-        yield self._counter("fenced", "Intervals lost to another owner", (), [((), figures.fenced)])
-        yield self._counter(
+        yield self._of.counter(
+            "fenced", "Intervals lost to another owner", (), [((), figures.fenced)]
+        )
+        yield self._of.counter(
             "commits", "Commits that are durable", (), [((), figures.commits.count)]
         )
-        yield self._histogram(
+        yield self._of.histogram(
             "commit_duration_seconds", "From sending a commit until durable", figures.commits
         )
         yield from self._of_computations()
@@ -81,74 +121,44 @@ class _Moment(Collector):
         yield from self._watermarks()
         yield from _process.collect()
 
-    # -- families ---------------------------------------------------------------------------
-
-    def _gauge(
-        self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
-    ) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
-        for values, value in samples:
-            family.add_metric((self._pipeline, *values), value)
-        return family
-
-    def _counter(
-        self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
-    ) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
-        for values, value in samples:
-            family.add_metric((self._pipeline, *values), value)
-        return family
-
-    def _histogram(self, name: str, text: str, found: Distribution) -> HistogramMetricFamily:
-        bounds = [*map(str, found.bounds), "+Inf"]
-        buckets = list(zip(bounds, map(float, found.counts), strict=True))
-        family = HistogramMetricFamily(f"millwheel_{name}", text, labels=("pipeline",))
-        family.add_metric((self._pipeline,), buckets, found.total)
-        return family
-
-    def _each(self, name: str, text: str, samples: Iterable[tuple[str, float | None]]) -> Metric:
-        """A gauge of computations; those without a value are left out."""
-        known = [((computation,), value) for computation, value in samples if value is not None]
-        return self._gauge(name, text, ("computation",), known)
-
     # -- parts ------------------------------------------------------------------------------
 
     def _of_computations(self) -> Iterator[Metric]:
         found = self._figures.computations
         for counter, (name, text) in OWN.items():
-            yield self._counter(
+            yield self._of.counter(
                 name, text, ("computation",), [((c.name,), c.counters.get(counter, 0)) for c in found]
             )  # fmt: skip
-        yield self._counter(
+        yield self._of.counter(
             "late", "Records behind the watermark, by outcome", ("computation", "outcome"), _late(found)
         )  # fmt: skip
-        yield self._counter(
+        yield self._of.counter(
             "user", "Counters of user code", ("computation", "counter"), _of_users(found)
         )
-        yield self._each(
+        yield self._of.each(
             "intervals_owned",
             "Key intervals this worker owns",
             [(c.name, c.intervals) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "backlog_records",
             "Records received, with effects that are not durable yet",
             [(c.name, c.backlog) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "unacked_records",
             "Records sent and not yet acknowledged",
             [(c.name, c.unacked) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "keys_at_work", "Keys whose user code waits", [(c.name, c.keys_at_work) for c in found]
         )
-        yield self._each(
+        yield self._of.each(
             "oldest_key_at_work_seconds",
             "How long the oldest of them waits",
             [(c.name, c.oldest_at_work_seconds) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "bundle_open_seconds",
             "Time that a bundle is being delivered",
             [(c.name, c.bundle_open_seconds) for c in found],
@@ -156,27 +166,27 @@ class _Moment(Collector):
 
     def _of_injectors(self) -> Iterator[Metric]:
         found = self._figures.computations
-        yield self._each(
+        yield self._of.each(
             "pending_cap_rows",
             "Limit of unacknowledged rows",
             [(c.name, c.pending_cap) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "acknowledge_p95_seconds",
             "From read to acknowledged, 95th percentile of the slowest partition",
             [(c.name, c.acknowledge_seconds) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "latency_target_seconds",
             "Target of acknowledge_p95_seconds",
             [(c.name, c.latency_target_seconds) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "source_lag_rows",
             "Rows available and not yet read",
             [(c.name, c.lag_rows) for c in found],
         )
-        yield self._each(
+        yield self._of.each(
             "source_lag_bytes",
             "Bytes available and not yet read",
             [(c.name, c.lag_bytes) for c in found],
@@ -199,8 +209,8 @@ class _Moment(Collector):
                 times.append((labels, float("inf") if ended else micros / 1e6))
                 lags.append((labels, 0.0 if ended else (self._figures.now - micros) / 1e6))
         names = ("computation", "kind")
-        yield self._gauge("watermark_seconds", "Input and low watermark", names, times)
-        yield self._gauge(
+        yield self._of.gauge("watermark_seconds", "Input and low watermark", names, times)
+        yield self._of.gauge(
             "watermark_lag_seconds", "Lag of the watermarks behind the clock", names, lags
         )
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 import structlog
-from prometheus_client.parser import text_string_to_metric_families
 
 from millwheel.errors import UsageError
 from millwheel.services import http, http_server
@@ -28,6 +27,7 @@ from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import Figures, Tally
 from millwheel.services.http import HttpService
 from millwheel.services.metrics import exposition
+from tests.support.endpoints import fetch, samples
 from tests.support.figures import NOW, some_figures
 
 PROBE_SECONDS = 10.0
@@ -71,27 +71,8 @@ async def service(wheel: Wheel) -> AsyncIterator[HttpService]:
         yield service
 
 
-def fetch(url: str, **headers: str) -> tuple[int, str, Message]:
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=60
-        ) as answer:
-            return answer.status, answer.read().decode(), answer.headers
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode(), error.headers
-
-
 async def get(service: HttpService, path: str, **headers: str) -> tuple[int, str, Message]:
     return await asyncio.to_thread(fetch, service.url + path, **headers)
-
-
-def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    return {
-        (sample.name, tuple(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 async def test_it_is_alive_and_ready(service: HttpService) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml  # type: ignore[import-untyped]
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from millwheel.cli.main import app
@@ -21,7 +22,8 @@ from millwheel.errors import DeployRefused, SchemaBehind, UsageError
 from millwheel.services import http
 from millwheel.services.figures import ComputationFigures
 from millwheel.services.metrics import exposition
-from tests.support.figures import some_figures
+from millwheel.services.store_endpoint import StoreLook, StoreMetrics
+from tests.support.figures import some_figures, some_status
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -138,8 +140,9 @@ METRIC = re.compile(r"\b(?:millwheel|process)_[a-z0-9_]+")
 
 
 def metrics_with_labels() -> dict[str, set[str]]:
-    """The labels of every metric that a worker serves, by its name."""
+    """The labels of every metric that a worker or a store's endpoint serves, by its name."""
     text, _ = exposition(replace(some_figures(), computations=full_computations()))
+    text += generate_latest(StoreMetrics([StoreLook(some_status("one"), 2, {"state": 100})]))
     families = text_string_to_metric_families(text.decode())
     found: dict[str, set[str]] = {}
     for sample in (sample for family in families for sample in family.samples):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.services.figures import ComputationFigures, Durations, Figures
+from millwheel.store.inspection import ComputationStatus, Holder, IntervalStatus, PipelineStatus
 
 NOW = 1_700_000_000_000_000
 
@@ -48,4 +49,21 @@ def some_figures() -> Figures:
                 low_watermark=MIN_TIME,
             ),
         ),
+    )
+
+
+def some_status(name: str) -> PipelineStatus:
+    """The status of a pipeline without a live worker."""
+    holder = Holder("timer", "timer of key 1", 1, "2024-01-01", age_seconds=90.0)
+    return PipelineStatus(
+        name,
+        "0007",
+        True,
+        computations=[
+            ComputationStatus(
+                "check", "computation", backlog=7, dead_letters_kept=3, holder=holder
+            ),
+            ComputationStatus("out", "relay", lag_seconds=5.0),
+        ],
+        intervals=[IntervalStatus(1, "check", 0, 65536, None, 1, 1, 1, "", "")],
     )

@@ -1,0 +1,155 @@
+"""``millwheel status --http``: the pipelines of a store over HTTP, whether workers live or not.
+
+::
+
+    /healthz   200 while the store answers; otherwise 503 with the reason
+    /metrics   metrics of all pipelines for Prometheus, named millwheel_store_...
+    /status    the same as `millwheel status --json`
+
+Workers export their own figures, and none when they are dead. These are the store's, so an alert on them fires just then.
+One look serves all clients of a second. Like a worker's endpoint it has no encryption and no passwords, and is read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from millwheel.errors import MillwheelError
+from millwheel.services import http_server
+from millwheel.services.endpoint import Endpoint
+from millwheel.services.http_server import HttpServer, Response
+from millwheel.services.metrics import Families
+from millwheel.store.inspection import PipelineStatus, inspect
+
+LOOK_SECONDS = 1.0
+"""For so long a look serves further requests."""
+
+
+class StoreLook(NamedTuple):
+    """A pipeline at one moment."""
+
+    status: PipelineStatus
+    open_requests: int
+    disk: dict[str, int]
+    """Bytes by kind."""
+
+
+def look(url: str, pipeline: str | None) -> list[StoreLook]:
+    """StoreLook at a pipeline, or at all of a store, in one snapshot each."""
+    with inspect(url) as inspection:
+        names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
+        found = []
+        for name in names:
+            status = inspection.status(name)
+            operating = inspection.operating(name) if status.schema_current else (0, {})
+            found.append(StoreLook(status, *operating))
+        return found
+
+
+class StoreEndpoint:
+    """Serves what the store knows, from `start` until `stop`.
+
+    Args:
+        look: looks at the pipelines; called in a thread.
+    """
+
+    def __init__(self, look: Callable[[], list[StoreLook]], address: Endpoint) -> None:
+        self._look = look
+        self.address = address
+        self._server: HttpServer | None = None
+        self._lock = threading.Lock()
+        self._found: list[StoreLook] = []
+        self._looked = float("-inf")
+
+    def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            UsageError: listening on the address failed.
+        """
+        listener = self.address.listen("--http", http_server.WAITING_CONNECTIONS)
+        self.address = Endpoint(self.address.host, listener.getsockname()[1])
+        self._server = HttpServer(listener, self._answer)
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop listening, without waiting for responses in progress."""
+        if self._server is not None:
+            self._server.stop()
+
+    async def _answer(self, path: str, accept: str) -> Response:
+        path = path.partition("?")[0]
+        if path not in ("/healthz", "/metrics", "/status"):
+            known = "/healthz, /metrics, /status"
+            return Response.text(HTTPStatus.NOT_FOUND, f"not found; available: {known}")
+        try:
+            found = await asyncio.to_thread(self._recent)
+        except MillwheelError as error:
+            return Response.text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        if path == "/metrics":
+            encode, content_type = choose_encoder(accept)
+            return Response(HTTPStatus.OK, encode(StoreMetrics(found)), content_type)
+        if path == "/status":
+            body = msgspec.json.encode({"pipelines": [one.status for one in found]})
+            return Response(HTTPStatus.OK, body + b"\n", "application/json")
+        return Response.text(HTTPStatus.OK, "ok")
+
+    def _recent(self) -> list[StoreLook]:
+        with self._lock:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                self._found = self._look()
+                self._looked = time.monotonic()
+            return self._found
+
+
+class StoreMetrics(Collector):
+    """The metrics of some pipelines, as a collector of prometheus_client."""
+
+    def __init__(self, found: list[StoreLook]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for one in self._found:
+            for family in _metrics(one):
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples += family.samples
+        yield from families.values()
+
+
+def _metrics(one: StoreLook) -> Iterator[Metric]:
+    status, of = one.status, Families(one.status.name)
+    gauge = of.gauge
+    running = [worker for worker in status.workers if worker.state == "running"]
+    alive = {worker.id for worker in running}
+    free = sum(interval.owner not in alive for interval in status.intervals)
+    yield gauge("store_schema_current", "1: this code can read the schema; otherwise migrate it", (),
+                [((), float(status.schema_current))])  # fmt: skip
+    yield gauge("store_complete", "1: all input is processed, and event time has ended", (),
+                [((), float(status.complete))])  # fmt: skip
+    yield gauge("store_workers", "Workers with a valid lease", (), [((), len(running))])
+    yield gauge("store_intervals_unowned", "Key intervals without a live owner", (), [((), free)])
+    yield gauge("store_open_requests", "Requests of operators that are not carried out yet", (),
+                [((), one.open_requests)])  # fmt: skip
+    yield gauge("store_disk_bytes", "Bytes of tables and indexes, by kind", ("kind",),
+                [((kind,), size) for kind, size in sorted(one.disk.items())])  # fmt: skip
+    each = status.computations
+    yield of.each("store_backlog_records", "Records that wait for the computation",
+                  [(c.name, c.backlog) for c in each])  # fmt: skip
+    yield of.each("store_dead_letters_kept", "Dead letters that are not retried or discarded",
+                  [(c.name, c.dead_letters_kept) for c in each])  # fmt: skip
+    yield of.each("store_watermark_lag_seconds", "Wall time less the low watermark",
+                  [(c.name, c.lag_seconds) for c in each])  # fmt: skip
+    yield of.each("store_watermark_held_seconds", "Age of the holder of the low watermark",
+                  [(c.name, None if c.holder is None else c.holder.age_seconds) for c in each])  # fmt: skip
