@@ -369,12 +369,18 @@ def migrate(
         ),
     ],
     store: Store = None,
+    roles: Annotated[
+        bool,
+        typer.Option(
+            "--roles", help="Make the roles NAME_reader and NAME_operator, or renew their rights."
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores."""
     from millwheel.cli.store import migrate
 
-    migrate(target, store)
+    migrate(target, store, roles=roles)
 
 
 @app.command()

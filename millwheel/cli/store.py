@@ -34,6 +34,7 @@ from millwheel.store.inspection import (
 )
 from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
 from millwheel.store.presence import present
+from millwheel.store.roles import make_roles
 from millwheel.store.selection import Selection, select
 from millwheel.streams import check_name
 
@@ -46,19 +47,22 @@ MOVING_SHOWN = 10
 """Largest number of moving intervals listed one by one."""
 
 
-def migrate(target: str, store: str | None) -> None:
-    """Create a pipeline's schema, or upgrade it to this code's version."""
+def migrate(target: str, store: str | None, *, roles: bool) -> None:
+    """Create a pipeline's schema, or upgrade it to this code's version; make its roles."""
     name = load_pipeline(target).name if ":" in target else check_name(target, "pipeline")
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         before = schema_version(presence.url, name)
         require_version(presence.url, name, address=address, migrate_now=True)
+        made = make_roles(presence.url, name) if roles else ()
     if before == HEAD:
         typer.echo(f"schema {name} is already at version {HEAD}")
     elif before:
         typer.echo(f"migrated schema {name} from version {before} to version {HEAD}")
     else:
         typer.echo(f"created schema {name} at version {HEAD}")
+    for role in made:
+        typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
 
 
 def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
