@@ -152,14 +152,15 @@ async def test_a_heartbeat_that_fails_is_tried_again_long_before_the_next() -> N
 
     world.store.faults.before_call = count
     await pass_time(world, 60)
-    assert 10 <= len(beats) <= 13, "three in a lease"
+    beats_a_lease = len(beats) * QUICK.lease_seconds / 60
+    assert 2.5 <= beats_a_lease <= 3.3
     away = True
     beats.clear()
     await pass_time(world, 10)
     assert len(beats) >= 10
     away = False
     await pass_time(world, 1)
-    assert engine.lease.left > 0.7 * QUICK.lease_seconds
+    assert engine.lease.left > 0.6 * QUICK.lease_seconds
     await engine.stop()
 
 

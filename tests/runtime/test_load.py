@@ -405,6 +405,7 @@ async def test_the_progress_of_a_worker_is_told_as_ever() -> None:
     world = World(tally_pipeline(script(ITEMS, items(*range(5)))))
     beats = Beats(world)
     engine = await world.start()
+    await world.until(lambda: engine.processed == 5)
     found = await beats.next(engine)
     assert found.items() >= engine.progress().items()
     assert found["processed"] == 5
@@ -422,6 +423,8 @@ async def test_records_that_wait_are_counted() -> None:
     world = World(doing(values, do, settings=limits))
     beats = Beats(world)
     engine = await world.start()
+    await world.until(lambda: gate.reached == 2)
+    await world.turns()
     found = await beats.next(engine)
     assert found["intervals"][str(world.interval("do").id)]["queue"] == 10, "two are at work"
     gate.open()

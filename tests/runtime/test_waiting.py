@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -78,6 +78,24 @@ async def test_the_keys_at_work_are_counted_and_the_oldest_is_named() -> None:
     gate.open()
     await world.finish(engine)
     assert "at_work" not in interval.figures()
+
+
+async def test_a_task_whose_keys_others_have_run_is_at_work_with_no_key() -> None:
+    """It ends in the next turn of the loop, and a heartbeat may come before."""
+    world = World(tally_pipeline(script(ITEMS, items(1))))
+    engine = await world.start()
+    interval = world.interval("tally")
+    tasks = engine.lane.tasks
+
+    async def run_nothing() -> None:
+        await tasks._run(interval, tasks.execution(interval), deque())
+        found.append(tasks.at_work(interval)[:2])
+
+    found: list[tuple[int, Any]] = []
+    tasks.run_apart(interval, run_nothing)
+    await world.until(lambda: found)
+    assert found == [(1, None)]
+    await engine.stop()
 
 
 @pytest.mark.parametrize("waits", ["first", "last", "never", "fails"])

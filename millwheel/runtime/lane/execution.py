@@ -152,8 +152,8 @@ class Execution:
         """Whether items run one by one, so that the state before each is known."""
         self._held: int
         """Number of references to a context that no user code has kept."""
-        self.group: Group
-        """The group that `run_all` is running, or has run last."""
+        self.group: Group | None = None
+        """The group that `run_all` is running, or has run last; None: other tasks have run all."""
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 

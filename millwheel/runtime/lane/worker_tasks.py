@@ -122,7 +122,8 @@ class WorkerTasks:
         if not turns:
             return AtWork(0, None, 0.0)
         oldest = min(turns, key=lambda turn: turn.since)
-        key = None if oldest.execution is None else oldest.execution.group[0].key
+        group = None if oldest.execution is None else oldest.execution.group
+        key = None if group is None else group[0].key
         return AtWork(len(turns), key, self._env.clock.monotonic() - oldest.since)
 
     def execution(
@@ -217,6 +218,7 @@ class WorkerTasks:
             # Cancelled neither by `end` nor with all tasks of the loop: user code has cancelled its own
             # task, which is an error.
             if self._runner is not None and not self._runner.cancelling():
+                assert execution.group is not None
                 self._start(interval, deque([execution.group]), apart=True)
             raise
 
