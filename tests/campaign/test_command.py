@@ -122,6 +122,7 @@ def test_runs_have_what_their_faults_need_and_all_faults_are_in_some() -> None:
     assert all(fault.what for fault in FAULTS.values())
 
 
+@pytest.mark.soak
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("millwheel-campaign-*"))
     process = subprocess.Popen(

@@ -303,6 +303,7 @@ async def test_an_answer_that_is_not_read_is_given_up(
         assert (await get(service, "/healthz"))[0] == 200
 
 
+@pytest.mark.soak
 async def test_probes_are_answered_beside_a_thousand_slow_connections(
     service: HttpService,
 ) -> None:

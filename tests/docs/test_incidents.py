@@ -16,6 +16,8 @@ from millwheel.cli.main import app
 from millwheel.store.migrate import migrate
 from tests.support.store_sites import Schema
 
+pytestmark = pytest.mark.newest
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("incidents.md", "operating.md")
 ALERTS = set(re.findall(r"alert: (\w+)", (DOCS / "deploy/alerts.yaml").read_text()))

@@ -118,6 +118,7 @@ def test_a_file_broken_off_is_no_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_a_repeated_year_stays_in_order_across_the_seam(
     directory: Path, flights: list[Flight]
 ) -> None:

@@ -81,10 +81,16 @@ def ask(url: str, pipeline: Pipeline, table: str) -> Counter[Any]:
         return Counter(connection.execute(query).fetchall())
 
 
+TABLES = [
+    pytest.param(table, marks=() if table == "trips" else pytest.mark.soak) for table in PAGES
+]
+"""The tables of all pages; `make test` meets one of them, `make soak` all."""
+
+
 # ------------------------------------------------------------------- real flights, on Postgres
 
 
-@pytest.mark.parametrize("table", PAGES)
+@pytest.mark.parametrize("table", TABLES)
 async def test_a_slice_of_the_year_equals_the_batch_answer(
     table: str,
     slice_: Files,
@@ -114,7 +120,7 @@ async def test_a_slice_of_the_year_equals_the_batch_answer(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("table", PAGES)
+@pytest.mark.parametrize("table", TABLES)
 async def test_the_year_equals_the_batch_answer(
     table: str, on_postgres: Callable[[Pipeline], Any], postgres_url: Callable[[int], str]
 ) -> None:
@@ -127,7 +133,7 @@ async def test_the_year_equals_the_batch_answer(
     assert "late_dropped" not in summary.counters
 
 
-@pytest.mark.parametrize("table", PAGES)
+@pytest.mark.parametrize("table", TABLES)
 async def test_kills_change_nothing(table: str, storm: Files) -> None:
     """Two days of storm, killed five times; what was not acknowledged is done again."""
     page = PAGES[table]

@@ -320,7 +320,7 @@ def by_timestamp(hours: DataFrame) -> DataFrame:
     return by_month(hours).withColumn("month", F.col("month").cast("timestamp"))
 
 
-@pytest.mark.parametrize("function", [by_month, by_timestamp])
+@pytest.mark.parametrize("function", [by_month, pytest.param(by_timestamp, marks=pytest.mark.soak)])
 async def test_files_follow_what_changes(
     engine: Engine, run: Any, tmp_path: Path, function: Any
 ) -> None:

@@ -138,8 +138,16 @@ def environment(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return choose
 
 
+IN_ONE_BATCH = ("hours", "words")
+QUICKLY = ("hours", "legs", "words", "rested")
+
+
 @pytest.mark.parametrize(
-    ("name", "rows"), [*((name, 300) for name in FINAL), ("hours", 100_000), ("words", 100_000)]
+    ("name", "rows"),
+    [
+        *(pytest.param(n, 300, marks=() if n in QUICKLY else pytest.mark.soak) for n in FINAL),
+        *(pytest.param(n, 100_000, marks=pytest.mark.soak) for n in IN_ONE_BATCH),
+    ],
 )
 def test_final_rows_are_those_of_the_engine(
     name: str, rows: int, place: Place, environment: Callable[[str], None]
@@ -514,7 +522,9 @@ def test_a_move_waits_for_records_in_flight(place: Place) -> None:
     assert told == [(0, 1), (0, 1)]
 
 
-@pytest.mark.parametrize("name", ["hours", "legs", "rested"])
+@pytest.mark.parametrize(
+    "name", ["hours", *(pytest.param(n, marks=pytest.mark.soak) for n in ("legs", "rested"))]
+)
 def test_a_pipeline_moves_to_spark_and_back(
     name: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

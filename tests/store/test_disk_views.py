@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 from millwheel.store.schema import metadata
 from millwheel.store.statements import BUCKETED
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite
+
+pytestmark = pytest.mark.newest
 
 
 async def test_every_table_has_its_kind_and_the_users_are_own(postgres: PostgresSite) -> None:

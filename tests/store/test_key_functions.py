@@ -18,6 +18,8 @@ from millwheel.errors import UsageError
 from millwheel.model import from_micros
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 
+pytestmark = pytest.mark.newest
+
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60)
 PARTS = st.one_of(TEXTS, st.integers(-(2**63), 2**63 - 1))
 KEYS = st.one_of(PARTS, st.lists(PARTS, min_size=1, max_size=3).map(tuple))

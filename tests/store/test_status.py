@@ -15,6 +15,8 @@ from millwheel.store.inspection import PipelineStatus, SinkStatus, SourceFlow, i
 from millwheel.store.port import Wish
 from tests.support.store_sites import START, Owner, PostgresSite
 
+pytestmark = pytest.mark.newest
+
 
 def look(site: PostgresSite) -> PipelineStatus:
     with inspect(site.schema.url) as inspection:

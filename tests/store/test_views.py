@@ -44,6 +44,8 @@ from tests.support.store_sites import (
     deploy,
 )
 
+pytestmark = pytest.mark.newest
+
 SELF_EXPLAINING = {
     "id", "interval_id", "n", "name", "pid", "started_at", "heartbeat_at", "error", "traceback",
     "attempts", "sequencer", "input_watermark", "version", "stream", "tag", "kind", "entry",
