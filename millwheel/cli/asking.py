@@ -105,7 +105,10 @@ def log(
             count = asked.withdraw(withdraw)
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
-            typer.echo(f"took back {count:,} requests of batch {withdraw}")
+            typer.echo(
+                f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is done all the same, and "
+                "the log says so"
+            )
             return
         entries = asked.log(limit)
     if as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from millwheel.codec import encode_key
 from millwheel.model import Key
@@ -35,6 +36,7 @@ class RequestRow:
     payload: dict[str, Any]
     letter: DeadLetter | None = None
     settled: SettledRequest | None = None
+    withdrawn: bool = False
 
 
 class MemoryRequests(MemorySubject):
@@ -57,6 +59,10 @@ class MemoryRequests(MemorySubject):
         self.tables.requests[number] = row
         return number
 
+    def withdraw(self, number: int) -> None:
+        """Take a request back, as an operator does."""
+        self.tables.requests[number].withdrawn = True
+
     def outcome(self, number: int) -> SettledRequest | None:
         """The outcome of a request; None: it is open."""
         settled: SettledRequest | None = self.tables.requests[number].settled
@@ -69,11 +75,12 @@ class MemoryRequests(MemorySubject):
         return [
             OpenRequest(
                 row.id, at.interval_id, row.verb, row.slot, row.key, dict(row.payload),
-                None if row.letter is None else row.id, self._kept(row),
+                None if row.letter is None else _number(row.letter), self._kept(row),
             )
             for row in self.tables.requests.values()
             for at in intervals
             if row.settled is None
+            and not row.withdrawn
             and row.id not in taken
             and row.computation == at.computation
             and at.slot_from <= row.slot < at.slot_to
@@ -84,7 +91,12 @@ class MemoryRequests(MemorySubject):
         if letter is None or letter not in self.tables.dead_letters:
             return None
         return KeptLetter(
-            row.id, letter.stream, letter.record_id, letter.value, letter.ts, letter.attempts
+            _number(letter),
+            letter.stream,
+            letter.record_id,
+            letter.value,
+            letter.ts,
+            letter.attempts,
         )
 
     async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
@@ -110,13 +122,18 @@ def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
         if row.settled is not None:
             continue
         row.settled = one
-        if row.letter is None:
+        if row.letter is None or row.letter not in tables.dead_letters:
             continue
         place = tables.dead_letters.index(row.letter)
         if one.outcome == "done":
             del tables.dead_letters[place]
         elif one.failure is not None:
             row.letter = tables.dead_letters[place] = _failed_again(row.letter, one.failure)
+
+
+def _number(letter: DeadLetter) -> int:
+    """A number that tells a letter from others, however often it has failed."""
+    return crc32(repr((letter.computation, letter.record_id, letter.key, letter.value)).encode())
 
 
 def _failed_again(letter: DeadLetter, failure: DeadLetter) -> DeadLetter:

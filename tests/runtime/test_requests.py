@@ -188,6 +188,33 @@ async def test_requests_of_a_key_are_carried_out_in_their_order_and_in_its_turn(
     await world.close()
 
 
+async def test_a_letter_that_is_asked_for_again_after_a_late_withdrawal_is_processed_once() -> None:
+    """The owner has begun it when the operator takes it back."""
+    gate = Gate()
+
+    async def slowly(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number in BAD:
+            raise ValueError("it is bad")
+        await gate.wait()
+        produce(ctx, record.value.number)
+
+    BAD.add(1)
+    world = World(doing(script(ITEMS, [Item("a", 1)]), slowly, on_error="dead_letter"))
+    await ready(world, 1)
+    BAD.clear()
+    (letter,) = world.store.dead_letters
+    first = world.store.ask("retry", "do", "a", letter=letter)
+    await world.until(lambda: gate.reached == 1, tick=0.05)
+    world.store.withdraw(first)
+    second = world.store.ask("retry", "do", "a", letter=letter)
+    await world.turns(100, tick=0.05)
+    gate.open()
+    assert (await settled(world, first)).outcome == "done"
+    assert (await settled(world, second)).outcome == "refused"
+    assert (gate.reached, world.numbers()) == (1, [1])
+    await world.close()
+
+
 @pytest.mark.parametrize("durable", [True, False])
 async def test_a_request_has_its_effect_once_when_its_commit_is_lost(durable: bool) -> None:
     BAD.add(2)

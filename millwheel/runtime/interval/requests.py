@@ -8,7 +8,7 @@ starts over is forgotten, and read again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from typing import Any
 
 from millwheel.model import Key
@@ -57,6 +57,10 @@ class IntervalRequests:
         for request in requests:
             self.taken[request.id] = request
             self.waiting.append(request)
+
+    def letters(self) -> Iterator[int]:
+        """The dead letters that they are about."""
+        return (r.letter.id for r in self.taken.values() if r.letter is not None)
 
     def take(self, most: int) -> list[KeyRequest]:
         """Requests to carry out now."""

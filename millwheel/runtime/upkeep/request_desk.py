@@ -35,6 +35,7 @@ class RequestDesk(Service):
         while True:
             intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
             taken = [number for i in intervals.values() for number in i.requests.taken]
+            letters = {letter for i in intervals.values() for letter in i.requests.letters()}
             room = MOST_TAKEN - len(taken)
             if not intervals or room <= 0:
                 return
@@ -46,12 +47,14 @@ class RequestDesk(Service):
                 interval = intervals[asked.interval_id]
                 if type(interval.mode) is not Mode:
                     refused.append(SettledRequest(asked.id, "refused", NOT_STRONG))
+                elif asked.about in letters:
+                    continue  # a request that was withdrawn too late is about it: read again after that
                 elif interval.requests.life == lives[interval.id]:  # else it is read again
                     interval.requests.add([self._request(interval, asked)])
                     interval.wake()
             if refused:
                 await self._env.store.settle_requests(refused)
-            if len(found) < room:
+            if len(found) < room or letters:
                 return
 
     def _request(self, interval: Interval, asked: OpenRequest) -> KeyRequest:
