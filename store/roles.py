@@ -19,6 +19,7 @@ from psycopg import sql
 
 from millwheel.errors import StoreError
 from millwheel.store.administration import transaction
+from millwheel.store.statements import Statements, composed, text_of
 
 OPERATOR = {
     "request": "INSERT, UPDATE (outcome, settled_at)",
@@ -29,13 +30,8 @@ OPERATOR = {
 }
 """Rights of an operator besides those of a reader. Only who may change a row may lock it, as `retry` does with letters."""
 
-READER = (
-    "GRANT USAGE ON SCHEMA {schema} TO {reader}",
-    "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
-    "REVOKE ALL ON {schema}.peer_secret FROM {reader}",
-    # The buckets and tables to come; all of them are made by this role, the owner.
-    "ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT SELECT ON TABLES TO {reader}",
-)
+READER = ("grant_usage", "grant_select", "revoke_secret", "grant_select_to_come")
+"""The statements that make a role a reader."""
 
 
 class Roles(NamedTuple):
@@ -52,26 +48,25 @@ def make_roles(url: str, pipeline: str) -> Roles:
         StoreError: this login may make no roles, or does not own the schema.
     """
     roles = Roles(f"{pipeline}_reader", f"{pipeline}_operator")
-    names = {
-        "schema": sql.Identifier(pipeline),
-        "reader": sql.Identifier(roles.reader),
-        "operator": sql.Identifier(roles.operator),
-    }
-    statements = [*READER, "GRANT {reader} TO {operator}"]
-    statements += [
-        f"GRANT {rights} ON {{schema}}.{table} TO {{operator}}"
-        for table, rights in OPERATOR.items()
-    ]
-    statements += ["GRANT USAGE ON SEQUENCE {schema}.request_id_seq TO {operator}"]
+    reader, operator = map(sql.Identifier, roles)
+    table = Statements(pipeline).table
+    names = {"schema": sql.Identifier(pipeline), "peer_secret": table("peer_secret")}
     try:
         with transaction(url) as connection:
             for role in roles:
-                found = "SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s"
-                if connection.execute(found, [role]).fetchone() is None:
-                    made = sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(role))
-                    connection.execute(made)
-            for statement in statements:
-                connection.execute(sql.SQL(statement).format(**names))
+                known = connection.execute(text_of("find_role"), {"role": role}).fetchone()
+                if known is None:
+                    connection.execute(composed("make_role", role=sql.Identifier(role)))
+            for name in READER:
+                connection.execute(composed(name, role=reader, **names))
+            connection.execute(composed("grant_role", other=reader, role=operator))
+            for name, rights in OPERATOR.items():
+                granted = composed(
+                    "grant_rights", rights=sql.SQL(rights), table=table(name), role=operator
+                )
+                connection.execute(granted)
+            sequence = table("request_id_seq")
+            connection.execute(composed("grant_sequence", sequence=sequence, role=operator))
     except psycopg.errors.InsufficientPrivilege as error:
         raise StoreError(
             f"the roles of {pipeline!r} cannot be made: {str(error).strip()}. Run this as the owner of the schema, "

@@ -1,0 +1,2 @@
+-- Gives a role the rights of another one.
+GRANT {other} TO {role}

@@ -1,0 +1,2 @@
+-- Makes a role that cannot log in.
+CREATE ROLE {role} NOLOGIN
