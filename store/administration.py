@@ -241,6 +241,7 @@ def _begin_without(
     refuse_with_members(pipeline, connection.execute(text, which).fetchall())
     text = statements.get("remove_intervals", latest_commits="latest_commits")
     connection.execute(text, which)
+    connection.execute(statements.get("refuse_requests"), which)
     return ids
 
 

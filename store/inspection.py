@@ -411,7 +411,7 @@ class Inspection:
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterEntry]:
         """The newest dead letters that match a filter, without their tracebacks."""
-        self._require_current(pipeline)
+        self.require_current(pipeline)
         rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
 
@@ -419,7 +419,7 @@ class Inspection:
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
         """The dead letters that match a filter, by computation and error; the most frequent first."""
-        self._require_current(pipeline)
+        self.require_current(pipeline)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
 
@@ -429,7 +429,7 @@ class Inspection:
         Raises:
             UsageError: there is no dead letter with this number.
         """
-        self._require_current(pipeline)
+        self.require_current(pipeline)
         rows = self._rows("show_dead_letter", pipeline, id=number)
         if not rows:
             raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
@@ -441,21 +441,39 @@ class Inspection:
         Raises:
             UsageError: the pipeline has no such computation.
         """
-        self._require_current(pipeline)
+        self.require_current(pipeline)
         return look_at_key(self._connection, pipeline, computation, key)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         """The intervals of a pipeline, in the order of its graph and of slots."""
-        self._require_current(pipeline)
+        self.require_current(pipeline)
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
     def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
         """The last decisions about ownership and their executions, newest first."""
-        self._require_current(pipeline)
+        self.require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
-    def _require_current(self, pipeline: str) -> None:
+    def require_owners(self, pipeline: str) -> None:
+        """Check that the keys of a pipeline have owners that can be asked.
+
+        Raises:
+            UsageError: the pipeline runs on Spark, or its schema is of another version.
+        """
+        self.require_current(pipeline)
+        if self._rows("runs_on_spark", pipeline):
+            raise UsageError(
+                f"pipeline {pipeline!r} runs on Spark, which has its keys: nobody could carry this out. Move it back "
+                "first: millwheel move MODULE:PIPELINE --to engine"
+            )
+
+    def require_current(self, pipeline: str) -> None:
+        """Check that this code can read the pipeline's schema.
+
+        Raises:
+            UsageError: it is of another version.
+        """
         version = self._version(pipeline)
         if version != HEAD:
             raise UsageError(

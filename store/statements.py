@@ -77,6 +77,7 @@ class Statements:
         self._names["this_incarnation"] = sql.SQL(
             composed("this_incarnation", incarnation=self._names["incarnation"])
         )
+        self._names["matching_letters"] = sql.SQL(composed("matching_letters", **self._names))
         self._composed = lru_cache(maxsize=KEPT)(self._compose)
         self._joined = lru_cache(maxsize=KEPT)(self._join)
 

@@ -15,7 +15,7 @@ import typer
 
 from millwheel.cli.output import print_json, print_table
 from millwheel.codec import shown
-from millwheel.errors import UsageError
+from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.administration import transaction
 from millwheel.store.asking import Actor, Asking, LogEntry, Outcomes
@@ -40,12 +40,15 @@ def actor(reason: str) -> Actor:
 
 
 @contextlib.contextmanager
-def asking(store: str | None, pipeline: str | None) -> Iterator[Desk]:
-    """A place to ask the owners of a pipeline's keys."""
+def asking(store: str | None, pipeline: str | None, *, needs_owners: bool = True) -> Iterator[Desk]:
+    """A place to ask the owners of a pipeline's keys, or only to read and change what was asked."""
     with present(StoreAddress.parse(store)) as presence:
         with inspect(presence.url) as inspection:
             name = inspection.choose(pipeline)
-            inspection.status(name)  # refuses a schema of another version
+            if needs_owners:
+                inspection.require_owners(name)
+            else:
+                inspection.require_current(name)
         yield Desk(presence.url, name)
 
 
@@ -81,16 +84,16 @@ def report(desk: Desk, batch: int, found: Outcomes) -> None:
     """Print the outcomes, and end with an error unless all requests were carried out.
 
     Raises:
-        Exit: with 1.
+        NotCarriedOut: some are open.
+        Exit: with 1: some were refused, or have failed.
     """
     for outcome, count in sorted(found.counts.items()):
         detail = found.details.get(outcome)
         typer.echo(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
     if found.open:
-        typer.echo(
-            f"not carried out yet: the owner of the key does it as soon as it can. See: millwheel log --pipeline "
-            f"{desk.pipeline}; take it back with: millwheel log --withdraw {batch} --pipeline {desk.pipeline}",
-            err=True,
+        raise NotCarriedOut(
+            f"{found.open:,} requests are not carried out yet; the owners of the keys go on with them. See: millwheel log "
+            f"--pipeline {desk.pipeline}. Take them back with: millwheel log --withdraw {batch} --pipeline {desk.pipeline}"
         )
     if set(found.counts) != {"done"}:
         raise typer.Exit(1)
@@ -100,7 +103,7 @@ def log(
     store: str | None, pipeline: str | None, limit: int, withdraw: int | None, *, as_json: bool
 ) -> None:
     """Print the newest requests and operations, or take a batch of requests back."""
-    with asking(store, pipeline) as desk, desk.transaction() as asked:
+    with asking(store, pipeline, needs_owners=False) as desk, desk.transaction() as asked:
         if withdraw is not None:
             count = asked.withdraw(withdraw)
             if not count:

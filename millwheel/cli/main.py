@@ -37,7 +37,6 @@ app.add_typer(
     name="dead-letters",
     help="List, show, retry, export or discard dead letters: records that failed for good.",
 )
-app.command("log")(operating.log)
 
 KeepOpen = Annotated[
     bool,
@@ -757,6 +756,9 @@ def spark(
         snapshot_seconds=snapshot_seconds,
         cluster=cluster,
     )
+
+
+app.command("log")(operating.log)
 
 
 def main() -> None:

@@ -1,11 +1,12 @@
 -- Asks the owners to process dead letters again, the oldest first, at most so many a second. A letter that is being
--- retried already is left out, and so is a row without a key. The lock keeps a commit from deleting a letter meanwhile.
+-- retried already is left out, and so are a row without a key and one of a computation that was removed. The lock keeps a commit from deleting a letter meanwhile.
 WITH wanted AS (
     SELECT d.id, d.computation, d.slot, d.key
     FROM {dead_letter} AS d
+    JOIN {computation} AS c ON c.id = d.computation AND c.removed_at IS NULL
     WHERE d.id = ANY(%(ids)s::bigint[]) AND d.key IS NOT NULL
     ORDER BY d.id
-    FOR UPDATE
+    FOR UPDATE OF d
 ), numbered AS (
     SELECT w.*, row_number() OVER (ORDER BY w.id) - 1 AS place FROM wanted AS w
 )

@@ -5,10 +5,5 @@ SELECT v.id, v.computation, v.key IS NULL,
        coalesce(v."timestamp" < w.low_watermark, false)
 FROM {dead_letters} AS v
 LEFT JOIN {watermarks} AS w ON w.computation = v.computation
-WHERE (%(ids)s::bigint[] IS NULL OR v.id = ANY(%(ids)s::bigint[]))
-  AND (%(computation)s::text IS NULL OR v.computation = %(computation)s::text)
-  AND (%(stream)s::text IS NULL OR v.stream = %(stream)s::text)
-  AND (%(key)s::text IS NULL OR v.key::text = %(key)s::jsonb::text)
-  AND (%(error)s::text IS NULL OR position(lower(%(error)s::text) IN lower(v.error)) > 0)
-  AND (%(since)s::timestamptz IS NULL OR v.given_up_at >= %(since)s::timestamptz)
+WHERE v.id IN ({matching_letters})
 ORDER BY v.id

@@ -9,6 +9,7 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Table, Timer
 from millwheel.errors import CommitUnknown
+from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.store.port import Commit, SettledRequest
 from millwheel.testing import inject
 from tests.support.pipelines import QUICK, Kept, doing, produce, script
@@ -65,7 +66,8 @@ async def ready(world: World, count: int) -> None:
 
 
 async def test_a_field_of_the_state_is_set_and_its_collections_stay() -> None:
-    world = world_of(1, 2)
+    source = script(ITEMS, [Item("a", 1), Item("a", 2)])
+    world = World(doing(source, work, ring, on_error="dead_letter"))
     await ready(world, 2)
     before = world.state("do", "a")
     assert await ask(world, "set_state", merge={"count": 7}) == (
@@ -74,6 +76,10 @@ async def test_a_field_of_the_state_is_set_and_its_collections_stay() -> None:
     after = world.state("do", "a")
     assert {**after, "": None} == {**before, "": None}
     assert after[""]["count"] == 7
+    source.append(inject(ITEMS, Item("a", 3)))
+    await world.until(lambda: len(world.rows()) == 3, tick=0.05)
+    assert world.rows()[-1][:3] == ("a", 3, 8), "the key goes on from there"
+    assert len(world.state("do", "a")) == len(after) + 1
     await world.close()
 
 
@@ -267,6 +273,12 @@ async def test_a_request_with_a_refused_statement_fails_alone() -> None:
     await world.close()
 
 
+def request(number: int) -> KeyRequest:
+    async def nothing(kind: str, tag: str) -> None: ...
+
+    return KeyRequest(number, "retry", ("a", b'"a"', 1), {}, None, nothing)
+
+
 async def test_an_unknown_verb_is_refused_by_older_code() -> None:
     world = world_of(1)
     await ready(world, 1)
@@ -295,3 +307,17 @@ async def test_a_request_of_a_weak_computation_is_refused() -> None:
     assert outcome == "refused"
     assert "does not commit its productions with its state" in detail
     await world.close()
+
+
+def test_a_request_that_was_read_before_the_claim_is_read_again() -> None:
+    """It came between the start of a recovery and the claim, so nobody runs it."""
+    requests = IntervalRequests()
+    apart, begun, late = (request(number) for number in (1, 2, 3))
+    requests.add([apart, begun])
+    requests.take(2)
+    requests.start_over({id(apart)})
+    life = requests.life
+    requests.add([late])
+    requests.forget_waiting()
+    assert list(requests.taken) == [1]
+    assert (list(requests.waiting), requests.life > life) == ([], True)

@@ -120,8 +120,7 @@ class Interval:
     def restore(self, claim: Claim, settings: Settings) -> None:
         """Start only from the stored state of the claim."""
         self.transition("claim")
-        self.requests.life += 1
-        self.requests.waiting.clear()
+        self.requests.forget_waiting()  # they were read before the claim
         node = self.step.node
         self.counters.restore(claim)
         self.commits.restore(claim)

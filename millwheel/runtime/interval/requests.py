@@ -73,6 +73,11 @@ class IntervalRequests:
 
     def start_over(self, apart: Set[int]) -> None:
         """Forget all requests but those with an identity (`id`) in `apart`, which recovery runs."""
-        self.life += 1
-        self.waiting.clear()
         self.taken = {n: request for n, request in self.taken.items() if id(request) in apart}
+        self.forget_waiting()
+
+    def forget_waiting(self) -> None:
+        """Forget requests that have not begun, and those on their way from the store: they are read again."""
+        self.life += 1
+        self.settled([request.id for request in self.waiting])
+        self.waiting.clear()
