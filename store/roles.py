@@ -2,8 +2,7 @@
 
 ========================== =============================================================================
 ``NAME_reader``            reads tables and views, but not the workers' secret
-``NAME_operator``          a reader that may ask the owners of keys, pause, discard dead letters, and wish
-                           intervals elsewhere, as the commands of `millwheel` do
+``NAME_operator``          a reader that may ask the owners of keys, withdraw requests, pause, and discard dead letters
 ========================== =============================================================================
 
 Neither can log in or owns anything: grant them to logins. A worker makes and drops bucket tables, and only the owner of a
@@ -12,7 +11,7 @@ table may do that, so the workers of a pipeline are its owner (docs/deploy).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -25,8 +24,6 @@ OPERATOR = {
     "request": "INSERT, UPDATE (outcome, settled_at)",
     "computation": "UPDATE (paused)",
     "dead_letter": "DELETE, UPDATE (attempts)",
-    "key_interval": "UPDATE (wanted_by, pinned, split_at, merge_with)",
-    "placement_event": "INSERT",
 }
 """Rights of an operator besides those of a reader. Only who may change a row may lock it, as `retry` does with letters."""
 
@@ -48,28 +45,32 @@ def make_roles(url: str, pipeline: str) -> Roles:
         StoreError: this login may make no roles, or does not own the schema.
     """
     roles = Roles(f"{pipeline}_reader", f"{pipeline}_operator")
+    with transaction(url) as connection:
+        owns = connection.execute(text_of("owns_schema"), {"schema": pipeline}).fetchone()
+        try:
+            if owns != (True,):
+                raise psycopg.errors.InsufficientPrivilege("this login does not own the schema")
+            _grant(connection, pipeline, roles)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise StoreError(
+                f"the roles of {pipeline!r} cannot be made: {str(error).strip()}. Run this as the owner of the schema, "
+                "with CREATEROLE, or as a superuser"
+            ) from error
+    return roles
+
+
+def _grant(connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:
     reader, operator = map(sql.Identifier, roles)
     table = Statements(pipeline).table
     names = {"schema": sql.Identifier(pipeline), "peer_secret": table("peer_secret")}
-    try:
-        with transaction(url) as connection:
-            for role in roles:
-                known = connection.execute(text_of("find_role"), {"role": role}).fetchone()
-                if known is None:
-                    connection.execute(composed("make_role", role=sql.Identifier(role)))
-            for name in READER:
-                connection.execute(composed(name, role=reader, **names))
-            connection.execute(composed("grant_role", other=reader, role=operator))
-            for name, rights in OPERATOR.items():
-                granted = composed(
-                    "grant_rights", rights=sql.SQL(rights), table=table(name), role=operator
-                )
-                connection.execute(granted)
-            sequence = table("request_id_seq")
-            connection.execute(composed("grant_sequence", sequence=sequence, role=operator))
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise StoreError(
-            f"the roles of {pipeline!r} cannot be made: {str(error).strip()}. Run this as the owner of the schema, "
-            "with CREATEROLE, or as a superuser"
-        ) from error
-    return roles
+    for role in roles:
+        if connection.execute(text_of("find_role"), {"role": role}).fetchone() is None:
+            connection.execute(composed("make_role", role=sql.Identifier(role)))
+    for name in READER:
+        connection.execute(composed(name, role=reader, **names))
+    connection.execute(composed("grant_role", other=reader, role=operator))
+    for name, rights in OPERATOR.items():
+        given = {"rights": sql.SQL(rights), "table": table(name)}
+        connection.execute(composed("grant_rights", role=operator, **given))
+    sequence = table("request_id_seq")
+    connection.execute(composed("grant_sequence", sequence=sequence, role=operator))

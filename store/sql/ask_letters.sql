@@ -1,5 +1,6 @@
 -- Asks the owners to process dead letters again, the oldest first, at most so many a second. A letter that is being
--- retried already is left out, and so are a row without a key and one of a computation that was removed. The lock keeps a commit from deleting a letter meanwhile.
+-- retried already is left out, and so are a row without a key and one of a computation that was removed. The lock keeps
+-- a commit from deleting a letter meanwhile.
 WITH wanted AS (
     SELECT d.id, d.computation, d.slot, d.key
     FROM {dead_letter} AS d

@@ -9,6 +9,7 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
+from millwheel.errors import StoreError
 from millwheel.store import administration
 from millwheel.store.asking import Actor, Asking
 from millwheel.store.inspection import inspect
@@ -46,6 +47,7 @@ WRITES = (
     "INSERT INTO state SELECT * FROM state",
     "DELETE FROM state",
     "UPDATE key_interval SET sequencer = 1",
+    "UPDATE key_interval SET wanted_by = NULL",
     "UPDATE commit_record SET acked = NULL",
     "DELETE FROM request",
     "UPDATE request SET actor = 'somebody else'",
@@ -105,3 +107,8 @@ def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
 
 def test_roles_are_made_again_for_what_has_come(schema: Schema, roles: Roles) -> None:
     assert make_roles(schema.url, schema.name) == roles
+
+
+def test_who_may_make_no_roles_is_told_what_is_needed(schema: Schema, roles: Roles) -> None:
+    with pytest.raises(StoreError, match="Run this as the owner of the schema"):
+        make_roles(under(schema, roles.operator), schema.name)
