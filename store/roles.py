@@ -47,16 +47,20 @@ def make_roles(url: str, pipeline: str) -> Roles:
     roles = Roles(f"{pipeline}_reader", f"{pipeline}_operator")
     with transaction(url) as connection:
         owns = connection.execute(text_of("owns_schema"), {"schema": pipeline}).fetchone()
+        if owns != (True,):
+            raise _refused(pipeline, "this login does not own the schema")
         try:
-            if owns != (True,):
-                raise psycopg.errors.InsufficientPrivilege("this login does not own the schema")
             _grant(connection, pipeline, roles)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise StoreError(
-                f"the roles of {pipeline!r} cannot be made: {str(error).strip()}. Run this as the owner of the schema, "
-                "with CREATEROLE, or as a superuser"
-            ) from error
+            raise _refused(pipeline, str(error).strip()) from error
     return roles
+
+
+def _refused(pipeline: str, reason: str) -> StoreError:
+    return StoreError(
+        f"the roles of {pipeline!r} cannot be made: {reason}. Run this as the owner of the schema, with CREATEROLE, "
+        "or as a superuser"
+    )
 
 
 def _grant(connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:

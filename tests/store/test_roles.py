@@ -20,20 +20,39 @@ from tests.support.store_sites import Schema
 ME = Actor("ada", "why not")
 
 
+PASSWORD = "a password of the tests"
+
+
 @pytest.fixture
 def roles(schema: Schema) -> Iterator[Roles]:
+    """The roles, and a login of each, since a session's own options would not survive."""
     migrate(schema.url, schema.name)
     made = make_roles(schema.url, schema.name)
+    logins = [login_of(role) for role in made]
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        for login, role in zip(logins, made, strict=True):
+            connection.execute(
+                sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}").format(
+                    sql.Identifier(login), PASSWORD, sql.Identifier(role)
+                )
+            )
     yield made
     with psycopg.connect(schema.url, autocommit=True) as connection:
-        for role in reversed(made):
+        for role in (*logins, *reversed(made)):
             for end in ("DROP OWNED BY {}", "DROP ROLE {}"):
                 connection.execute(sql.SQL(end).format(sql.Identifier(role)))
 
 
+def login_of(role: str) -> str:
+    return f"{role}_ada"
+
+
 def under(schema: Schema, role: str) -> str:
-    """The address of the store for sessions of a role."""
-    return make_conninfo(schema.url, options=f"-c role={role}")
+    """The address of the store for a login with a role."""
+    url = make_conninfo(schema.url, user=login_of(role), password=PASSWORD)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT current_user").fetchone() == (login_of(role),)
+    return url
 
 
 def refused(url: str, schema: Schema, statement: str) -> None:
