@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from millwheel.files import Csv, JsonLines
     from millwheel.inbox import Inbox
     from millwheel.model import Key, Record, Timer
+    from millwheel.parking import Park
     from millwheel.pipeline import Pipeline
     from millwheel.settings import Settings
     from millwheel.sinks import Console, Discard, JsonLinesFiles, Table
@@ -38,6 +39,7 @@ __all__ = [
     "Key",
     "ListState",
     "MapState",
+    "Park",
     "Pipeline",
     "Record",
     "Settings",
@@ -62,6 +64,7 @@ _PLACES = {
     "Key": "model",
     "ListState": "state",
     "MapState": "state",
+    "Park": "parking",
     "Pipeline": "pipeline",
     "Record": "model",
     "Settings": "settings",

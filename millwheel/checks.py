@@ -7,7 +7,7 @@ A combination of options that could not keep its guarantees is refused here, bef
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from millwheel.computation import Computation
 from millwheel.errors import GraphError
 from millwheel.graph import Injection, Node, Reading
 from millwheel.inbox import Inbox
+from millwheel.parking import Park
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.streams import Broadcast, Input, Stream
 
@@ -415,16 +416,51 @@ def check_repeatable(writer: Node, use: SinkUse) -> None:
         )
 
 
-def check_failures(label: str, on_error: str, retries: int) -> None:
+def check_failures(label: str, on_error: object, retries: int) -> Park | None:
     """Refuse an unknown way to treat failures of user code.
+
+    Returns:
+        How keys are parked; None: they are not.
 
     Raises:
         GraphError: the value of `on_error` is unknown, or `retries` is negative.
     """
-    if on_error not in ("fail", "dead_letter") or retries < 0:
+    parks = isinstance(on_error, Park) or on_error == "park"
+    if not (parks or on_error in ("fail", "dead_letter")) or retries < 0:
         raise GraphError(
-            f"{label!r}: on_error must be 'fail' or 'dead_letter', and retries 0 or more"
+            f"{label!r}: on_error must be 'fail', 'dead_letter', 'park' or Park(...), and retries 0 or more"
         )
+    return (on_error if isinstance(on_error, Park) else Park()) if parks else None
+
+
+def check_parking(
+    label: str,
+    park: Park | None,
+    inputs: Sequence[Reading],
+    computation: Computation[Any, Any, Any, Any],
+    productions: str,
+    exactly_once: bool,
+    delivery: str,
+) -> None:
+    """Refuse to park keys of a computation whose records do not wait for a commit of their own.
+
+    Raises:
+        GraphError: it is such a computation.
+    """
+    if park is None:
+        return
+    for reason, holds in (
+        ('productions="weak"', productions == "weak"),
+        ("exactly_once=False", not exactly_once),
+        ('delivery="at_most_once"', delivery == "at_most_once"),
+        ("bundles", computation.bundles is not None),
+        ("a broadcast input", any(isinstance(reading, Broadcast) for reading in inputs)),
+    ):
+        if holds:
+            raise GraphError(
+                f'{label!r}: on_error="park" does not go with {reason}: a record that waits is stored and run in a '
+                'commit of its key. Use on_error="dead_letter"'
+            )
 
 
 def check_percentile(label: str, percentile: float | None) -> None:

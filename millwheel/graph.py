@@ -23,6 +23,7 @@ from millwheel.computation import Computation, snake_case
 from millwheel.context import BundleContext, Context
 from millwheel.errors import GraphError
 from millwheel.model import SLOTS, Key, Record, to_micros
+from millwheel.parking import Park
 from millwheel.sinks import BundleSink, Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.sources import GrowingSource, Source
 from millwheel.state import StateLayout
@@ -40,6 +41,7 @@ STATE_VIEWS = "state_of_"
 """Prefix of the views that show one computation's state."""
 
 OnError = Literal["fail", "dead_letter"]
+OnFailure = Literal["fail", "dead_letter", "park"]
 DeliveryMode = Literal["acknowledged", "at_most_once"]
 Productions = Literal["strong", "weak"]
 Acknowledgement = Literal["chain", "tree"]
@@ -92,7 +94,9 @@ class Node:
     """Number of parts of its slots with a table each; 0: it has no broadcast input."""
     bundles: Bundles | None = None
     """The limits of its numbered bundles; None: it reads record by record."""
-    on_error: OnError = "fail"
+    on_error: OnFailure = "fail"
+    park: Park | None = None
+    """How its keys are parked, with ``on_error="park"``."""
     retries: int = 0
     productions: Productions = "strong"
     exactly_once: bool = True

@@ -227,3 +227,5 @@ class Firing(msgspec.Struct, gc=False, eq=False):
     slot: int
     timer: Timer
     hold: int
+    watermark: int | None = None
+    """The low watermark that user code sees; None: the present one."""

@@ -21,6 +21,7 @@ from millwheel.checks import (
     check_inputs,
     check_modes,
     check_no_rows,
+    check_parking,
     check_percentile,
     check_readings,
     check_repeatable,
@@ -41,6 +42,7 @@ from millwheel.graph import (
     Injection,
     Node,
     OnError,
+    OnFailure,
     Reading,
     free_name,
     identify_node,
@@ -49,6 +51,7 @@ from millwheel.graph import (
 )
 from millwheel.inbox import Inbox
 from millwheel.model import Key
+from millwheel.parking import Park
 from millwheel.settings import Settings
 from millwheel.sinks import Console, Discard, JsonLinesFiles, Sink, SinkUse, Table
 from millwheel.sources import Source
@@ -179,7 +182,7 @@ class Pipeline:
         acknowledgement: Literal["chain", "tree"] = "chain",
         replay_after: timedelta = timedelta(seconds=5),
         low_watermark_percentile: float | None = None,
-        on_error: OnError = "fail",
+        on_error: OnFailure | Park = "fail",
         retries: int = 0,
     ) -> None:
         """Run `computation` over `inputs`: ``STREAM.by(key)``, ``.spread()``, ``.broadcast()``.
@@ -211,7 +214,8 @@ class Pipeline:
                 (of the last 4,096 records of each partition of a source). A record behind it is
                 late here, even if its source allows it: amend the result, or leave the record out.
                 The low watermark published downstream stays exact (paper 7.2).
-            on_error: when user code fails on a record, stop, or keep the record as a dead letter.
+            on_error: when user code fails on a record, stop; or keep the record as a dead letter and go on; or
+                also park its key (``"park"``, or a `Park` with limits): the key's later records wait behind it.
             retries: number of times that user code is retried before that.
 
         Raises:
@@ -228,7 +232,8 @@ class Pipeline:
             label, computation, inputs, productions, delivery, acknowledgement, replay_after
         )
         check_inputs(label, inputs)
-        check_failures(label, on_error, retries)
+        park = check_failures(label, on_error, retries)
+        check_parking(label, park, inputs, computation, productions, exactly_once, delivery)
         check_percentile(label, low_watermark_percentile)
         keyed = tuple(i for i in inputs if isinstance(i, Input))
         check_spread(label, computation, keyed)
@@ -244,7 +249,8 @@ class Pipeline:
                 cells=self.settings.broadcast_cells if len(keyed) < len(inputs) else 0,
                 bundles=computation.bundles,
                 percentile=low_watermark_percentile,
-                on_error=on_error,
+                on_error="park" if isinstance(on_error, Park) else on_error,
+                park=park,
                 retries=retries,
                 productions=productions,
                 exactly_once=exactly_once and delivery != "at_most_once",

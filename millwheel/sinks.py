@@ -76,6 +76,7 @@ RESERVED_TABLES = frozenset(
         "log",
         "numbered_rows",
         "oldest_bucket",
+        "parked_keys",
         "peer_secret",
         "pending_productions",
         "pipeline",

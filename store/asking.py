@@ -42,6 +42,13 @@ class LetterFilter(NamedTuple):
     error: str | None = None
     """A part of the error's text, in any case."""
     since: datetime | None = None
+    waiting: bool = False
+    """Also the records that only wait in parked keys."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether it leaves out any of the letters that have failed."""
+        return any(field is not None for field in self[:-1])
 
 
 EVERY_LETTER = LetterFilter()
@@ -143,9 +150,36 @@ class Asking:
         Returns:
             The number of the batch, and of requests.
         """
+        return self._ask_about("retry", actor, ids, rate, payload)
+
+    def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
+        """Delete dead letters that are not being retried, and not of parked keys; gives their numbers."""
+        gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
+        if gone:
+            self.note(actor, "discard", {"letters": gone})
+        return gone
+
+    def discard_parked(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
+        """Ask the owners of parked keys to delete those of some dead letters that are theirs.
+
+        Returns:
+            The number of the batch, and of requests.
+        """
+        parked = [id_ for (id_,) in self._rows("parked_letters", ids=list(ids))]
+        return self._ask_about("discard", actor, parked, None, None) if parked else (0, 0)
+
+    def _ask_about(
+        self,
+        verb: str,
+        actor: Actor,
+        ids: Sequence[int],
+        rate: float | None,
+        payload: dict[str, Any] | None,
+    ) -> tuple[int, int]:
         batch = self._new_batch()
         asked = self._rows(
             "ask_letters",
+            verb=verb,
             batch=batch,
             ids=list(ids),
             actor=actor.name,
@@ -154,13 +188,6 @@ class Asking:
             payload=None if payload is None else _json(payload),
         )
         return batch, len(asked)
-
-    def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
-        """Delete dead letters that are not being retried; gives their numbers."""
-        gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
-        if gone:
-            self.note(actor, "discard", {"letters": gone})
-        return gone
 
     def note(self, actor: Actor, verb: str, payload: dict[str, Any]) -> None:
         """Note an operation on the pipeline, in the transaction that does it."""

@@ -20,6 +20,7 @@ from millwheel.store.port import (
     FoundPartition,
     IntervalRow,
     LogRow,
+    ParkedRows,
     Placement,
     PlacementChange,
     StateChange,
@@ -90,6 +91,12 @@ class PostgresClaims(Subject):
         for id_, interval_id, source in await rows("read_logs", interval_ids=interval_ids):
             if id_ != new_logs.get(interval_id):
                 live_logs.setdefault(interval_id, []).append(LogRow(id_, source))
+        parked: dict[int, list[ParkedRows]] = {}
+        for id_, computation, slot, key, *sizes in await rows(
+            "read_parked_keys", interval_ids=interval_ids
+        ):
+            found = ParkedRows(computation, slot, key.encode(), *sizes)
+            parked.setdefault(id_, []).append(found)
         claims = []
         for (
             id_, n, table, stamp, input_watermark, low_watermark, percentiles, acked, position,
@@ -137,6 +144,7 @@ class PostgresClaims(Subject):
                     states=states,
                     timers=[timer for page in pages.values() for timer in page],
                     more_timers=frozenset(k for k, page in pages.items() if len(page) == limit),
+                    parked=parked.get(id_, []),
                 )
             )
         if intervals.keys() != raised.keys():

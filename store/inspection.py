@@ -112,7 +112,13 @@ class ComputationStatus(msgspec.Struct):
     dead_letters: int = 0
     """Dead letters since deploy."""
     dead_letters_kept: int = 0
-    """Dead letters that are not discarded."""
+    """Dead letters that are neither retried nor discarded."""
+    parked_keys: int = 0
+    """Keys that stand still since a record failed (``on_error="park"``)."""
+    parked_records: int = 0
+    """Records that wait behind the failed ones."""
+    parked_seconds: float = 0.0
+    """How long the first of these keys has been parked."""
     backlog: int = 0
     """Records that wait for it: the larger of those that were sent to it and are not acknowledged, and those that its
     owners have received and that are not durable, which include rows of sources, as of their last heartbeats."""
@@ -260,6 +266,8 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
     attempts: int
     given_up_at: str
     record_id: str | None
+    parked: str | None = None
+    """In a parked key: ``failed`` (it stops the key), or ``waiting``."""
     traceback: str = ""
 
 
@@ -366,9 +374,11 @@ class Inspection:
         for name, backlog in self._rows("status_backlog", pipeline):
             if name in found:  # otherwise it was removed, and records sent to it are dropped
                 found[name].backlog = max(found[name].backlog, backlog)
-        for name, kept in self._rows("status_dead_letters", pipeline):
+        for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
             if name in found:
-                found[name].dead_letters_kept = kept
+                one = found[name]
+                one.dead_letters_kept, one.parked_keys = kept, keys
+                one.parked_records, one.parked_seconds = waiting, seconds
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(
                 kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest

@@ -15,7 +15,7 @@ from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.statements import READ_COMMITTED, composed, text_of
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest revision in ``migrations/versions``; a test compares both."""
 
 ATTEMPTS = 5

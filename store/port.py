@@ -113,6 +113,10 @@ class TimerChange(NamedTuple):
     hold: int | None
 
 
+Parked = Literal["failed", "waiting"]
+"""The part of a dead letter in a parked key: it has failed and stops the key, or it waits in its order."""
+
+
 class DeadLetter(NamedTuple):
     """A record, row or timer that the engine gave up on, with the reason."""
 
@@ -128,6 +132,10 @@ class DeadLetter(NamedTuple):
     traceback: str
     attempts: int
     stamp: int
+    parked: Parked | None = None
+    """Its part in a parked key (decision 60); None: its key goes on."""
+    watermark: int | None = None
+    """In a parked key, the low watermark that user code sees when it runs."""
 
 
 class PlacedSlots(NamedTuple):
@@ -148,6 +156,33 @@ class KeptLetter(NamedTuple):
     value: str
     ts: int | None
     attempts: int
+    parked: Parked | None = None
+    watermark: int | None = None
+    stamp: int = 0
+    """When the engine gave up on it, in microseconds."""
+
+
+class ParkedRows(NamedTuple):
+    """A parked key, with the size of its rows."""
+
+    computation: int
+    slot: int
+    key: bytes
+    rows: int
+    bytes: int
+    failed: bool
+    """Whether a failed one stops the key."""
+    oldest: int
+    """Least timestamp, in microseconds."""
+
+
+class ParkedKeyPlace(NamedTuple):
+    """A parked key of an interval."""
+
+    interval_id: int
+    computation: int
+    slot: int
+    key: bytes
 
 
 class OpenRequest(NamedTuple):
@@ -270,6 +305,8 @@ class Claim:
     """The soonest pending timers of each kind, in the order of time."""
     more_timers: frozenset[str]
     """Kinds that have further pending timers; see `Store.read_timers`."""
+    parked: list[ParkedRows]
+    """The parked keys."""
 
 
 @dataclass(slots=True)
@@ -715,6 +752,18 @@ class Store(Protocol):
 
         Args:
             taken: requests that the owner has read before, to be left out.
+        """
+        ...
+
+    async def parked_rows(
+        self, keys: Sequence[ParkedKeyPlace], taken: Sequence[int], limit: int
+    ) -> list[OpenRequest]:
+        """The records and timers that wait in parked keys, in their order, as requests to run them.
+
+        Each has the negative of its letter's number.
+
+        Args:
+            taken: the letters that the owner has read before, to be left out.
         """
         ...
 

@@ -9,7 +9,13 @@ import msgspec
 
 from millwheel.store import rows
 from millwheel.store.connections import Subject
-from millwheel.store.port import KeptLetter, OpenRequest, PlacedSlots, SettledRequest
+from millwheel.store.port import (
+    KeptLetter,
+    OpenRequest,
+    ParkedKeyPlace,
+    PlacedSlots,
+    SettledRequest,
+)
 
 
 class PostgresRequests(Subject):
@@ -26,6 +32,23 @@ class PostgresRequests(Subject):
                 "computations": list(computations),
                 "slots_from": list(slots_from),
                 "slots_to": list(slots_to),
+                "taken": list(taken),
+                "limit": limit,
+            },
+        )
+        return [_open_request(*row) for row in found]
+
+    async def parked_rows(
+        self, keys: Sequence[ParkedKeyPlace], taken: Sequence[int], limit: int
+    ) -> list[OpenRequest]:
+        ids, computations, slots, key_texts = zip(*keys, strict=True)
+        found = await self.connections.rows(
+            "parked_rows",
+            {
+                "ids": list(ids),
+                "computations": list(computations),
+                "slots": list(slots),
+                "keys": [text.decode() for text in key_texts],
                 "taken": list(taken),
                 "limit": limit,
             },
@@ -60,10 +83,13 @@ def _open_request(
     value: str,
     ts: int | None,
     attempts: int,
+    parked: Any,
+    watermark: int | None,
+    stamp: int,
 ) -> OpenRequest:
     letter = None
     if about is not None and stream is not None:
         id_ = None if record_id is None else record_id.bytes
-        letter = KeptLetter(about, stream, id_, value, ts, attempts)
+        letter = KeptLetter(about, stream, id_, value, ts, attempts, parked, watermark, stamp)
     arguments = msgspec.json.decode(payload) if payload else {}
     return OpenRequest(number, interval_id, verb, slot, key.encode(), arguments, about, letter)

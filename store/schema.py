@@ -438,7 +438,24 @@ dead_letter = Table(
     Column("traceback", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("stamp", BigInteger, nullable=False, comment="when the engine gave up; microseconds"),
+    Column(
+        "parked",
+        Text,
+        comment="in a parked key: failed (it stops the key) or waiting; null: its key goes on",
+    ),
+    Column(
+        "watermark",
+        BigInteger,
+        comment="in a parked key: the low watermark that it is processed with; microseconds",
+    ),
     Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
+    Index(
+        "dead_letter_parked",
+        "computation",
+        "slot",
+        "id",
+        postgresql_where=text("parked IS NOT NULL"),
+    ),
     comment="Records, rows and timers that the engine gave up on, with the reason",
 )
 

@@ -36,6 +36,7 @@ VIEWS = (
     "workers",
     "placement_events",
     "dead_letters",
+    "parked_keys",
     "source_partitions",
     "sinks",
     "numbered_rows",

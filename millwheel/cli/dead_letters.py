@@ -28,10 +28,12 @@ def selected(
     key: str | None,
     error: str | None,
     since: datetime | None,
+    *,
+    waiting: bool = False,
 ) -> LetterFilter:
     """The filter that the options of a command stand for."""
     text = None if key is None else encode_key(key_of(key))[0].decode()
-    return LetterFilter(ids or None, computation, stream, text, error, since)
+    return LetterFilter(ids or None, computation, stream, text, error, since, waiting)
 
 
 def list_letters(
@@ -75,7 +77,7 @@ def list_letters(
 
 def _print_list(found: list[DeadLetterEntry]) -> None:
     print_table(
-        ["id", "given up at", "computation", "stream", "key", "place", "error", "value"],
+        ["id", "given up at", "computation", "stream", "key", "parked", "place", "error", "value"],
         [
             [
                 str(entry.id),
@@ -83,6 +85,7 @@ def _print_list(found: list[DeadLetterEntry]) -> None:
                 entry.computation,
                 entry.stream,
                 "" if entry.key is None else _cut(str(entry.key)),
+                entry.parked or "",
                 entry.place,
                 *(_cut(text) for text in (entry.error, entry.value)),
             ]
@@ -178,28 +181,34 @@ def discard(
     pipeline: str | None,
     *,
     reason: str,
+    wait: float,
     all_of_them: bool,
 ) -> None:
-    """Delete dead letters that match a filter, or all of them."""
+    """Delete dead letters that match a filter, or all of them; the owners of parked keys are asked to."""
     _require_filter(letters, all_of_them=all_of_them, verb="discard")
-    with asking(store, pipeline, needs_owners=False) as desk, desk.transaction() as asked:
-        matched = asked.match(letters)
-        missing = sorted({*(letters.ids or [])} - {*matched.ids})
-        if missing:
-            raise UsageError(
-                f"pipeline {desk.pipeline!r} has no dead letter {', '.join(map(str, missing))}; "
-                "nothing was discarded"
-            )
-        gone = asked.discard(actor(reason), matched.ids)
-    left = len(matched.ids) - len(gone)
-    typer.echo(
-        f"discarded {len(gone):,} dead letter{'' if len(gone) == 1 else 's'} of {desk.pipeline}"
-        + (f"; {left:,} are being retried, and stay" if left else "")
-    )
+    with asking(store, pipeline, needs_owners=False) as desk:
+        with desk.transaction() as asked:
+            matched = asked.match(letters)
+            missing = sorted({*(letters.ids or [])} - {*matched.ids})
+            if missing:
+                raise UsageError(
+                    f"pipeline {desk.pipeline!r} has no dead letter {', '.join(map(str, missing))}; "
+                    "nothing was discarded. For records that only wait in parked keys, add --waiting"
+                )
+            gone = asked.discard(actor(reason), matched.ids)
+            batch, count = asked.discard_parked(actor(reason), matched.ids)
+        left = len(matched.ids) - len(gone) - count
+        typer.echo(
+            f"discarded {len(gone):,} dead letter{'' if len(gone) == 1 else 's'} of {desk.pipeline}"
+            + (f"; {left:,} are being retried, and stay" if left else "")
+        )
+        if count:
+            typer.echo(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
+            report(desk, batch, desk.wait(batch, count, wait))
 
 
 def _require_filter(letters: LetterFilter, *, all_of_them: bool, verb: str) -> None:
-    if all_of_them == any(field is not None for field in letters):
+    if all_of_them == letters.selects:
         raise UsageError(
             f"say which dead letters to {verb}: ids, or filters such as --computation and --error, or --all "
             "(and not both)"

@@ -46,6 +46,9 @@ OfKey = Annotated[str | None, typer.Option("--key", help="Only those of a key; J
 OfError = Annotated[
     str | None, typer.Option("--error", metavar="TEXT", help="Only those with this in the error.")
 ]
+Waiting = Annotated[
+    bool, typer.Option("--waiting", help="Also records that only wait in parked keys.")
+]
 Since = Annotated[datetime | None, typer.Option(help="Only those given up since then, UTC.")]
 
 
@@ -179,6 +182,7 @@ def list_dead_letters(
         Literal["error"] | None,
         typer.Option(help="Count them instead, by computation and error.", show_default=False),
     ] = None,
+    waiting: Waiting = False,
     store: Store = None,
     pipeline: OnePipeline = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number to list.")] = 100,
@@ -188,7 +192,7 @@ def list_dead_letters(
     """List the newest dead letters."""
     from millwheel.cli.dead_letters import list_letters, selected
 
-    letters = selected(ids or [], computation, stream, key, error, since)
+    letters = selected(ids or [], computation, stream, key, error, since, waiting=waiting)
     list_letters(letters, store, pipeline, limit, by_error=group_by is not None, as_json=as_json)
 
 
@@ -216,6 +220,7 @@ def export_dead_letters(
     key: OfKey = None,
     error: OfError = None,
     since: Since = None,
+    waiting: Waiting = False,
     store: Store = None,
     pipeline: OnePipeline = None,
     debug: Debug = False,
@@ -223,7 +228,11 @@ def export_dead_letters(
     """Print dead letters as JSON Lines, the oldest first."""
     from millwheel.cli.dead_letters import export, selected
 
-    export(selected(ids or [], computation, stream, key, error, since), store, pipeline)
+    export(
+        selected(ids or [], computation, stream, key, error, since, waiting=waiting),
+        store,
+        pipeline,
+    )
 
 
 @dead_letters.command("retry")
@@ -277,16 +286,18 @@ def discard_dead_letters(
     all_of_them: Annotated[
         bool, typer.Option("--all", help="Discard all dead letters of the pipeline.")
     ] = False,
+    waiting: Waiting = False,
     store: Store = None,
     pipeline: OnePipeline = None,
     reason: Reason = "",
+    wait: Wait = 30.0,
     debug: Debug = False,
 ) -> None:
     """Delete dead letters. This cannot be undone; export them first."""
     from millwheel.cli.dead_letters import discard, selected
 
-    letters = selected(ids or [], computation, stream, key, error, since)
-    discard(letters, store, pipeline, reason=reason, all_of_them=all_of_them)
+    letters = selected(ids or [], computation, stream, key, error, since, waiting=waiting)
+    discard(letters, store, pipeline, reason=reason, wait=wait, all_of_them=all_of_them)
 
 
 @command

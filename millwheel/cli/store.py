@@ -128,6 +128,8 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
             + (", paused" if source.computation in paused else "")
             + ("" if source.flow is None else f", {flow_text(source.flow)}")
         )
+    for line in parked(status):
+        typer.echo(f"  {line}")
     for sink in status.sinks:
         if sink.open is not None:
             typer.echo(f"  {sink_text(sink)}")
@@ -171,6 +173,17 @@ def flow_text(flow: SourceFlow) -> str:
     if flow.lag_bytes is not None:
         text += f", {flow.lag_bytes:,} bytes to read"
     return text
+
+
+def parked(status: PipelineStatus) -> list[str]:
+    """Format the parked keys, one line per computation."""
+    return [
+        f"{one.label or one.name}: {one.parked_keys:,} key{'' if one.parked_keys == 1 else 's'} parked, for up to "
+        f"{one.parked_seconds:,.0f} s; {one.parked_records:,} records wait. See: millwheel dead-letters list "
+        f"--computation {one.name} --pipeline {status.name}"
+        for one in status.computations
+        if one.parked_keys
+    ]
 
 
 def sink_text(sink: SinkStatus) -> str:

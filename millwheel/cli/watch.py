@@ -20,7 +20,16 @@ from rich.live import Live
 from rich.text import Text
 
 from millwheel.cli.output import print_json_line, table
-from millwheel.cli.store import at_work, byte_text, held_by, labels_of, moment, moving, name_of
+from millwheel.cli.store import (
+    at_work,
+    byte_text,
+    held_by,
+    labels_of,
+    moment,
+    moving,
+    name_of,
+    parked,
+)
 from millwheel.errors import StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import (
@@ -153,6 +162,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
             [_worker(worker) for worker in status.workers],
         )  # fmt: skip
     shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
+    shown += [f"  {line}" for line in parked(status)]
     shown += table(
         ["computation", "records/s", "processed", "backlog", "at work", "low watermark", "lag", "owned by",
          "held by"],

@@ -19,8 +19,11 @@ from millwheel.store.port import (
     TIMER_KINDS,
     TIMERS_A_PAGE,
     Claim,
+    DeadLetter,
     FoundPartition,
+    IntervalRow,
     LogRow,
+    ParkedRows,
     Placement,
     PlacementChange,
     TimerChange,
@@ -160,7 +163,28 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
         ],
         timers=[timer for page in pages.values() for timer in page],
         more_timers=frozenset(kind for kind, page in pages.items() if len(page) == limit),
+        parked=_parked_keys(tables, interval.row()),
     )
+
+
+def _parked_keys(tables: Tables, interval: IntervalRow) -> list[ParkedRows]:
+    """The parked keys of an interval."""
+    found: dict[bytes, list[DeadLetter]] = {}
+    for letter in tables.dead_letters:
+        if (
+            letter.parked is not None
+            and letter.key is not None
+            and letter.computation == interval.computation
+            and interval.slot_from <= letter.slot < interval.slot_to
+        ):
+            found.setdefault(letter.key, []).append(letter)
+    return [
+        ParkedRows(
+            interval.computation, letters[0].slot, key, len(letters), sum(len(one.value) for one in letters),
+            any(one.parked == "failed" for one in letters), min(one.ts or 0 for one in letters),
+        )
+        for key, letters in found.items()
+    ]  # fmt: skip
 
 
 def read_timers(

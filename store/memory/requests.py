@@ -16,6 +16,7 @@ from millwheel.store.port import (
     DeadLetter,
     KeptLetter,
     OpenRequest,
+    ParkedKeyPlace,
     PlacedSlots,
     SettledRequest,
 )
@@ -63,6 +64,12 @@ class MemoryRequests(MemorySubject):
         """Take a request back, as an operator does."""
         self.tables.requests[number].withdrawn = True
 
+    def asked_about(self, letter: DeadLetter) -> bool:
+        """Whether an open request is about a letter."""
+        return any(
+            row.settled is None and row.letter is letter for row in self.tables.requests.values()
+        )
+
     def outcome(self, number: int) -> SettledRequest | None:
         """The outcome of a request; None: it is open."""
         settled: SettledRequest | None = self.tables.requests[number].settled
@@ -90,14 +97,24 @@ class MemoryRequests(MemorySubject):
         letter = row.letter
         if letter is None or letter not in self.tables.dead_letters:
             return None
-        return KeptLetter(
-            _number(letter),
-            letter.stream,
-            letter.record_id,
-            letter.value,
-            letter.ts,
-            letter.attempts,
-        )
+        return _kept(letter)
+
+    async def parked_rows(
+        self, keys: Sequence[ParkedKeyPlace], taken: Sequence[int], limit: int
+    ) -> list[OpenRequest]:
+        await self._called("parked_rows")
+        places = {(at.computation, at.key): at for at in keys}
+        return [
+            OpenRequest(
+                -_number(letter), places[letter.computation, letter.key].interval_id, "unpark", letter.slot,
+                letter.key, {}, _number(letter), _kept(letter),
+            )
+            for letter in self.tables.dead_letters
+            if letter.parked == "waiting"
+            and letter.key is not None
+            and (letter.computation, letter.key) in places
+            and _number(letter) not in taken
+        ][:limit]  # fmt: skip
 
     async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
         await self._called("settle_requests")
@@ -118,22 +135,35 @@ class MemoryRequests(MemorySubject):
 def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
     """Write the outcomes of requests, and change the dead letters that they are about."""
     for one in settled:
-        row: RequestRow = tables.requests[one.id]
-        if row.settled is not None:
+        row: RequestRow | None = tables.requests.get(one.id)
+        if row is not None and row.settled is not None:
             continue
-        row.settled = one
-        if row.letter is None or row.letter not in tables.dead_letters:
+        if row is not None:
+            row.settled = one
+        numbers = [_number(letter) for letter in tables.dead_letters]
+        if one.letter is None or one.letter not in numbers:
             continue
-        place = tables.dead_letters.index(row.letter)
+        place = numbers.index(one.letter)
         if one.outcome == "done":
             del tables.dead_letters[place]
         elif one.failure is not None:
-            row.letter = tables.dead_letters[place] = _failed_again(row.letter, one.failure)
+            failed = _failed_again(tables.dead_letters[place], one.failure)
+            tables.dead_letters[place] = failed
+            if row is not None:
+                row.letter = failed
 
 
 def _number(letter: DeadLetter) -> int:
     """A number that tells a letter from others, however often it has failed."""
-    return crc32(repr((letter.computation, letter.record_id, letter.key, letter.value)).encode())
+    same = (letter.computation, letter.record_id, letter.key, letter.value, letter.ts, letter.place)
+    return crc32(repr(same).encode())
+
+
+def _kept(letter: DeadLetter) -> KeptLetter:
+    return KeptLetter(
+        _number(letter), letter.stream, letter.record_id, letter.value, letter.ts, letter.attempts, letter.parked,
+        letter.watermark, letter.stamp,
+    )  # fmt: skip
 
 
 def _failed_again(letter: DeadLetter, failure: DeadLetter) -> DeadLetter:
@@ -142,4 +172,5 @@ def _failed_again(letter: DeadLetter, failure: DeadLetter) -> DeadLetter:
         traceback=failure.traceback,
         attempts=letter.attempts + failure.attempts,
         stamp=failure.stamp,
+        parked=None if letter.parked is None else "failed",
     )

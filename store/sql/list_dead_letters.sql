@@ -1,6 +1,6 @@
 -- The newest dead letters that match a filter; a filter that is NULL matches all.
 SELECT v.id, v.computation, v.stream, v.key::text, v.value, v."timestamp"::text, v.place, v.error, v.attempts,
-       v.given_up_at::text, v.record_id::text
+       v.given_up_at::text, v.record_id::text, v.parked
 FROM {dead_letters} AS v
 WHERE v.id IN ({matching_letters})
 ORDER BY v.id DESC

@@ -1,9 +1,10 @@
 -- The numbers of the dead letters that match a filter, of which a part that is NULL matches all. It stands in the
--- statements that list, count and retry them.
+-- statements that list, count and retry them. Records that only wait in a parked key match if they are asked for.
 SELECT f.id
 FROM {dead_letter} AS f
 JOIN {computation} AS c ON c.id = f.computation
-WHERE (%(ids)s::bigint[] IS NULL OR f.id = ANY(%(ids)s::bigint[]))
+WHERE (%(waiting)s::boolean OR f.parked IS DISTINCT FROM 'waiting')
+  AND (%(ids)s::bigint[] IS NULL OR f.id = ANY(%(ids)s::bigint[]))
   AND (%(computation)s::text IS NULL OR c.name = %(computation)s::text)
   AND (%(stream)s::text IS NULL OR f.stream = %(stream)s::text)
   AND (%(key)s::text IS NULL OR f.key = %(key)s::text)

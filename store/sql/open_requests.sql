@@ -1,7 +1,7 @@
 -- Open requests to the owner of some intervals, with the dead letter that each of them is about. Those that the
 -- owner has already are left out. The oldest come first, so that those of one key keep their order.
 SELECT r.id, x.id, r.verb, r.slot, r.key, r.payload::text, r.letter,
-       d.stream, d.record_id, d.value, d.ts, d.attempts
+       d.stream, d.record_id, d.value, d.ts, d.attempts, d.parked, d.watermark, d.stamp
 FROM {request} AS r
 JOIN unnest(
     %(ids)s::bigint[], %(computations)s::smallint[], %(slots_from)s::integer[], %(slots_to)s::integer[]

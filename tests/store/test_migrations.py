@@ -194,6 +194,9 @@ def test_rows_of_numbered_tables_from_before_0003_are_numbered_again(empty: Sche
         )
         connection.execute("ALTER TABLE pipeline DROP COLUMN id CASCADE")
         connection.execute("ALTER TABLE worker DROP COLUMN locked_on")
+        connection.execute(
+            "ALTER TABLE dead_letter DROP COLUMN parked CASCADE, DROP COLUMN watermark"
+        )
         connection.execute("UPDATE alembic_version SET version_num = '0002'")
         connection.execute('CREATE TABLE "a log" (a text, sender bigint, sequence bigint)')
         connection.execute(

@@ -39,7 +39,7 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
         raise UserCodeError(
             f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
             "Nothing of it was committed. Fix the code and start again, or add the computation "
-            'with on_error="dead_letter" to set such records aside'
+            'with on_error="dead_letter" to set such records aside, or "park" to keep their keys in order'
         ) from error
     effects = Effects()
     effects.dead_letters.append(dead_letter(step, item, error, attempts, now))
@@ -66,8 +66,11 @@ def _place(item: Delivery[Any] | Firing) -> str:
 def failed(
     step: Step, request: KeyRequest, error: BaseException, attempts: int, now: int
 ) -> Effects:
-    """Settle a request that cannot be carried out: it has no effect, but for a note on its dead letter."""
-    if isinstance(error, CannotCarryOut):
+    """Settle a request that cannot be carried out: it has no effect, but for a note on its dead letter.
+
+    A row of a parked key that cannot run has failed, whatever the reason: no operator has asked for it.
+    """
+    if isinstance(error, CannotCarryOut) and request.id > 0:
         settled = SettledRequest(request.id, "refused", storable(str(error)))
     else:
         about = None if request.letter is None else request.letter.id

@@ -33,6 +33,7 @@ from millwheel.runtime.interval.interval_timers import IntervalTimers
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.interval.parked_keys import ParkedKeys
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.interval.ports import LanePort, SourcePort
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
@@ -92,6 +93,8 @@ class Interval:
         """Keys that are running or waiting in user code, with items that have arrived for them since."""
         self.requests = IntervalRequests()
         """Requests of operators to its keys."""
+        self.parked = ParkedKeys(step.node.park, self.requests)
+        """Keys that stand still since a record failed."""
         self.lane: LanePort | None = None
         """The lane that works on it; None before it takes records, and after it was removed."""
         self.dirty = False
@@ -121,6 +124,7 @@ class Interval:
         """Start only from the stored state of the claim."""
         self.transition("claim")
         self.requests.forget_waiting()  # they were read before the claim
+        self.parked.restore(claim.parked)
         node = self.step.node
         self.counters.restore(claim)
         self.commits.restore(claim)
@@ -309,6 +313,8 @@ class Interval:
         if self.lane is not None and (work := self.lane.at_work(self)).keys:
             oldest = None if work.oldest is None else shown(work.oldest, KEY_CHARACTERS)
             found["at_work"] = {"keys": work.keys, "oldest": oldest, "seconds": work.seconds}
+        if self.parked:
+            found["parked"] = {"keys": len(self.parked), "rows": self.parked.rows}
         flow = None if self.source_task is None else self.source_task.flow()
         if flow is not None:
             found["flow"] = flow._asdict()
@@ -329,6 +335,7 @@ class Interval:
             and not self.dirty
             and self.mode.is_empty
             and self.logs.are_drained
+            and self.parked.have_ended
         )
 
     def is_finished(self, now: int) -> bool:

@@ -133,7 +133,9 @@ class IntervalTimers:
         pending = queue.take((firing.key_text, firing.timer.tag), firing.timer.micros)
         if pending is None:
             return None
-        again = Firing(firing.key, firing.key_text, firing.slot, firing.timer, pending.hold)
+        again = Firing(
+            firing.key, firing.key_text, firing.slot, firing.timer, pending.hold, firing.watermark
+        )
         self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)] = again
         self.firings += 1
         return again

@@ -20,13 +20,13 @@ from millwheel.errors import CannotCarryOut
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.broadcast_tables import BroadcastTable
-from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import CapturedStates, KeyState, encode_all, record_all
 from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import address_all
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.lane.parking import set_aside, step_aside
 from millwheel.runtime.lane.requests import RequestTurn, carry_out
 from millwheel.runtime.lane.user_code import Process, context_of, lineage_of, process_of
 from millwheel.runtime.process.late_use import LateUses
@@ -239,7 +239,7 @@ class Execution:
         interval, context, effects = self._interval, self._context, self.effects
         backlog, alone = interval.backlog, self._alone
         watermarks, commits = interval.watermarks, interval.commits
-        plain = interval.tables is None
+        plain, parked = interval.tables is None, interval.parked
         now = clock() if begun is None else context._now
         held = getrefcount(context)
         while groups:
@@ -250,7 +250,7 @@ class Execution:
                 if not plain:
                     self._begin(state, now)
                 changes: list[Change] | None = None
-                if not alone:
+                if not (alone or (parked and state.key_text in parked)):
                     # `Context._open`, inlined; the values left out are the same for all keys.
                     context._cell, context._now = state, now
                     context._watermark, context._promised = watermark, watermarks.promised
@@ -292,7 +292,7 @@ class Execution:
                 finish(interval, state, items, effects, changes)
                 group = None
                 waiting = backlog.pop(state.key_text)
-                if waiting is not None:
+                if waiting is not None and (waiting := parked.admitted(waiting)):
                     backlog[state.key_text] = None
                     group = state, waiting
                     now = clock()
@@ -390,7 +390,11 @@ class Execution:
         total = Effects()
         total.keeper = interval.watermarks
         changes: dict[str, bytes | None] = {}
+        has_failed = False
         for item in items:
+            if interval.parked.stops(item, just_failed=has_failed):
+                total.take(step_aside(interval, item, now, watermark))
+                continue
             for attempt in range(1, node.retries + 2):
                 context = self._context
                 context._open(state, watermark, interval.watermarks.promised, now, self._table)
@@ -401,6 +405,8 @@ class Execution:
                         work = self._process(item, context)
                     elif isinstance(item, Firing):
                         self.effects.timers.update(total.timers)
+                        if item.watermark is not None:
+                            context._watermark = item.watermark
                         work = self._fire(item)
                     else:
                         self.effects.timers.update(total.timers)
@@ -422,7 +428,8 @@ class Execution:
                         raise_ours(error)
                     if attempt <= node.retries and not isinstance(error, CannotCarryOut):
                         continue
-                    total.take(give_up(interval.step, item, error, attempt, now))
+                    total.take(set_aside(interval, item, error, attempt, now, watermark))
+                    has_failed |= interval.parked.has_stopped(item)
                 else:
                     total.take(self.effects)
                     changes.update(changed)

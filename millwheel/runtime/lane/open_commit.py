@@ -119,6 +119,8 @@ class OpenCommits:
         if effects.held:
             interval.watermarks.release += effects.held
             effects.held.clear()
+        if interval.parked or effects.dead_letters:
+            _settle_parked(interval, state.key_text, effects)
         work = self.open.works.get(interval) or self.work(interval)
         work.items += items
         if interval.timers.firings:
@@ -215,6 +217,15 @@ class OpenCommits:
         """Wake tasks that wait for an interval to drain: some work has ended."""
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()
+
+
+def _settle_parked(interval: Interval, key_text: bytes, effects: Effects) -> None:
+    """Let items that have waited in memory for a parked key have their turn: the key's task takes them next."""
+    waited = interval.parked.decided(key_text, effects)
+    if waited:
+        interval.backlog[key_text] = waited + (interval.backlog[key_text] or [])
+    if waited is not None:
+        interval.wake()
 
 
 def _change(work: IntervalWork, effects: Effects, state: KeyState, changes: list[Change]) -> None:

@@ -29,12 +29,12 @@ from millwheel.runtime.environment import (
     Environment,
 )
 from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
+from millwheel.runtime.lane.parking import set_aside
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
 
@@ -400,7 +400,9 @@ class Recovery:
         (item,) = taken
         state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
-        effects = give_up(interval.step, item, error, attempts, self._env.now())
+        effects = set_aside(
+            interval, item, error, attempts, self._env.now(), interval.watermarks.input
+        )
         self._lane.commits.add(interval, state, [item], effects, [])
         await self._lane.committer.commit_open()
 

@@ -21,7 +21,9 @@ from millwheel.errors import CannotCarryOut
 from millwheel.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
+from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.lane.parking import release_hold
 from millwheel.runtime.lane.user_code import Process
 from millwheel.store.port import KeptLetter, SettledRequest
 
@@ -171,9 +173,42 @@ async def _retry(turn: RequestTurn) -> str:
     Its record passed dedup when it was given up, so it is not asked again: the letter itself is
     processed once.
     """
+    letter = _letter(turn)
+    if letter.parked == "waiting":
+        raise CannotCarryOut(
+            "it waits in a parked key: retry or discard the dead letter that stops the key (see the view parked_keys), and "
+            "this one follows"
+        )
+    return await _run_letter(turn, letter)
+
+
+async def _unpark(turn: RequestTurn) -> str:
+    """Process a record or timer that has waited in its parked key."""
+    return await _run_letter(turn, _letter(turn))
+
+
+async def _discard(turn: RequestTurn) -> str:
+    """Delete a dead letter of a parked key; the next one of its key has its turn."""
+    _leave(turn, _letter(turn))
+    return ""
+
+
+def _letter(turn: RequestTurn) -> KeptLetter:
     letter = turn.request.letter
     if letter is None:
         raise CannotCarryOut("the dead letter is gone")
+    return letter
+
+
+def _leave(turn: RequestTurn, letter: KeptLetter) -> None:
+    if letter.parked is not None:
+        release_hold(turn.interval, turn.request.key_text, turn.effects)
+
+
+async def _run_letter(turn: RequestTurn, letter: KeptLetter) -> str:
+    """Process the record or timer of a letter. In a parked key it sees the low watermark that it met."""
+    if letter.watermark is not None:
+        turn.context._watermark = letter.watermark
     if letter.stream == "timer":
         kind, _, tag = msgspec.json.decode(letter.value, type=str).partition(" ")
         assert letter.ts is not None
@@ -182,6 +217,7 @@ async def _retry(turn: RequestTurn) -> str:
         record = _record(turn, letter)
         turn.context._micros = record.micros
         await turn.process(record, turn.context)
+    _leave(turn, letter)
     return f"attempt {letter.attempts + 1}"
 
 
@@ -207,5 +243,7 @@ VERBS: dict[str, Verb] = {
     "cancel_timer": _cancel_timer,
     "fire_timer": _fire_timer,
     "retry": _retry,
+    "discard": _discard,
+    UNPARK: _unpark,
 }
 """The requests that a key can be asked, by verb."""

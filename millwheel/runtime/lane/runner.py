@@ -272,9 +272,9 @@ class Runner:
             chunk = settings.chunk_records
             if not mode.gathers:  # gathering runs no user code
                 chunk = interval.workload.chunk(chunk, settings.bundle_bytes)
-            if asked:
-                return interval, list(interval.requests.take(chunk))
             if not has_due:
+                if asked:
+                    return interval, list(interval.requests.take(chunk))
                 return interval, self._take_records(interval, chunk)
             if firings := interval.timers.take_due(now, chunk):
                 return interval, list(firings)

@@ -37,7 +37,7 @@ class Sorter:
     async def sort_chunk(
         self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]
     ) -> list[ChunkGroup] | None:
-        """Group the records of a chunk by key, if all of them are new and no key of them is running.
+        """Group the records of a chunk by key, if all are new and none of their keys is running or parked.
 
         Args:
             on_wait: called before the store is asked.
@@ -53,6 +53,8 @@ class Sorter:
             else:
                 same.append(place)
         if interval.backlog and not interval.backlog.keys().isdisjoint(by_key):
+            return None
+        if interval.parked and not interval.parked.runs_apart_from(by_key):
             return None
         if self._env.is_shared and not self._knows_bucket(chunk):
             try:
@@ -88,7 +90,10 @@ class Sorter:
         if interval.mode.gathers:
             interval.mode.gather(fresh, self._env.now())
             return deque()
-        groups, missing = _group(interval, fresh)
+        admitted = interval.parked.admitted(fresh)
+        if len(admitted) < len(fresh) and interval.watermarks.has_news():
+            interval.touch(urgent=True)  # no commit of due timers stores the low watermark
+        groups, missing = _group(interval, admitted)
         if missing:
             on_wait()
             await self.load(interval, missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from millwheel.codec import decode_key
@@ -35,10 +36,11 @@ class RequestDesk(Service):
         while True:
             intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
             taken = [number for i in intervals.values() for number in i.requests.taken]
-            letters = {letter for i in intervals.values() for letter in i.requests.letters()}
             room = MOST_TAKEN - len(taken)
             if not intervals or room <= 0:
                 return
+            room -= await self._read_parked(intervals, room)
+            letters = {letter for i in intervals.values() for letter in i.requests.letters()}
             lives = {id_: interval.requests.life for id_, interval in intervals.items()}
             places = [PlacedSlots(i.id, i.step.id, *i.slots) for i in intervals.values()]
             found = await self._env.store.open_requests(places, taken, room)
@@ -56,6 +58,21 @@ class RequestDesk(Service):
                 await self._env.store.settle_requests(refused)
             if len(found) < room or letters:
                 return
+
+    async def _read_parked(self, intervals: Mapping[int, Interval], room: int) -> int:
+        """Read the rows of parked keys that nothing stops any more; gives their number."""
+        places = [at for i in intervals.values() for at in i.parked.places(i.id, i.step.id)]
+        if not places:
+            return 0
+        lives = {id_: interval.requests.life for id_, interval in intervals.items()}
+        taken = [letter for i in intervals.values() for letter in i.requests.letters()]
+        found = await self._env.store.parked_rows(places, taken, room)
+        for row in found:
+            interval = intervals[row.interval_id]
+            if interval.requests.life == lives[interval.id]:
+                interval.parked.add_rows([self._request(interval, row)])
+                interval.wake()
+        return len(found)
 
     def _request(self, interval: Interval, asked: OpenRequest) -> KeyRequest:
         place = (decode_key(asked.key), asked.key, asked.slot)

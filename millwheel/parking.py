@@ -1,0 +1,35 @@
+"""`Park`: the key of a record that failed for good stands still (decision 60)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millwheel.errors import GraphError
+
+
+@dataclass(frozen=True)
+class Park:
+    """Parks the key of a failed record: its later records wait behind it, in order; all other keys go on.
+
+    For ``on_error=`` of `Pipeline.add`; ``on_error="park"`` is ``Park()``. ``millwheel dead-letters retry`` runs the
+    failed record again, and then those that wait; ``discard`` lets the next one begin.
+
+    Args:
+        hold_watermark: hold the low watermark at the oldest record that waits, so that no window downstream closes
+            without it. Otherwise the watermark goes on, and the records may produce late ones.
+        most_records: records that may wait in a key; more end the worker, as ``on_error="fail"`` does.
+        most_bytes: bytes of their values.
+        most_keys: parked keys in an interval of slots (see ``millwheel intervals list``).
+
+    Raises:
+        GraphError: a limit is less than one.
+    """
+
+    hold_watermark: bool = False
+    most_records: int = 1_000
+    most_bytes: int = 64 << 20
+    most_keys: int = 100
+
+    def __post_init__(self) -> None:
+        if min(self.most_records, self.most_bytes, self.most_keys) < 1:
+            raise GraphError("Park: each limit must be at least 1")
