@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import msgspec
-import psycopg
-from psycopg import sql
 
 from millwheel import Computation, Context, JsonLines, Pipeline, Record, Stream, Table
-from millwheel.store import embedded
 from millwheel.store.administration import transaction
 from millwheel.store.asking import Actor, Asking, LetterFilter
 from tests.faults.kill_flights import workplace
+from tests.faults.service import Service
 
 INPUT = Path(os.environ.get("MENDED_INPUT", "input"))
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
@@ -87,77 +81,6 @@ def build() -> Pipeline:
 pipeline = build()
 
 
-class Service:
-    """Workers of the pipeline, as processes."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.workers: list[subprocess.Popen[bytes]] = []
-        self.kills = 0
-
-    def start(self) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "MENDED_INPUT": str(self.directory),
-        }
-        command = [
-            sys.executable,
-            "-m",
-            "millwheel",
-            "worker",
-            "tests.faults.mended:pipeline",
-            "--store",
-            "store",
-        ]
-        with (self.directory / "workers.log").open("ab") as log:
-            self.workers.append(
-                subprocess.Popen(
-                    command, cwd=self.directory, env=environment, stdout=log, stderr=log
-                )
-            )
-
-    def kill(self, random: Random) -> None:
-        victim = self.workers.pop(random.randrange(len(self.workers)))
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        self.kills += 1
-        self.start()
-
-    def url(self) -> str:
-        """The address of the store, once it is there."""
-        deadline = time.monotonic() + 120
-        while True:
-            state = embedded.status(self.directory / "store")
-            if state.running and state.url is not None:
-                return state.url
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.2)
-
-    def read(self, query: str) -> list[tuple[Any, ...]]:
-        try:
-            with psycopg.connect(self.url(), autocommit=True) as connection:
-                connection.execute("SET search_path = mended")
-                return connection.execute(sql.SQL(query)).fetchall()
-        except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
-            return []
-
-    def wait(self, query: str, wanted: Callable[[Any], bool], seconds: float = 600) -> None:
-        """Wait until the first value of a query is as wanted."""
-        deadline = time.monotonic() + seconds
-        while True:
-            rows = self.read(query)
-            if rows and wanted(rows[0][0]):
-                return
-            for worker in self.workers:
-                assert worker.poll() is None, (worker.returncode, self.log())
-            assert time.monotonic() < deadline, (query, rows, self.log())
-            time.sleep(0.3)
-
-    def log(self) -> str:
-        return (self.directory / "workers.log").read_text()[-6000:]
-
-
 def append(directory: Path, numbers: range, keys: int) -> None:
     with (directory / "entries.jsonl").open("ab") as file:
         for number in numbers:
@@ -174,7 +97,7 @@ def mend(
     """
     random = Random(1)
     append(directory, range(2 * letters), keys)
-    service = Service(directory)
+    service = Service(directory, "tests.faults.mended:pipeline", "mended", "MENDED_INPUT")
     service.start()
     service.start()
     try:
@@ -233,10 +156,7 @@ def mend(
             "records: each once"
         )
     finally:
-        for worker in service.workers:
-            worker.send_signal(signal.SIGTERM)
-        for worker in service.workers:
-            worker.wait(60)
+        service.stop()
 
 
 def main() -> None:
