@@ -25,6 +25,7 @@ from bench import (
     memory,
     nexmark,
     on_spark,
+    parked,
     rate,
     reader_wait,
     shares,
@@ -171,6 +172,11 @@ async def _timers(url: str, directory: Path, options: Options) -> Any:
     return await timers.measure(url, directory, count=50_000 if options.quick else 1_000_000)
 
 
+async def _parked(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await parked.measure(url, pairs=1 if quick else 5, seconds=6 if quick else 20)
+
+
 async def _hot(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await hot.measure(
@@ -249,6 +255,7 @@ PARTS: dict[str, Part] = {
     "shares": _shares,
     "cells": _cells,
     "slow": _slow,
+    "parked": _parked,
     "snapshot": _snapshot,
     "memory": _memory,
     "timers": _timers,

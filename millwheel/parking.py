@@ -17,9 +17,10 @@ class Park:
     Args:
         hold_watermark: hold the low watermark at the oldest record that waits, so that no window downstream closes
             without it. Otherwise the watermark goes on, and the records may produce late ones.
-        most_records: records that may wait in a key; more end the worker, as ``on_error="fail"`` does.
+        most_records: records that are stored in a key. Further ones stay un-ACKed, which slows their sender.
         most_bytes: bytes of their values.
-        most_keys: parked keys in an interval of slots (see ``millwheel intervals list``).
+        most_keys: parked keys in an interval of slots (see ``millwheel intervals list``); one more ends the worker, as
+            ``on_error="fail"`` does.
 
     Raises:
         GraphError: a limit is less than one.

@@ -64,6 +64,8 @@ class MatchedLetters(NamedTuple):
     """Letters that are being retried."""
     behind: dict[str, int]
     """By computation, letters with timestamps before its low watermark."""
+    waiting: int
+    """Records that wait behind them in parked keys."""
 
 
 class Outcomes(NamedTuple):
@@ -210,7 +212,7 @@ class Asking:
             watermarks="watermarks",
         )
         behind: dict[str, int] = {}
-        for _, computation, _, _, is_behind in found:
+        for _, computation, _, _, is_behind, _ in found:
             if is_behind:
                 behind[computation] = behind.get(computation, 0) + 1
         return MatchedLetters(
@@ -218,6 +220,7 @@ class Asking:
             sum(row[2] for row in found),
             sum(row[3] for row in found),
             behind,
+            sum(row[5] for row in found),
         )
 
     def outcomes(self, batch: int) -> Outcomes:

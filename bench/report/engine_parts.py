@@ -427,6 +427,23 @@ def timers(found: Found) -> Section:
     )
 
 
+def parked(found: Found) -> Section:
+    """Parked keys."""
+    return Section(
+        f"{found['parked_keys']} of {found['keys']:,} keys parked, {found['rate']:,} records/s, one worker",
+        [
+            Ratio("p99 of the other keys / without a failure", found["ratio_p99"]),
+            Ratio("p50 of the other keys / without a failure", found["ratio_p50"]),
+        ],
+        [
+            Table(
+                ("arrival to durable", "none parked, ms", "parked, ms"),
+                [(f"p{p}", found[f"none_p{p}_ms"], found[f"parked_p{p}_ms"]) for p in (50, 99)],
+            )
+        ],
+    )
+
+
 def hot(found: Found) -> Section:
     """A hot key in one worker."""
     return Section(

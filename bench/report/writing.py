@@ -28,6 +28,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "shares": engine_parts.shares,
     "cells": engine_parts.cells,
     "slow": engine_parts.slow,
+    "parked": engine_parts.parked,
     "snapshot": engine_parts.snapshot,
     "memory": engine_parts.memory,
     "timers": engine_parts.timers,

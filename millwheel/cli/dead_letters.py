@@ -168,6 +168,10 @@ def _tell(matched: MatchedLetters) -> None:
         )
     if matched.retried:
         typer.echo(f"{matched.retried:,} of them are being retried already")
+    if matched.waiting:
+        typer.echo(
+            f"{matched.waiting:,} records wait behind them in parked keys, and follow by themselves"
+        )
     for computation, count in sorted(matched.behind.items()):
         typer.echo(
             f"{count:,} of them are behind the low watermark of {computation}: the records that they produce are late, "

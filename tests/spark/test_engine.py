@@ -594,7 +594,7 @@ def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> 
     pipeline.inject(
         LINES, JsonLines(troubled), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
     )
-    pipeline.add(Walled(), by_text)
+    pipeline.add(Walled(), by_text, on_error="park")
     pipeline.add(Bundled(), by_text)
     pipeline.inject(
         RULES, JsonLines(troubled), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
@@ -610,7 +610,7 @@ def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> 
     text = str(error.value)
     for reason in (
         "walled: wall timers", "walled: ctx.execute", "bundled: numbered bundles", "told: broadcast",
-        "a percentile low watermark", "windowed → counts: wall timers", "JsonLinesFiles", "Console",
+        "a percentile low watermark", 'on_error="park"', "windowed → counts: wall timers", "JsonLinesFiles", "Console",
     ):  # fmt: skip
         assert reason in text, reason
     assert "test_engine.py" in text, "it says where"

@@ -16,6 +16,8 @@ from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import DeadLetter, SettledRequest
 
+WAITS = "waits behind an earlier record of its key, which has failed"
+
 
 def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: int) -> Effects:
     """Give up on an item that cannot be processed.
@@ -97,27 +99,32 @@ def dead_letter(
 ) -> DeadLetter:
     """The row that keeps an item that was given up on."""
     lines = storable("".join(traceback.format_exception(error)))
-    common = {
-        "slot": item.slot,
-        "computation": step.id,
-        "key": item.key_text,
-        "place": _place(item),
-        "error": storable(reason(error)),
-        "traceback": lines[-LETTER_CHARACTERS:],
-        "attempts": attempts,
-        "stamp": now,
-    }
+    texts = storable(reason(error)), lines[-LETTER_CHARACTERS:]
     if isinstance(item, Delivery):
-        return DeadLetter(
-            stream=_stream_of(step, item),
-            record_id=item.id,
-            value=item.encoded.decode() or _json_text(item.value),
-            ts=item.micros,
-            **common,  # type: ignore[arg-type]
-        )
+        return _letter_of(step, item, texts, attempts, now)
     return DeadLetter(
-        stream="timer", record_id=None, value=_json_text(f"{item.timer.kind} {item.timer.tag}"),
-        ts=item.timer.micros, **common,  # type: ignore[arg-type]
+        item.slot, step.id, "timer", None, item.key_text, _json_text(f"{item.timer.kind} {item.timer.tag}"),
+        item.timer.micros, _place(item), *texts, attempts, now,
+    )  # fmt: skip
+
+
+def waiting_letter(step: Step, record: Delivery[Any], watermark: int, now: int) -> DeadLetter:
+    """The row that keeps a record which waits in its parked key."""
+    letter = _letter_of(step, record, (WAITS, ""), 0, now)
+    return letter._replace(parked="waiting", watermark=watermark)
+
+
+def _letter_of(
+    step: Step, record: Delivery[Any], texts: tuple[str, str], attempts: int, now: int
+) -> DeadLetter:
+    """The row of a record.
+
+    Args:
+        texts: the error, and its traceback.
+    """
+    return DeadLetter(
+        record.slot, step.id, _stream_of(step, record), record.id, record.key_text,
+        record.encoded.decode() or _json_text(record.value), record.micros, _place(record), *texts, attempts, now,
     )  # fmt: skip
 
 

@@ -51,6 +51,8 @@ class DeadLetterLog:
         """Log the letters of a commit, or count them for a later line."""
         now = self._clock.monotonic()
         for letter in letters:
+            if letter.parked == "waiting":
+                continue
             kind = self._kind_of(letter)
             told = self._kinds.get(kind)
             if told is not None and now - told.at < REPEAT_SECONDS:
@@ -64,6 +66,7 @@ class DeadLetterLog:
                 stream=letter.stream,
                 key=_short((letter.key or b"").decode()) or None,
                 place=letter.place,
+                parked=True if letter.parked else None,
                 error=_short(_first_line(letter.error)),
                 raised_at=kind[2] or None,
                 left_out=left_out,

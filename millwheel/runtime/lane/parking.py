@@ -5,14 +5,12 @@ from __future__ import annotations
 from millwheel.context import Effects
 from millwheel.errors import UserCodeError
 from millwheel.model import MAX_TIME, Delivery, Firing
-from millwheel.runtime.interval.dead_letters import dead_letter, give_up
+from millwheel.runtime.interval.dead_letters import give_up, waiting_letter
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.parked_keys import HOLD
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import SettledRequest
-
-WAITS = UserCodeError("waits behind an earlier record of its key, which has failed")
 
 
 def set_aside(
@@ -55,9 +53,7 @@ def step_aside(interval: Interval, item: Item, now: int, watermark: int) -> Effe
         effects.timers[name] = (item.timer.micros, hold, item.key, item.slot)
     else:
         interval.step.renew(item)
-        letter = dead_letter(interval.step, item, WAITS, 0, now)
-        letter = letter._replace(traceback="", parked="waiting", watermark=watermark)
-        effects.dead_letters.append(letter)
+        effects.dead_letters.append(waiting_letter(interval.step, item, watermark, now))
         _hold(interval, item, effects)
     return effects
 

@@ -128,6 +128,15 @@ class Moving:
                 f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark does not have: {kinds}"
             )
 
+        ((parked,),) = connection.execute(
+            sql.SQL("SELECT count(*) FROM {}").format(self._table("parked_keys"))
+        ).fetchall()
+        if parked:
+            raise UsageError(
+                f"pipeline {self._name!r} cannot be moved: {parked:,} of its keys are parked, which Spark does not have. Retry "
+                "or discard the dead letters that stop them (millwheel dead-letters list)"
+            )
+
     def _give_intervals(self, connection: Connection, generation: int) -> None:
         """Take all intervals from their owners: commits that they have begun are waited for, later ones fail (I4).
 

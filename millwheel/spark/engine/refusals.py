@@ -44,6 +44,8 @@ def _reasons(node: Node) -> Iterator[str]:
         yield "a sink outside the store: it takes numbered bundles, and a task that runs again has others"
     elif node.bundles is not None:
         yield "numbered bundles: a task that runs again has others"
+    if node.park is not None:
+        yield 'on_error="park": its keys would have to stand still across batches; use on_error="dead_letter"'
     if node.percentile is not None:
         yield "a percentile low watermark: Spark has one watermark for all operators"
     if node.injection is not None and isinstance(node.injection.source, Inbox):
