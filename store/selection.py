@@ -27,6 +27,14 @@ from millwheel.store.translation import UNDEFINED_TABLE, translate
 
 UNDEFINED_FUNCTION = "42883"
 
+REACHES_OTHERS = re.compile(
+    r"""\b(pg_(?:try_)?advisory_\w+|pg_(?:terminate|cancel)_backend|pg_(?:reload_conf|rotate_logfile|promote|switch_wal)
+    |pg_log_backend_memory_contexts|pg_\w*replication_(?:slot|origin)\w*|dblink\w*|lo_\w+)"?\s*\(""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Calls of functions that a read-only transaction allows and that reach other sessions: signals and locks. An advisory lock
+may be the liveness lock of a worker."""
+
 OF_THE_SERVER = ("08", "53", "57", "58")
 """SQLSTATE classes that concern the connection or the server, not the statement."""
 
@@ -100,6 +108,11 @@ def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
     The protocol prepares one statement only, so that no text can end the transaction and add another
     statement.
     """
+    if (found := REACHES_OTHERS.search(text)) is not None:
+        raise UsageError(
+            f"{found[1]} reaches other sessions, by a signal or a lock; `millwheel sql` is for reading. Use psql, as a role "
+            "that may do this"
+        )
     prepared = connection.pgconn.prepare(b"", text.encode())
     if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
         raise errors.error_from_result(prepared, "utf-8")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import typer
 
+from millwheel.cli.asking import actor
 from millwheel.cli.output import print_json, print_table
 from millwheel.clock import SystemClock
+from millwheel.errors import NotCarriedOut
 from millwheel.placement import ReportedLoad
 from millwheel.services.operating import Operator, short
 from millwheel.store.address import StoreAddress
+from millwheel.store.administration import transaction
+from millwheel.store.asking import Asking
 from millwheel.store.inspection import OwnedInterval, inspect
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.presence import present
@@ -87,14 +91,16 @@ def move(
     store: str | None,
     pipeline: str | None,
     seconds: float | None,
+    reason: str,
 ) -> None:
     """Move an interval to a worker and pin it there; worker None: unpin the interval."""
+    noted = Noted("move_interval", {"interval": interval, "to": worker}, reason)
     if worker is None:
-        freed = _operate(store, pipeline, lambda operator: operator.unpin(interval))
+        freed = _operate(store, pipeline, noted, lambda operator: operator.unpin(interval))
         outcome = "is unpinned: the balancer places it again" if freed else "was not pinned"
         typer.echo(f"interval {interval} {outcome}")
         return
-    _operate(store, pipeline, lambda operator: operator.move(interval, worker, seconds))
+    _operate(store, pipeline, noted, lambda operator: operator.move(interval, worker, seconds))
     typer.echo(
         f"requested: move interval {interval} to worker {worker}"
         if seconds is None
@@ -103,27 +109,50 @@ def move(
 
 
 def split(
-    interval: int, at: int | None, store: str | None, pipeline: str | None, seconds: float | None
+    interval: int,
+    at: int | None,
+    store: str | None,
+    pipeline: str | None,
+    seconds: float | None,
+    reason: str,
 ) -> None:
     """Split an interval in two."""
-    at = _operate(store, pipeline, lambda operator: operator.split(interval, at, seconds))
+    noted = Noted("split_interval", {"interval": interval, "at": at}, reason)
+    at = _operate(store, pipeline, noted, lambda operator: operator.split(interval, at, seconds))
     done = "requested: split" if seconds is None else "split"
     typer.echo(f"{done} interval {interval} at slot {at}")
 
 
 def merge(
-    lower: int, upper: int, store: str | None, pipeline: str | None, seconds: float | None
+    lower: int,
+    upper: int,
+    store: str | None,
+    pipeline: str | None,
+    seconds: float | None,
+    reason: str,
 ) -> None:
     """Merge two adjacent intervals."""
-    _operate(store, pipeline, lambda operator: operator.merge(lower, upper, seconds))
+    noted = Noted("merge_intervals", {"lower": lower, "upper": upper}, reason)
+    _operate(store, pipeline, noted, lambda operator: operator.merge(lower, upper, seconds))
     done = "requested: merge" if seconds is None else "merged"
     typer.echo(f"{done} intervals {lower} and {upper}")
 
 
+class Noted(NamedTuple):
+    """An operation as ``millwheel log`` shows it."""
+
+    verb: str
+    payload: dict[str, Any]
+    reason: str
+
+
 def _operate(
-    address: str | None, pipeline: str | None, work: Callable[[Operator], Awaitable[T]]
+    address: str | None,
+    pipeline: str | None,
+    noted: Noted,
+    work: Callable[[Operator], Awaitable[T]],
 ) -> T:
-    """Run an operator's action on a store."""
+    """Run an operator's action on a store, and note it once the workers were asked for it."""
     with present(StoreAddress.parse(address)) as presence:
         with inspect(presence.url) as inspection:
             name = inspection.choose(pipeline)
@@ -135,7 +164,18 @@ def _operate(
             finally:
                 await store.close()
 
-        return asyncio.run(operate())
+        try:
+            done = asyncio.run(operate())
+        except NotCarriedOut:  # the workers go on with it
+            _note(presence.url, name, noted)
+            raise
+        _note(presence.url, name, noted)
+        return done
+
+
+def _note(url: str, pipeline: str, noted: Noted) -> None:
+    with transaction(url) as connection:
+        Asking(connection, pipeline).note(actor(noted.reason), noted.verb, noted.payload)
 
 
 def _print_progress(line: str) -> None:

@@ -520,6 +520,7 @@ def move(
     ] = "local[2]",
     driver_memory: DriverMemory = "1g",
     conf: SparkSettings = None,
+    reason: Reason = "",
     debug: Debug = False,
 ) -> None:
     """Move a pipeline with its state to Spark, or back; between two records, with nothing lost or doubled."""
@@ -527,7 +528,7 @@ def move(
     from millwheel.spark.launch import Cluster
 
     cluster = Cluster(master, None, driver_memory, settings_of(conf or []))
-    move(target, store, to=to, checkpoint=checkpoint, cluster=cluster)
+    move(target, store, to=to, checkpoint=checkpoint, cluster=cluster, reason=reason)
 
 
 IntervalId = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
@@ -572,6 +573,7 @@ def move_interval(
     ] = False,
     store: Store = None,
     pipeline: OnePipeline = None,
+    reason: Reason = "",
     timeout: Timeout = 30.0,
     no_wait: NoWait = False,
     debug: Debug = False,
@@ -582,7 +584,7 @@ def move_interval(
 
     if anywhere == (worker is not None):
         raise UsageError("name the worker to move it to, or give --anywhere")
-    move(interval, worker, store, pipeline, None if no_wait else timeout)
+    move(interval, worker, store, pipeline, None if no_wait else timeout, reason)
 
 
 @intervals.command("split")
@@ -600,6 +602,7 @@ def split_interval(
     ] = None,
     store: Store = None,
     pipeline: OnePipeline = None,
+    reason: Reason = "",
     timeout: Timeout = 30.0,
     no_wait: NoWait = False,
     debug: Debug = False,
@@ -607,7 +610,7 @@ def split_interval(
     """Split an interval in two."""
     from millwheel.cli.intervals import split
 
-    split(interval, at, store, pipeline, None if no_wait else timeout)
+    split(interval, at, store, pipeline, None if no_wait else timeout, reason)
 
 
 @intervals.command("merge")
@@ -617,6 +620,7 @@ def merge_intervals(
     upper: Annotated[int, typer.Argument(metavar="UPPER", show_default=False)],
     store: Store = None,
     pipeline: OnePipeline = None,
+    reason: Reason = "",
     timeout: Timeout = 30.0,
     no_wait: NoWait = False,
     debug: Debug = False,
@@ -624,7 +628,7 @@ def merge_intervals(
     """Merge two adjacent intervals, on the worker that owns the lower one."""
     from millwheel.cli.intervals import merge
 
-    merge(lower, upper, store, pipeline, None if no_wait else timeout)
+    merge(lower, upper, store, pipeline, None if no_wait else timeout, reason)
 
 
 @app.command()

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import typer
 
+from millwheel.cli.asking import actor
 from millwheel.cli.target import load_pipeline, names_a_pipeline
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.spark.launch import Cluster, require_packages
 from millwheel.store.address import StoreAddress
+from millwheel.store.administration import transaction
+from millwheel.store.asking import Asking
 from millwheel.store.migrate import require_version
 from millwheel.store.presence import present
 
@@ -131,7 +134,13 @@ def run_engine(
 
 
 def move(
-    target: str, store: str | None, *, to: str, checkpoint: str | None, cluster: Cluster
+    target: str,
+    store: str | None,
+    *,
+    to: str,
+    checkpoint: str | None,
+    cluster: Cluster,
+    reason: str,
 ) -> None:
     """Move a pipeline with its state to Spark, or back to the engine.
 
@@ -154,6 +163,9 @@ def move(
                 )
             moved = move_to_spark(pipeline, presence.url, checkpoint)
             then = f"millwheel run {target} --engine spark --checkpoint {checkpoint}"
+        with transaction(presence.url) as connection:
+            noted = {"to": to, "checkpoint": checkpoint}
+            Asking(connection, pipeline.name).note(actor(reason), "move", noted)
     typer.echo(f"{pipeline.name}: moved {moved:,} entries of state and timers. Go on with: {then}")
 
 

@@ -701,6 +701,8 @@ REFUSED_SQL = {
     "SELECT pg_sleep(60)": "stopped after 0.2 s",
     "SELECT set_config('transaction_read_only', 'off', true)": "read-write",
     "SELECT 1 AS a, 2 AS a": "several columns are named a",
+    "SELECT pg_advisory_lock(1)": "reaches other sessions",
+    "SELECT pg_catalog.PG_TERMINATE_BACKEND (1)": "reaches other sessions",
 }
 
 

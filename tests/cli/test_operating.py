@@ -275,7 +275,7 @@ async def test_a_worker_that_runs_alone_does_nothing_of_the_kind() -> None:
 
 
 class Command:
-    """`millwheel intervals`, as a process of its own that is forked."""
+    """`millwheel intervals` and `log`, as a process of its own that is forked."""
 
     def __init__(self, schema: Schema) -> None:
         self._environment = {**os.environ, "MILLWHEEL_STORE": schema.url}
@@ -290,6 +290,15 @@ class Command:
         stdout, stderr = await asyncio.to_thread(process.communicate)
         assert process.returncode == code, stderr
         return stdout if code == 0 else stderr
+
+    async def log(self) -> list[dict[str, Any]]:
+        """What the log of requests has, newest first."""
+        arguments = ["log", "--json", "--pipeline", self._name]
+        process = parent().start(arguments, Path.cwd(), self._environment)
+        stdout, stderr = await asyncio.to_thread(process.communicate)
+        assert process.returncode == 0, stderr
+        found: list[dict[str, Any]] = json.loads(stdout)
+        return found
 
     async def list(self, *words: Any) -> Any:
         return json.loads(await self("list", "--json", *words))
@@ -336,6 +345,12 @@ async def test_the_command_moves_splits_and_merges(
         assert told == f"interval {first['id']} is unpinned: the balancer places it again\n"
         told = await command("move", first["id"], "--unpin")
         assert told == f"interval {first['id']} was not pinned\n"
+
+        log = await command.log()
+        assert [entry["verb"] for entry in log] == [
+            "move_interval", "move_interval", "move_interval", "merge_intervals", "split_interval",
+        ]  # fmt: skip
+        assert log[-1]["payload"] == {"interval": lower["id"], "at": SLOTS // 4}
 
         assert "name the worker" in await command("move", first["id"], code=2)
         assert "there is no interval 4711" in await command("split", 4711, code=2)
