@@ -95,6 +95,24 @@ class Holder(msgspec.Struct, frozen=True):
     """The holder of the last computation in `path`."""
 
 
+class ParkedStatus(msgspec.Struct, frozen=True):
+    """Keys that stand still since a record failed (``on_error="park"``)."""
+
+    keys: int = 0
+    records: int = 0
+    """Records that wait behind the failed ones."""
+    seconds: float = 0.0
+    """How long the first of these keys has been parked."""
+
+
+class CodeStatus(msgspec.Struct, frozen=True):
+    """Seconds of one call of user code, waits included."""
+
+    mean: float
+    p99: float
+    """99th percentile, on the slowest interval; of code that does not wait, of the means of chunks."""
+
+
 class ComputationStatus(msgspec.Struct):
     """One node of the graph. Watermarks are ISO times, or infinity, or -infinity."""
 
@@ -113,12 +131,8 @@ class ComputationStatus(msgspec.Struct):
     """Dead letters since deploy."""
     dead_letters_kept: int = 0
     """Dead letters that are neither retried nor discarded."""
-    parked_keys: int = 0
-    """Keys that stand still since a record failed (``on_error="park"``)."""
-    parked_records: int = 0
-    """Records that wait behind the failed ones."""
-    parked_seconds: float = 0.0
-    """How long the first of these keys has been parked."""
+    parked: ParkedStatus = ParkedStatus()
+    """Its keys that stand still."""
     backlog: int = 0
     """Records that wait for it: the larger of those that were sent to it and are not acknowledged, and those that its
     owners have received and that are not durable, which include rows of sources, as of their last heartbeats."""
@@ -128,12 +142,14 @@ class ComputationStatus(msgspec.Struct):
     """The one of them that has waited for the longest time; None: there is none, or it is not known."""
     oldest_seconds: float = 0.0
     """How long it had been at work."""
+    user_code: CodeStatus | None = None
+    """Time of its user code between the last two heartbeats; None: none ran."""
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
     lag_seconds: float | None = None
     """Distance of the low watermark behind the database's clock; None: not known, or event time has ended."""
     per_second: float | None = None
-    """Records processed per second since the previous look; only in ``status --watch``."""
+    """Records processed per second, between the last two heartbeats; in ``status --watch``, since the previous look."""
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
@@ -178,6 +194,8 @@ class SourceFlow(msgspec.Struct, frozen=True):
     """Offset of the first row that the partition still has; None: not known."""
     log_end: int | None = None
     """One past the offset of its last row; None: not known."""
+    seconds_left: float | None = None
+    """Time to read all of `lag_rows` at the present rate; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
@@ -377,8 +395,8 @@ class Inspection:
         for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
             if name in found:
                 one = found[name]
-                one.dead_letters_kept, one.parked_keys = kept, keys
-                one.parked_records, one.parked_seconds = waiting, seconds
+                one.dead_letters_kept = kept
+                one.parked = ParkedStatus(keys, waiting, seconds)
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(
                 kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
@@ -539,6 +557,9 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
     known = MIN_TIME < low_watermark < MAX_TIME
     work = [row.at_work for row in intervals if row.at_work is not None]
     oldest: dict[str, Any] = max(work, key=itemgetter("seconds"), default=NOTHING_AT_WORK)
+    code = [row.code for row in intervals if row.code is not None]
+    calls = sum(each["calls"] for each in code)
+    rates = [row.rate for row in intervals if row.rate is not None]
     return ComputationStatus(
         name,
         kind,
@@ -553,6 +574,12 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
         at_work=sum(each["keys"] for each in work),
         oldest_key=oldest["oldest"],
         oldest_seconds=oldest["seconds"],
+        user_code=CodeStatus(
+            sum(each["seconds"] for each in code) / calls, max(each["p99"] for each in code)
+        )
+        if calls
+        else None,
+        per_second=sum(rates) if rates else None,
         input_watermark=time_text(min(row.input_watermark for row in intervals)),
         low_watermark=time_text(low_watermark),
         lag_seconds=(now - low_watermark) / 1e6 if known else None,
@@ -580,6 +607,8 @@ def _interval(row: Any) -> IntervalStatus:
 def _source(row: Any) -> SourceStatus:
     position = row.position or {}
     flow = None if row.flow is None else msgspec.convert(row.flow, SourceFlow)
+    if flow is not None and flow.lag_rows and row.rate:
+        flow = msgspec.structs.replace(flow, seconds_left=flow.lag_rows / row.rate)
     ended = bool(position.get("ended"))
     return SourceStatus(row.name, row.source, ended, position.get("reader"), flow)
 

@@ -135,7 +135,7 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
             typer.echo(f"  {sink_text(sink)}")
     typer.echo()
     print_table(
-        ["computation", "processed", "backlog", "at work", "duplicates", "bloom maybes", "late",
+        ["computation", "processed", "records/s", "backlog", "user code", "at work", "duplicates", "bloom maybes", "late",
          "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
@@ -170,6 +170,8 @@ def flow_text(flow: SourceFlow) -> str:
     text += "" if flow.target is None else f" (target {flow.target:,.2f} s)"
     if flow.lag_rows is not None:
         text += f", {flow.lag_rows:,} rows to read"
+    if flow.seconds_left is not None:
+        text += f" in {flow.seconds_left:,.0f} s at this rate"
     if flow.lag_bytes is not None:
         text += f", {flow.lag_bytes:,} bytes to read"
     return text
@@ -178,11 +180,11 @@ def flow_text(flow: SourceFlow) -> str:
 def parked(status: PipelineStatus) -> list[str]:
     """Format the parked keys, one line per computation."""
     return [
-        f"{one.label or one.name}: {one.parked_keys:,} key{'' if one.parked_keys == 1 else 's'} parked, for up to "
-        f"{one.parked_seconds:,.0f} s; {one.parked_records:,} records wait. See: millwheel dead-letters list "
+        f"{one.label or one.name}: {one.parked.keys:,} key{'' if one.parked.keys == 1 else 's'} parked, for up to "
+        f"{one.parked.seconds:,.0f} s; {one.parked.records:,} records wait. See: millwheel dead-letters list "
         f"--computation {one.name} --pipeline {status.name}"
         for one in status.computations
-        if one.parked_keys
+        if one.parked.keys
     ]
 
 
@@ -265,7 +267,9 @@ def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
     return [
         name_of(status),
         f"{status.processed:,}",
+        "" if status.per_second is None else f"{status.per_second:,.0f}",
         f"{status.backlog:,}",
+        user_code(status),
         at_work(status),
         f"{status.duplicates_dropped:,}",
         f"{status.bloom_maybes:,}",
@@ -283,6 +287,18 @@ def at_work(status: ComputationStatus) -> str:
         return ""
     key = "" if status.oldest_key is None else f", key {status.oldest_key}"
     return f"{status.at_work:,}, oldest {status.oldest_seconds:,.1f} s{key}"
+
+
+def user_code(status: ComputationStatus) -> str:
+    """Format the time of one call of user code."""
+    code = status.user_code
+    return "" if code is None else f"{_short_time(code.mean)}, p99 {_short_time(code.p99)}"
+
+
+def _short_time(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1e6:,.0f} µs"
+    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
 def late(status: ComputationStatus) -> str:

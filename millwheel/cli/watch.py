@@ -29,6 +29,7 @@ from millwheel.cli.store import (
     moving,
     name_of,
     parked,
+    user_code,
 )
 from millwheel.errors import StoreUnavailable
 from millwheel.store.address import StoreAddress
@@ -112,7 +113,7 @@ class Rates:
         self._before: dict[str, tuple[float, dict[str, int]]] = {}
 
     def fill(self, found: list[PipelineStatus]) -> None:
-        """Set each computation's rate since the previous refresh; None on the first one."""
+        """Set each computation's rate since the previous refresh; on the first one it is the rate of the heartbeats."""
         for status in found:
             if not status.at:
                 continue
@@ -123,7 +124,8 @@ class Rates:
             for one in status.computations:
                 counted = one.processed - before.get(one.name, one.processed + 1)
                 # Below the previous total: the computation was removed and added again in between.
-                one.per_second = counted / (now - then) if counted >= 0 and now > then else None
+                if counted >= 0 and now > then:
+                    one.per_second = counted / (now - then)
 
 
 def lines(found: list[PipelineStatus]) -> list[str]:
@@ -164,7 +166,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
     shown += [f"  {line}" for line in parked(status)]
     shown += table(
-        ["computation", "records/s", "processed", "backlog", "at work", "low watermark", "lag", "owned by",
+        ["computation", "records/s", "processed", "backlog", "user code", "at work", "low watermark", "lag", "owned by",
          "held by"],
         [_computation(one, status) for one in status.computations],
     )  # fmt: skip
@@ -197,6 +199,7 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
         "" if one.per_second is None else f"{one.per_second:,.0f}",
         f"{one.processed:,}",
         f"{one.backlog:,}",
+        user_code(one),
         at_work(one),
         moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
         "" if one.lag_seconds is None else lag(one.lag_seconds),

@@ -7,50 +7,12 @@ arrive and leave with it; `Tally` converts them.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Protocol
 
-COMMIT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds. A commit of one record takes about a millisecond, a full one some tens."""
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """A cumulative histogram of durations."""
-
-    bounds: tuple[float, ...]
-    """Upper bounds of the buckets, seconds, ascending."""
-    counts: tuple[int, ...]
-    """Number of durations up to each bound; the last entry counts all durations."""
-    total: float
-    """Sum of the durations, seconds."""
-
-    @property
-    def count(self) -> int:
-        """Number of durations."""
-        return self.counts[-1]
-
-
-class Durations:
-    """Collects durations in a histogram."""
-
-    def __init__(self, bounds: tuple[float, ...] = COMMIT_BOUNDS) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Add a duration."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._total += seconds
-
-    def distribution(self) -> Distribution:
-        """Return the histogram of the durations so far."""
-        return Distribution(self._bounds, tuple(accumulate(self._counts)), self._total)
+from millwheel.runtime.process.durations import Distribution
 
 
 class Tally:
@@ -143,6 +105,11 @@ class Figures:
     """Number of intervals lost to another owner since this process started."""
     commits: Distribution
     """Time from sending a commit until it is durable."""
+    code: Mapping[str, Distribution] = field(default_factory=dict)
+    """By computation, time of one call of user code, waits included; of code that does not wait, the mean of its
+    chunk."""
+    acknowledgements: Mapping[str, Distribution] = field(default_factory=dict)
+    """By injector, time from reading rows until their effects are durable at all readers."""
     computations: tuple[ComputationFigures, ...] = ()
 
 

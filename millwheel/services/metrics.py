@@ -22,7 +22,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.services.figures import ComputationFigures, Distribution, Figures
+from millwheel.runtime.process.durations import Distribution
+from millwheel.services.figures import ComputationFigures, Figures
 
 LATE = "late_"
 """Prefix of the counters of late records; the rest of the name is the outcome."""
@@ -75,12 +76,19 @@ class Families:
             family.add_metric((self.pipeline, *values), value)
         return family
 
-    def histogram(self, name: str, text: str, found: Distribution) -> HistogramMetricFamily:
-        """A histogram without further labels."""
-        bounds = [*map(str, found.bounds), "+Inf"]
-        buckets = list(zip(bounds, map(float, found.counts), strict=True))
-        family = HistogramMetricFamily(f"millwheel_{name}", text, labels=("pipeline",))
-        family.add_metric((self.pipeline,), buckets, found.total)
+    def histogram(
+        self,
+        name: str,
+        text: str,
+        labels: Iterable[str],
+        samples: Iterable[tuple[tuple[str, ...], Distribution]],
+    ) -> HistogramMetricFamily:
+        """A histogram; each sample has the values of the labels."""
+        family = HistogramMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
+        for values, found in samples:
+            bounds = [*map(str, found.bounds), "+Inf"]
+            buckets = list(zip(bounds, map(float, found.counts), strict=True))
+            family.add_metric((self.pipeline, *values), buckets, found.total)
         return family
 
     def each(self, name: str, text: str, samples: Iterable[tuple[str, float | None]]) -> Metric:
@@ -114,7 +122,20 @@ class _Moment(Collector):
             "commits", "Commits that are durable", (), [((), figures.commits.count)]
         )
         yield self._of.histogram(
-            "commit_duration_seconds", "From sending a commit until durable", figures.commits
+            "commit_duration_seconds", "From sending a commit until durable", (),
+            [((), figures.commits)],
+        )  # fmt: skip
+        yield self._of.histogram(
+            "user_code_seconds",
+            "Time of one call of user code, waits included; without waits, the mean of its chunk",
+            ("computation",),
+            [((name,), found) for name, found in figures.code.items()],
+        )
+        yield self._of.histogram(
+            "acknowledge_duration_seconds",
+            "From reading rows until their effects are durable at all readers",
+            ("computation",),
+            [((name,), found) for name, found in figures.acknowledgements.items()],
         )
         yield from self._of_computations()
         yield from self._of_injectors()

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -23,7 +24,8 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval, waiting
 from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.routing import Step
-from millwheel.services.figures import ComputationFigures, Durations, Figures, Tally
+from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
+from millwheel.services.figures import ComputationFigures, Figures, Tally
 
 STORE_SECONDS = 1.0
 """Time limit for the store to return its time; a round trip takes a millisecond."""
@@ -36,6 +38,8 @@ class EngineObserved(Observer):
         self._engine = engine
         self._tally = Tally()
         self._commits = Durations()
+        self._code: defaultdict[str, Durations] = defaultdict(lambda: Durations(CODE_BOUNDS))
+        self._acknowledgements: defaultdict[str, Durations] = defaultdict(Durations)
         self._fenced = 0
         self._asking: asyncio.Task[int] | None = None
         for interval in engine.intervals:
@@ -52,6 +56,12 @@ class EngineObserved(Observer):
 
     def interval_fenced(self, interval: Interval) -> None:
         self._fenced += 1
+
+    def code_ran(self, interval: Interval, calls: int, seconds: float) -> None:
+        self._code[interval.step.name].observe(seconds, calls)
+
+    def rows_acknowledged(self, interval: Interval, seconds: float) -> None:
+        self._acknowledgements[interval.step.name].observe(seconds)
 
     def commit_durable(self, seconds: float) -> None:
         self._commits.observe(seconds)
@@ -70,6 +80,16 @@ class EngineObserved(Observer):
             lease_seconds_left=max(0.0, engine.lease.left),
             fenced=self._fenced,
             commits=self._commits.distribution(),
+            code={
+                step.name: self._code[step.name].distribution()
+                for step in engine.exchange.steps.values()
+                if step.node.computation is not None
+            },
+            acknowledgements={
+                step.name: self._acknowledgements[step.name].distribution()
+                for step in engine.exchange.steps.values()
+                if step.node.injection is not None
+            },
             computations=tuple(
                 _computation(
                     step, engine.exchange.of(step.id), counted.get(step.name, {}), engine.env.now()

@@ -150,11 +150,11 @@ def _metrics(one: StoreLook) -> Iterator[Metric]:
     yield of.each("store_dead_letters_kept", "Dead letters that are not retried or discarded",
                   [(c.name, c.dead_letters_kept) for c in each])  # fmt: skip
     yield of.each("store_parked_keys", "Keys that stand still since a record failed",
-                  [(c.name, c.parked_keys) for c in each])  # fmt: skip
+                  [(c.name, c.parked.keys) for c in each])  # fmt: skip
     yield of.each("store_parked_records", "Records that wait in parked keys",
-                  [(c.name, c.parked_records) for c in each])  # fmt: skip
+                  [(c.name, c.parked.records) for c in each])  # fmt: skip
     yield of.each("store_parked_seconds", "Time since the first of these keys was parked",
-                  [(c.name, c.parked_seconds) for c in each])  # fmt: skip
+                  [(c.name, c.parked.seconds) for c in each])  # fmt: skip
     yield of.each("store_watermark_lag_seconds", "Wall time less the low watermark",
                   [(c.name, c.lag_seconds) for c in each])  # fmt: skip
     yield of.each("store_watermark_held_seconds", "Age of the holder of the low watermark",

@@ -1,5 +1,5 @@
 -- Every interval with its last commit, in the order of the graph; for sources also their identity, and what
--- their owners reported last: the flow of a source, records in the queue, and keys at work.
+-- their owners reported last: the flow of a source, records in the queue, the rate, time of user code, and keys at work.
 SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, l.position,
        (
            SELECT g.source FROM {log} AS g
@@ -9,6 +9,8 @@ SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, 
        nullif(k.wanted_by, k.owner)::text AS wanted_by, c.paused,
        w.load -> 'intervals' -> k.id::text -> 'flow' AS flow,
        (w.load -> 'intervals' -> k.id::text ->> 'queue')::bigint AS queued,
+       (w.load -> 'intervals' -> k.id::text ->> 'records')::float8 AS rate,
+       w.load -> 'intervals' -> k.id::text -> 'code' AS code,
        w.load -> 'intervals' -> k.id::text -> 'at_work' AS at_work
 FROM {computation} AS c
 JOIN {latest_commits} AS l ON l.computation = c.name

@@ -51,6 +51,33 @@ async def test_figures_of_an_engine_that_has_not_started() -> None:
     assert figures.computations == ()
 
 
+async def test_how_long_user_code_and_acknowledgements_take() -> None:
+    """A call that waits counts with its wait, and no other key's call does."""
+    gate = Gate()
+
+    async def slowly(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number == 3:
+            await gate.wait()
+
+    world = World(doing(script(ITEMS, [Item(f"k{n}", n, n) for n in range(8)]), slowly))
+    engine, observed = observing(world, close_at_end=False)
+    await engine.start()
+    await world.until(lambda: gate.reached == 1)
+    await world.turns(20)
+    world.clock.advance(7.0)
+    gate.open()
+    await world.until(engine.done.is_set)
+    figures = observed.figures()
+    assert set(figures.code) == {"do"}
+    code = figures.code["do"]
+    assert code.count == 8
+    assert code.total == pytest.approx(7.0)
+    assert code.counts[code.bounds.index(5.0)] == 7, "one took longer than five seconds"
+    (acknowledged,) = figures.acknowledgements.values()
+    assert acknowledged.count >= 1
+    assert acknowledged.total >= 7.0
+
+
 async def test_what_was_processed_and_how_far_it_is() -> None:
     world = World(tally_pipeline(script(ITEMS, [Item("a", n, n) for n in range(30)])))
     engine, observed = observing(world, close_at_end=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millwheel.model import MAX_TIME, MIN_TIME
-from millwheel.services.figures import ComputationFigures, Durations, Figures
+from millwheel.runtime.process.durations import Durations
+from millwheel.services.figures import ComputationFigures, Figures
 from millwheel.store.inspection import ComputationStatus, Holder, IntervalStatus, PipelineStatus
 
 NOW = 1_700_000_000_000_000

@@ -220,14 +220,18 @@ class Exchange:
         self.acknowledge(interval.dedup.landed([cause.id for cause in inputs]))
         interval.touch(urgent=False)
 
-    @staticmethod
-    def _credit(owners: Iterable[Interval]) -> None:
+    def _credit(self, owners: Iterable[Interval]) -> None:
         """Return credits: records of these intervals' logs were acknowledged."""
         for owner in owners:
             owner.touch(urgent=owner.watermarks.has_news())
             owner.wake()
-            if owner.source_task is not None:
-                owner.source_task.acknowledged()
+            self.rows_acknowledged(owner)
+
+    def rows_acknowledged(self, owner: Interval) -> None:
+        """Tell the task of an injector's interval that rows of it are acknowledged."""
+        if owner.source_task is not None:
+            for seconds in owner.source_task.acknowledged():
+                self.observer.rows_acknowledged(owner, seconds)
 
     @staticmethod
     def _reader_bit(owner: Interval, receiver: int) -> int:

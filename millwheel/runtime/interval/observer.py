@@ -18,5 +18,11 @@ class Observer:
     def interval_fenced(self, interval: Interval) -> None:
         """Another owner has claimed an interval; `interval_gone` is called as well."""
 
+    def code_ran(self, interval: Interval, calls: int, seconds: float) -> None:
+        """User code of an interval was called so many times, and took so long each time, waits included."""
+
+    def rows_acknowledged(self, interval: Interval, seconds: float) -> None:
+        """Rows that were read together are durable at all their readers; `seconds` is the time since they were read."""
+
     def commit_durable(self, seconds: float) -> None:
         """A commit is durable; `seconds` is the time since it was sent."""

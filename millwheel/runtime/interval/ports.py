@@ -82,8 +82,8 @@ class SourcePort(Protocol):
     def resume(self) -> None:
         """Continue after a pause."""
 
-    def acknowledged(self) -> None:
-        """Some of its rows were acknowledged by their readers."""
+    def acknowledged(self) -> list[float]:
+        """Some of its rows were acknowledged by their readers; gives the seconds since each reading of them."""
 
     def tend(self) -> None:
         """Check whether it may read further; called from time to time."""

@@ -251,8 +251,8 @@ class Committer:
         chunks: list[Chunk] = []
         for interval, work in works.items():
             interval.settled(work)
-            if work.given_up and interval.source_task is not None:
-                interval.source_task.acknowledged()  # these rows have no reader that acknowledges them
+            if work.given_up:  # these rows have no reader that acknowledges them
+                exchange.rows_acknowledged(interval)
             interval.workload.records += work.count
             if work.items:
                 ids = [item.id for item in work.items if type(item) is Delivery]

@@ -121,6 +121,7 @@ class Execution:
         "_wrap",
         "effects",
         "group",
+        "ran",
     )
 
     def __init__(
@@ -154,6 +155,8 @@ class Execution:
         """Number of references to a context that no user code has kept."""
         self.group: Group | None = None
         """The group that `run_all` is running, or has run last; None: other tasks have run all."""
+        self.ran = 0
+        """Number of items that `run_all` has run."""
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 
@@ -290,6 +293,7 @@ class Execution:
                     changes = await self._run_carefully(state, items, watermark, now)
                     context = self._context
                 finish(interval, state, items, effects, changes)
+                self.ran += len(items)
                 group = None
                 waiting = backlog.pop(state.key_text)
                 if waiting is not None and (waiting := parked.admitted(waiting)):

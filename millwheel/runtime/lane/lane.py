@@ -44,12 +44,15 @@ class Lane:
     ) -> None:
         self._env = env
         self._exchange = exchange
+        self._exchange = exchange
         self._buckets = buckets
         self._modes = modes
         self._intervals = LaneIntervals()
         self.commits = OpenCommits(env)
         self.letters = DeadLetterLog(env.log, env.clock, exchange.steps)
-        self.tasks = WorkerTasks(env, self.commits.add, self.commits.add_run, self._task_ended)
+        self.tasks = WorkerTasks(
+            env, self.commits.add, self.commits.add_run, self._code_ran, self._task_ended
+        )
         self.sorter = Sorter(env, exchange, buckets)
         self.runner = Runner(env, exchange, self._intervals, self.commits, self.sorter, self.tasks)
         self.committer = Committer(
@@ -119,6 +122,10 @@ class Lane:
         """Close the connection."""
         self._timer.cancel()
         await self.committer.close()
+
+    def _code_ran(self, interval: Interval, calls: int, seconds: float) -> None:
+        interval.workload.code.observe(seconds, calls)
+        self._exchange.observer.code_ran(interval, calls, seconds)
 
     def _task_ended(self) -> None:
         self.commits.announce()

@@ -40,15 +40,21 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 """Makes a coroutine that runs user code."""
 
 
+OnRan = Callable[[Interval, int, float], None]
+"""Called with the number of calls of an interval's user code, and the seconds of each."""
+
+
 class Turn:
     """What a task runs, and since when."""
 
-    __slots__ = ("execution", "interval", "since")
+    __slots__ = ("execution", "interval", "since", "told")
 
     def __init__(self, interval: Interval, since: float) -> None:
         self.interval = interval
         self.since = since
-        """Monotonic time."""
+        """Monotonic time at which it began; if it waits, that at which the calls before had ended."""
+        self.told = 0
+        """Number of items of its execution whose time is counted."""
         self.execution: Execution | None = None
         """The execution that runs key after key; None: the task has not come to one."""
 
@@ -59,6 +65,7 @@ class WorkerTasks:
     Args:
         finish: takes the effects and changes of state of a key's items.
         finish_run: takes those of a chunk, or of some of its records.
+        on_ran: takes the time of user code.
         on_end: called when a task has ended.
     """
 
@@ -67,11 +74,13 @@ class WorkerTasks:
         env: Environment,
         finish: Finish,
         finish_run: FinishRun,
+        on_ran: OnRan,
         on_end: Callable[[], None],
     ) -> None:
         self._env = env
         self._finish = finish
         self._finish_run = finish_run
+        self._on_ran = on_ran
         self._on_end = on_end
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._runner: asyncio.Task[None] | None = None
@@ -140,8 +149,12 @@ class WorkerTasks:
     ) -> None:
         """Run a chunk as a whole; if it stops, or its effects cannot be stored, take it apart."""
         execution = self.execution(interval)
+        began = self._env.clock.monotonic()
         stop = execution.run_chunk(chunk, groups, self._env.now())
         effects = execution.effects
+        ran = groups if stop is None else groups[: stop.done]
+        if count := sum(len(places) for _, places in ran):
+            self._on_ran(interval, count, (self._env.clock.monotonic() - began) / count)
         if stop is None and (captured := seal(interval, groups, effects)) is not None:
             _let_go(interval, groups)
             self._finish_run(interval, chunk, effects, captured)
@@ -200,7 +213,8 @@ class WorkerTasks:
         User code runs inside this task as a plain await, which costs nothing when it does
         not suspend. If it does, the callback below finds groups left and starts a new task.
         """
-        asyncio.get_running_loop().call_soon(self._take_over, interval, groups)
+        turn = self._tasks.get(asyncio.current_task())  # type: ignore[arg-type]
+        asyncio.get_running_loop().call_soon(self._take_over, interval, groups, turn)
         await self._run(interval, self.execution(interval, apart=apart), groups)
 
     async def _run(
@@ -222,14 +236,24 @@ class WorkerTasks:
                 self._start(interval, deque([execution.group]), apart=True)
             raise
 
-    def _take_over(self, interval: Interval, groups: deque[Group]) -> None:
+    def _take_over(self, interval: Interval, groups: deque[Group], turn: Turn | None) -> None:
+        if turn is not None:
+            self._count(turn)
         if groups and self._runner is not None:
             self._start(interval, groups)
         else:
             self._ran.set()
 
+    def _count(self, turn: Turn) -> None:
+        """Count the time of the items that a task has run since the last count."""
+        if turn.execution is not None and (ran := turn.execution.ran - turn.told):
+            now = self._env.clock.monotonic()
+            self._on_ran(turn.interval, ran, (now - turn.since) / ran)
+            turn.told, turn.since = turn.execution.ran, now
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        if (turn := self._tasks.pop(task, None)) is not None:
+            self._count(turn)
         self._env.fail(failure_of(task))
         self._on_end()
 

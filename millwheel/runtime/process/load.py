@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from millwheel.clock import Clock
+from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
 
 BARS = 32
 """Maximum number of bars in a histogram: it locates a split to 1/32 of an interval's slots."""
@@ -82,6 +83,7 @@ class Workload:
         "_seconds_before",
         "_skip",
         "_width",
+        "code",
         "decided_bytes",
         "records",
         "run_seconds",
@@ -92,6 +94,8 @@ class Workload:
         self.run_seconds = 0.0
         self.records = 0
         """Number of records processed and durable; for an injector, number of rows read."""
+        self.code = Durations(CODE_BOUNDS)
+        """Time of each call of user code."""
         self._first = first
         self._width = -(-(end - first) // BARS)
         self._bars = [0.0] * -(-(end - first) // self._width)
@@ -145,6 +149,7 @@ class Workload:
         """Reset the counts, and decay the histogram by the time that has passed."""
         self.run_seconds = 0.0
         self.records = 0
+        self.code = Durations(CODE_BOUNDS)
         left = 0.5 ** (seconds / HALF_LIFE_SECONDS)
         self._bars = [bar * left for bar in self._bars]
 
@@ -241,6 +246,11 @@ def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> 
         "cpu": round(workload.run_seconds * cpu_per_second_run, 4),
         "records": round(workload.records / passed, 2) if passed > 0 else 0.0,
         "histogram": workload.histogram(),
+        "code": {
+            "calls": workload.code.count,
+            "seconds": round(workload.code.total, 6),
+            "p99": round(workload.code.percentile(0.99), 6),
+        },
         **interval.figures(),
     }
     workload.forget(passed)

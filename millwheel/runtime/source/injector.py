@@ -125,10 +125,10 @@ class Injector(SourceTask):
         self._last_row_at = self._env.clock.monotonic()
         self.credit.set()
 
-    def acknowledged(self) -> None:
-        """Note that some rows are durable at their readers."""
-        self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
+    def acknowledged(self) -> list[float]:
+        """Note that some rows are durable at their readers; gives the seconds since each reading of them."""
         self.credit.set()
+        return self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
 
     def tend(self) -> None:
         """Raise the cap if no acknowledgement arrives before more is read; called periodically."""

@@ -143,13 +143,20 @@ class Pace:
             self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))
 
-    def acknowledged(self, first: int, now: float) -> None:
-        """Note an acknowledgement; all rows before number `first` are acknowledged."""
+    def acknowledged(self, first: int, now: float) -> list[float]:
+        """Note an acknowledgement; all rows before number `first` are acknowledged.
+
+        Returns:
+            The seconds since each reading that is acknowledged now.
+        """
         self._moved_at = now
         readings = self._readings
+        latencies: list[float] = []
         while readings and readings[0].end <= first:
             reading = readings.popleft()
-            self._judge(reading, now - reading.at)
+            latencies.append(now - reading.at)
+            self._judge(reading, latencies[-1])
+        return latencies
 
     def loosen(self, now: float) -> bool:
         """Double a used-up cap if nothing was acknowledged for a while.

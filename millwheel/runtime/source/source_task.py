@@ -99,9 +99,9 @@ class SourceTask(ABC):
         """Update the promise: a partition of the source has stored a low watermark."""
         return
 
-    def acknowledged(self) -> None:
-        """Note that some rows of the task are durable at their readers."""
-        return
+    def acknowledged(self) -> list[float]:
+        """Note that some rows of the task are durable at their readers; gives the seconds since each reading of them."""
+        return []
 
     def tend(self) -> None:
         """Check whether the task may read again; called periodically."""
