@@ -28,6 +28,7 @@ from millwheel.model import (
     from_micros,
     to_micros,
 )
+from millwheel.redaction import shown_key
 from millwheel.state import UNKNOWN
 from millwheel.streams import Stream
 
@@ -527,7 +528,7 @@ class Context(Generic[S, T]):
 
     def _place(self) -> str:
         """The computation and key, for errors."""
-        return f"{self._name}, key {self.key!r:.80}"
+        return f"{self._name}, key {shown_key(self.key)}"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.

@@ -1,4 +1,4 @@
-"""Requests of a command line to the owners of keys: who asks, and how it waits for the outcome."""
+"""Requests of a command line to the owners of keys: the actor, and how it waits for the outcome."""
 
 from __future__ import annotations
 

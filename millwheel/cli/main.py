@@ -11,7 +11,17 @@ from typing import Annotated, Literal
 import typer
 
 from millwheel.cli import operating
-from millwheel.cli.options import Debug, Json, OnePipeline, Reason, Store, Target, Yes
+from millwheel.cli.options import (
+    Debug,
+    Json,
+    LogFormat,
+    LogLevel,
+    OnePipeline,
+    Reason,
+    Store,
+    Target,
+    Yes,
+)
 from millwheel.cli.reporting import command
 
 app = typer.Typer(
@@ -163,6 +173,8 @@ def run(
     py_files: PyFiles = None,
     as_json: Json = False,
     inject_twice: Annotated[bool, typer.Option("--inject-twice", hidden=True)] = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     debug: Debug = False,
 ) -> None:
     """Run a pipeline until its input is processed. Run again, it resumes where it stopped."""
@@ -300,6 +312,8 @@ def worker(
     keep_open: KeepOpen = False,
     accept_late: AcceptLate = False,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     debug: Debug = False,
 ) -> None:
     """Run one of several workers that share a pipeline, until SIGTERM or Ctrl-C."""
@@ -737,6 +751,8 @@ def spark(
             help="Only write an archive of Spark's classes, about 200 MB: later starts are faster.",
         ),
     ] = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     debug: Debug = False,
 ) -> None:
     """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""

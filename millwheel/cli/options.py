@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,4 +36,17 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 Reason = Annotated[
     str,
     typer.Option(metavar="TEXT", help="Why; `millwheel log` shows it.", show_default=False),
+]
+LogFormat = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        help="Form of log lines. Default: $MILLWHEEL_LOG_FORMAT, or text on a terminal and JSON otherwise.",
+        show_default=False,
+    ),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"] | None,
+    typer.Option(
+        help="Least level of log lines. Default: $MILLWHEEL_LOG_LEVEL, or info.", show_default=False
+    ),
 ]

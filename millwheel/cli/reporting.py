@@ -19,16 +19,24 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType
 from typing import Any, ParamSpec
 
 import typer
 
-from millwheel.errors import InvariantBroken, MillwheelError
+from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
 P = ParamSpec("P")
+
+FORMS = ("text", "json")
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 REPETITIVE = "psycopg.pool"
 """Logger of a library that repeats few kinds of warnings many times."""
@@ -43,9 +51,9 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def reported(*args: P.args, **kwargs: P.kwargs) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
-        configure_log()
         debug = bool(kwargs.get("debug"))
         try:
+            configure_log(kwargs.get("log_format"), kwargs.get("log_level"))  # type: ignore[arg-type]
             function(*args, **kwargs)
             sys.stdout.flush()
         except KeyboardInterrupt:
@@ -161,24 +169,43 @@ class ToStructlog(logging.Handler):
         log.log(level, text, **({"suppressed": suppressed} if suppressed else {}))
 
 
-def configure_log() -> None:
-    """Log to standard error: readable lines on a terminal, otherwise JSON lines."""
+def configure_log(form: str | None = None, level: str | None = None) -> None:
+    """Log to standard error.
+
+    Args:
+        form: ``"text"`` or ``"json"``; None: ``$MILLWHEEL_LOG_FORMAT``, or text on a terminal and JSON lines otherwise.
+        level: the least level of a line; None: ``$MILLWHEEL_LOG_LEVEL``, or ``"info"``.
+
+    Raises:
+        UsageError: a variable has another value.
+    """
     import structlog
 
     terminal = sys.stderr.isatty()
+    form = _one_of(form, "MILLWHEEL_LOG_FORMAT", FORMS) or ("text" if terminal else "json")
+    level = _one_of(level, "MILLWHEEL_LOG_LEVEL", LEVELS) or "info"
     renderer: Any = (
-        structlog.dev.ConsoleRenderer()
-        if terminal
+        structlog.dev.ConsoleRenderer(colors=terminal)
+        if form == "text"
         else structlog.processors.JSONRenderer(default=str)
     )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if terminal else [structlog.processors.format_exc_info]),
+            *([] if form == "text" else [structlog.processors.format_exc_info]),
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
     )
     logging.basicConfig(level=logging.WARNING, handlers=[ToStructlog()])
+
+
+def _one_of(given: str | None, variable: str, known: Collection[str]) -> str | None:
+    value = given or os.environ.get(variable) or None
+    if value is not None and value not in known:
+        raise UsageError(f"{variable} must be one of {', '.join(known)}, not {value!r:.40}")
+    if given:
+        os.environ[variable] = given  # for processes that the command starts
+    return value

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -42,6 +44,12 @@ CHUNK_BYTES = 4096
 
 RETRY_SECONDS = 0.1
 """Pause after accepting a connection failed."""
+
+TOKENS = "MILLWHEEL_HTTP_TOKENS"
+"""Variable of the environment with bearer tokens, one of which a request must have; not set: none is asked for."""
+
+OPEN_PATHS = ("/healthz", "/readyz")
+"""Paths for probes, which need no token: they answer in one word."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -75,6 +83,7 @@ class HttpServer:
     ) -> None:
         self._listener = listener
         self._answer = answer
+        self._tokens = [token.encode() for token in os.environ.get(TOKENS, "").split()]
         self._loop = asyncio.SelectorEventLoop()
         self._stopping = asyncio.Event()
         self._idle: dict[asyncio.Task[None], None] = {}
@@ -181,13 +190,27 @@ class HttpServer:
                 return None
             protocol.receive_data(await self._loop.sock_recv(connection, CHUNK_BYTES))
 
+    def _admits(self, target: bytes, authorization: bytes) -> bool:
+        """Whether a request may be answered: it needs no token, or has one."""
+        if not self._tokens or target.partition(b"?")[0].decode("latin-1") in OPEN_PATHS:
+            return True
+        scheme, _, sent = authorization.partition(b" ")
+        found = [hmac.compare_digest(sent.strip(), token) for token in self._tokens]
+        return scheme.lower() == b"bearer" and any(found)
+
     async def _answer_to(self, request: h11.Request) -> Response:
         if request.method not in (b"GET", b"HEAD"):
             method = request.method.decode("latin-1")
             return Response.text(
                 HTTPStatus.NOT_IMPLEMENTED, f"{method} is not supported: use GET or HEAD"
             )
-        accept = dict(request.headers).get(b"accept", b"")
+        headers = dict(request.headers)
+        if not self._admits(request.target, headers.get(b"authorization", b"")):
+            return Response.text(
+                HTTPStatus.UNAUTHORIZED,
+                f"this needs the header Authorization: Bearer TOKEN, with a token of {TOKENS}",
+            )
+        accept = headers.get(b"accept", b"")
         handler = asyncio.current_task()
         assert handler is not None
         del self._idle[handler]
@@ -207,6 +230,8 @@ def _encoded(protocol: h11.Connection, answer: Response, *, with_body: bool) -> 
         ("Cache-Control", "no-store"),
         ("Connection", "close"),
     ]
+    if answer.status is HTTPStatus.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
     reason = answer.status.phrase.encode()
     head = h11.Response(status_code=answer.status, reason=reason, headers=headers)
     sent = protocol.send(head) or b""

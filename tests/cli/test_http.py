@@ -233,6 +233,28 @@ async def test_a_bug_is_told_and_the_endpoint_goes_on(service: HttpService, whee
     assert (await get(service, "/healthz"))[0] == 200
 
 
+async def test_a_token_is_asked_for_if_there_are_any(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of probes, which learn nothing but whether it is well."""
+    monkeypatch.setenv("MILLWHEEL_HTTP_TOKENS", "first second")
+
+    async with HttpService(wheel, Endpoint()) as service:
+        for path, token, expected in (
+            ("/healthz", "", 200),
+            ("/readyz?verbose", "", 200),
+            ("/metrics", "", 401),
+            ("/metrics", "Bearer first", 200),
+            ("/status", "bearer second", 200),
+            ("/status", "Bearer third", 401),
+            ("/status", "Bearer", 401),
+            ("/metrics", "Basic first", 401),
+        ):
+            status, _, answered = await get(service, path, Authorization=token)
+            assert status == expected, (path, token)
+            assert (answered["WWW-Authenticate"] == "Bearer") == (status == 401)
+
+
 async def test_it_listens_no_longer_once_it_is_stopped(wheel: Wheel) -> None:
     service = HttpService(wheel, Endpoint())
     with structlog.testing.capture_logs() as logged:

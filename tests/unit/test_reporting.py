@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
 import structlog
 from structlog.testing import LogCapture
 
-from millwheel.cli.reporting import REPEAT_SECONDS, REPETITIVE, ToStructlog
+from millwheel.cli.reporting import REPEAT_SECONDS, REPETITIVE, ToStructlog, configure_log
+from millwheel.errors import UsageError
 
 
 @pytest.fixture
@@ -48,3 +51,43 @@ def test_all_else_is_told_each_time(told: LogCapture, name: str, level: int) -> 
     for number in range(2):
         logger.log(level, "%d is broken", number)
     assert [entry["event"] for entry in told.entries] == ["0 is broken", "1 is broken"]
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Without variables about the log, which a command sets for processes that it starts."""
+    for variable in ("MILLWHEEL_LOG_FORMAT", "MILLWHEEL_LOG_LEVEL"):
+        monkeypatch.setenv(variable, "")
+    yield monkeypatch
+    structlog.reset_defaults()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    log = structlog.get_logger()
+    for level in ("debug", "info", "warning"):
+        getattr(log, level)("happened", what=level)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_log_lines_are_text_or_json(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_log()
+    assert [json.loads(line)["what"] for line in lines(capsys)] == ["info", "warning"]
+    configure_log("text", "debug")
+    found = lines(capsys)
+    assert len(found) == 3
+    assert all("happened" in line and "what=" in line for line in found)
+    assert not any("\x1b" in line or line.startswith("{") for line in found)
+    assert os.environ["MILLWHEEL_LOG_FORMAT"] == "text", "also for processes that it starts"
+
+
+def test_variables_say_how_to_log(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment.setenv("MILLWHEEL_LOG_LEVEL", "warning")
+    configure_log()
+    assert len(lines(capsys)) == 1
+    environment.setenv("MILLWHEEL_LOG_LEVEL", "loud")
+    with pytest.raises(UsageError, match=r"MILLWHEEL_LOG_LEVEL must be one of debug, .*'loud'"):
+        configure_log()

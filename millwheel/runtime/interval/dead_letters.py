@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from millwheel.codec import KEY_CHARACTERS, LETTER_CHARACTERS, reason, shown, storable
+from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Effects
 from millwheel.errors import CannotCarryOut, UserCodeError
 from millwheel.model import Delivery, Firing
+from millwheel.redaction import shown_key
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import Item
@@ -39,7 +40,7 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
     )
     if node.on_error == "fail":
         raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {shown(key, KEY_CHARACTERS)}, {_place(item)}: {reason(error)}\n"
+            f"{node.name!r} failed on a {what}, key {shown_key(key)}, {_place(item)}: {reason(error)}\n"
             "Nothing of it was committed. Fix the code and start again, or add the computation "
             'with on_error="dead_letter" to set such records aside, or "park" to keep their keys in order'
         ) from error

@@ -33,6 +33,7 @@ from millwheel.chunk import Chunk
 from millwheel.codec import shown
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
 from millwheel.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
+from millwheel.redaction import shown_key
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.store.port import Store
 
@@ -534,7 +535,7 @@ class Dedup:
 def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:
     """The error for a weak production that one worker has made twice, with different values."""
     return NotTheSameAgain(
-        f"a weak production of stream {delivery.stream!r}, key {delivery.key!r}, arrived twice with "
+        f"a weak production of stream {delivery.stream!r}, key {shown_key(delivery.key)}, arrived twice with "
         f"different values (id {delivery.id.hex()}); the second: {shown(delivery.value, 300)}\n"
         "One worker has run the code that writes the stream twice on the same record, and the two "
         'outputs differ. With productions="weak" the output must depend on the record alone. Remove '

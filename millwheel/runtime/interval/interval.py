@@ -20,9 +20,10 @@ import msgspec
 
 from millwheel.addresses import CELL_MARK
 from millwheel.chunk import Chunk
-from millwheel.codec import KEY_CHARACTERS, decode_key, shown
+from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.model import MAX_TIME, Delivery, Key
+from millwheel.redaction import shown_key
 from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.intake import Intake
@@ -311,7 +312,7 @@ class Interval:
             "state_bytes": 0 if self.states is None else self.states.size,
         }
         if self.lane is not None and (work := self.lane.at_work(self)).keys:
-            oldest = None if work.oldest is None else shown(work.oldest, KEY_CHARACTERS)
+            oldest = None if work.oldest is None else shown_key(work.oldest)
             found["at_work"] = {"keys": work.keys, "oldest": oldest, "seconds": work.seconds}
         if self.parked:
             found["parked"] = {"keys": len(self.parked), "rows": self.parked.rows}

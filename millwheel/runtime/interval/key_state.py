@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from millwheel.chunk import Chunk
-from millwheel.codec import Migration, apply_migrations, shown
+from millwheel.codec import Migration, apply_migrations
 from millwheel.errors import MigrationFailed
 from millwheel.model import Key
+from millwheel.redaction import shown_key
 from millwheel.runtime.interval.map_entries import Change, Encoding, Entries
 from millwheel.state import UNKNOWN, StateLayout
 
@@ -330,7 +331,7 @@ class StateCache:
         Raises:
             MigrationFailed: a migration failed, which ends the worker.
         """
-        what = f"{self._what}, key {shown(key)}"
+        what = f"{self._what}, key {shown_key(key)}"
         decode = self.layout.codec.decode
         try:
             return apply_migrations(encoded, version, self.version, self._migrations, what, decode)

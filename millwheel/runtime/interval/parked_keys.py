@@ -103,7 +103,7 @@ class ParkedKeys:
     def admitted(self, items: list[Item]) -> list[Item]:
         """The items that have their turn now, each row behind the timers that were due before it.
 
-        Due timers whose hold is settled wait here, and so do records that arrive while rows run, or for which the
+        Due timers with a settled hold wait here, and so do records that arrive while rows run, or for which the
         store has no room: they are un-ACKed, so that flow control slows their sender.
         """
         if not self._keys:

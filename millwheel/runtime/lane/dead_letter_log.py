@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from millwheel.clock import Clock
+from millwheel.codec import decode_key
+from millwheel.redaction import redacts, shown_key
 from millwheel.runtime.interval.routing import Step
 from millwheel.store.port import DeadLetter
 
@@ -64,7 +66,7 @@ class DeadLetterLog:
                 "dead_letter",
                 computation=kind[0],
                 stream=letter.stream,
-                key=_short((letter.key or b"").decode()) or None,
+                key=_key(letter.key),
                 place=letter.place,
                 parked=True if letter.parked else None,
                 error=_short(_first_line(letter.error)),
@@ -104,6 +106,12 @@ def raised_at(traceback: str) -> str:
             file, number, function = line.rsplit(", ", 2)
             return f"{file[8:-1]}:{number.removeprefix('line ')} {function}"
     return ""
+
+
+def _key(key_text: bytes | None) -> str | None:
+    if key_text is None:
+        return None
+    return shown_key(decode_key(key_text)) if redacts() else _short(key_text.decode())
 
 
 def _first_line(text: str) -> str:

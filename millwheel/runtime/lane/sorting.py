@@ -9,6 +9,7 @@ from typing import Any
 from millwheel.chunk import Chunk
 from millwheel.codec import shown
 from millwheel.model import Delivery
+from millwheel.redaction import redacts, shown_key
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
@@ -157,8 +158,8 @@ class Sorter:
             "weak_changed",
             computation=computation,
             stream=delivery.stream,
-            key=delivery.key,
-            value=shown(delivery.value),
+            key=shown_key(delivery.key),
+            value=None if redacts() else shown(delivery.value),
             what_it_means="a weak production that was durable here arrived again with another value from "
             "another worker process: the first value stays, this one was dropped; the counter "
             "weak_changed shows how many were dropped",

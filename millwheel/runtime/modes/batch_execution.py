@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from millwheel.bundles import BundleId, RecordsRefused
-from millwheel.codec import KEY_CHARACTERS, reason, shown
+from millwheel.codec import reason
 from millwheel.context import DEAD_LETTERS, BundleContext, Effects
 from millwheel.errors import InvariantBroken, OutputError, UserCodeError
 from millwheel.model import Delivery, Key
+from millwheel.redaction import shown_key
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.dead_letters import dead_letter
 from millwheel.runtime.interval.interval import Interval
@@ -185,4 +186,4 @@ def _give_up(
 
 
 def _place(member: Delivery[Any]) -> str:
-    return f"of key {shown(member.key, KEY_CHARACTERS)}, log {member.log} number {member.seq}"
+    return f"of key {shown_key(member.key)}, log {member.log} number {member.seq}"
