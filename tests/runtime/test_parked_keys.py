@@ -417,6 +417,23 @@ async def test_the_watermark_goes_on_unless_it_is_to_be_held() -> None:
         await world.close()
 
 
+async def test_the_watermark_is_held_at_the_oldest_record_of_a_key() -> None:
+    """Whether the records come together or one by one, and in whatever order of time."""
+    for together in (True, False):
+        BAD.add(2)
+        records = [Item("a", 2, 7.0), Item("a", 3, 9.0), Item("a", 4, 4.0), Item("a", 5, 8.0)]
+        source = script(ITEMS, records if together else [])
+        world = World(doing(source, work, on_error=Park(hold_watermark=True), lateness=100))
+        await world.start()
+        for record in () if together else records:
+            source.append(inject(ITEMS, record))
+            await quiet(world)
+        source.append(advance(ITEMS, at(100)))
+        await quiet(world)
+        assert world.interval("do").watermarks.durable == to_micros(at(4))
+        await world.close()
+
+
 # -- limits -------------------------------------------------------------------------------------
 
 

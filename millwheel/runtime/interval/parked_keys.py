@@ -6,7 +6,7 @@ store, and the records that arrive while the rows run. All of it is read again w
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
@@ -109,6 +109,7 @@ class ParkedKeys:
         if not self._keys:
             return items
         found: list[Item] = []
+        to_store: Counter[bytes] = Counter()
         for item in items:
             key = self._keys.get(item.key_text)
             if key is None:
@@ -117,8 +118,12 @@ class ParkedKeys:
                 if item.verb == UNPARK:
                     found += _before(key, item)
                 found.append(item)
-            elif isinstance(item, Delivery) and not (key.failed and self._has_room(key)):
-                key.records.append(item)
+            elif isinstance(item, Delivery):
+                if key.failed and self._has_room(key, to_store[item.key_text]):
+                    to_store[item.key_text] += 1
+                    found.append(item)
+                else:
+                    key.records.append(item)
             elif isinstance(item, Firing) and self._keeps(item):
                 key.firings.append(item)
             else:
@@ -139,9 +144,9 @@ class ParkedKeys:
             return has_failed and not (isinstance(item, KeyRequest) and item.verb != UNPARK)
         return just_failed or key is not None
 
-    def _has_room(self, key: ParkedKey) -> bool:
-        """Whether more records may be stored in a key."""
-        return key.rows <= self.park.most_records and key.bytes <= self.park.most_bytes
+    def _has_room(self, key: ParkedKey, others: int) -> bool:
+        """Whether a record may be stored in a key, with so many others."""
+        return key.rows + others <= self.park.most_records and key.bytes <= self.park.most_bytes
 
     def _keeps(self, firing: Firing) -> bool:
         """Whether a due timer may wait in memory: its hold is wanted, or settled."""

@@ -397,7 +397,7 @@ class Execution:
         has_failed = False
         for item in items:
             if interval.parked.stops(item, just_failed=has_failed):
-                total.take(step_aside(interval, item, now, watermark))
+                total.take(step_aside(interval, item, now, watermark, total))
                 continue
             for attempt in range(1, node.retries + 2):
                 context = self._context

@@ -38,12 +38,18 @@ def set_aside(
         watermark = item.watermark
     (letter,) = effects.dead_letters
     effects.dead_letters = [letter._replace(parked="failed", watermark=watermark)]
-    _hold(interval, item, effects)
+    _hold(interval, item, effects, effects)
     return effects
 
 
-def step_aside(interval: Interval, item: Item, now: int, watermark: int) -> Effects:
-    """Let an item wait: a record in a row, a due timer as it is, a row that was read where it is."""
+def step_aside(
+    interval: Interval, item: Item, now: int, watermark: int, before: Effects
+) -> Effects:
+    """Let an item wait: a record in a row, a due timer as it is, a row that was read where it is.
+
+    Args:
+        before: the effects of earlier items of its key that are not in memory yet.
+    """
     effects = Effects()
     if isinstance(item, KeyRequest):
         effects.settled.append(SettledRequest(item.id, "refused"))
@@ -53,8 +59,10 @@ def step_aside(interval: Interval, item: Item, now: int, watermark: int) -> Effe
         effects.timers[name] = (item.timer.micros, hold, item.key, item.slot)
     else:
         interval.step.renew(item)
-        effects.dead_letters.append(waiting_letter(interval.step, item, watermark, now))
-        _hold(interval, item, effects)
+        letter = waiting_letter(interval.step, item, watermark, now)
+        effects.dead_letters.append(letter)
+        effects.size += len(letter.value)
+        _hold(interval, item, effects, before)
     return effects
 
 
@@ -65,14 +73,18 @@ def release_hold(interval: Interval, key_text: bytes, effects: Effects) -> None:
         effects.timers[(key_text, "watermark", HOLD)] = None
 
 
-def _hold(interval: Interval, item: Delivery[object] | Firing, effects: Effects) -> None:
-    """Hold the low watermark at a record that waits."""
+def _hold(
+    interval: Interval, item: Delivery[object] | Firing, effects: Effects, before: Effects
+) -> None:
+    """Hold the low watermark at the oldest record of a key that waits."""
     if not interval.parked.park.hold_watermark:
         return
     key = interval.parked.get(item.key_text)
     at = item.micros if isinstance(item, Delivery) else min(item.timer.micros, item.hold)
+    name = (item.key_text, "watermark", HOLD)
     if key is not None:
         at = min(at, key.hold)
-    name = (item.key_text, "watermark", HOLD)
+    if (held := before.timers.get(name)) is not None:
+        at = min(at, held[1])
     hold = max(at, interval.watermarks.promised)
     effects.timers[name] = (MAX_TIME - 1, hold, item.key, item.slot)
