@@ -22,6 +22,8 @@ def some_figures() -> Figures:
         lease_seconds_left=9.5,
         fenced=2,
         commits=commits.distribution(),
+        code={"count": commits.distribution()},
+        acknowledgements={"lines_injector": commits.distribution()},
         computations=(
             ComputationFigures(
                 name="lines",
