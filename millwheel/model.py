@@ -229,3 +229,5 @@ class Firing(msgspec.Struct, gc=False, eq=False):
     hold: int
     watermark: int | None = None
     """The low watermark that user code sees; None: the present one."""
+    aside: bool = False
+    """It was not fired, and is set again as it is."""

@@ -169,11 +169,12 @@ class ParkedRows(NamedTuple):
     slot: int
     key: bytes
     rows: int
-    bytes: int
+    size: int
+    """Characters of their values."""
     failed: bool
     """Whether a failed one stops the key."""
-    oldest: int
-    """Least timestamp, in microseconds."""
+    times: list[int]
+    """Their timestamps, in microseconds."""
 
 
 class ParkedKeyPlace(NamedTuple):
@@ -764,6 +765,7 @@ class Store(Protocol):
 
         Args:
             taken: the letters that the owner has read before, to be left out.
+            limit: most rows of each key.
         """
         ...
 

@@ -123,6 +123,14 @@ class TimerQueue:
             self._recent[name] = (UNDECIDED, None)
         return taken
 
+    def may_have(self, key_text: bytes, before: int) -> bool:
+        """Whether a timer of a key may be due before an instant; all timers in memory are looked at."""
+        if self._last is not None and self._last[0] < before:
+            return True
+        return any(
+            timer.due < before for name, timer in self._pending.items() if name[0] == key_text
+        )
+
     # -- far timers -----------------------------------------------------------------
 
     def lacks(self, before: int) -> bool:

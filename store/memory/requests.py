@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -104,17 +105,21 @@ class MemoryRequests(MemorySubject):
     ) -> list[OpenRequest]:
         await self._called("parked_rows")
         places = {(at.computation, at.key): at for at in keys}
-        return [
-            OpenRequest(
-                -_number(letter), places[letter.computation, letter.key].interval_id, "unpark", letter.slot,
-                letter.key, {}, _number(letter), _kept(letter),
-            )
-            for letter in self.tables.dead_letters
-            if letter.parked == "waiting"
-            and letter.key is not None
-            and (letter.computation, letter.key) in places
-            and _number(letter) not in taken
-        ][:limit]  # fmt: skip
+        found: list[OpenRequest] = []
+        of_key: Counter[bytes] = Counter()
+        for letter in self.tables.dead_letters:
+            if letter.parked != "waiting" or letter.key is None or _number(letter) in taken:
+                continue
+            at = places.get((letter.computation, letter.key))
+            if at is not None and of_key[letter.key] < limit:
+                of_key[letter.key] += 1
+                found.append(
+                    OpenRequest(
+                        -_number(letter), at.interval_id, "unpark", letter.slot, letter.key, {}, _number(letter),
+                        _kept(letter),
+                    )
+                )  # fmt: skip
+        return found
 
     async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
         await self._called("settle_requests")

@@ -1,11 +1,15 @@
--- What waits in some parked keys, in order, as requests to run it; those that the owner has already are left out.
+-- The first rows of some parked keys, in their order, as requests to run them; those that the owner has already are left
+-- out.
 SELECT -d.id, k.interval_id, 'unpark', d.slot, d.key, NULL, d.id,
        d.stream, d.record_id, d.value, d.ts, d.attempts, d.parked, d.watermark, d.stamp
 FROM unnest(
     %(ids)s::bigint[], %(computations)s::smallint[], %(slots)s::integer[], %(keys)s::text[]
 ) AS k (interval_id, computation, slot, key)
-JOIN {dead_letter} AS d
-    ON d.parked = 'waiting' AND d.computation = k.computation AND d.slot = k.slot AND d.key = k.key COLLATE "C"
-WHERE d.id <> ALL(%(taken)s::bigint[])
+CROSS JOIN LATERAL (
+    SELECT * FROM {dead_letter} AS l
+    WHERE l.parked = 'waiting' AND l.computation = k.computation AND l.slot = k.slot AND l.key = k.key COLLATE "C"
+      AND l.id <> ALL(%(taken)s::bigint[])
+    ORDER BY l.id
+    LIMIT %(limit)s
+) AS d
 ORDER BY d.id
-LIMIT %(limit)s

@@ -162,6 +162,11 @@ class IntervalTimers:
         known, timer = self.queues[kind].known((key_text, tag))
         return known, None if timer is None else timer.due
 
+    def may_have_due(self, key_text: bytes, before: int) -> bool:
+        """Whether a watermark timer of a key may be due before an instant, and was not taken. It looks at all timers
+        in memory."""
+        return self.queues["watermark"].may_have(key_text, before)
+
     def next_wall(self) -> int | None:
         """Wall time of the next wall timer in memory; None: there is none."""
         return self.queues["wall"].next_due()

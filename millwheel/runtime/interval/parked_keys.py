@@ -2,13 +2,16 @@
 
 Their records are rows of ``dead_letter``. Memory has the size of each key, its due timers, which stay timers in the
 store, and the records that arrive while the rows run. All of it is read again when the interval starts over.
+
+A parked key has one *turn* at a time: one row, or the timers that were due before it. Only then it is known whether the key
+still stands, and which timers have come due by what has run.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from millwheel.context import Effects
@@ -16,7 +19,7 @@ from millwheel.model import MAX_TIME, Delivery, Firing
 from millwheel.parking import Park
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.work import Item
-from millwheel.store.port import ParkedKeyPlace, ParkedRows, SettledRequest
+from millwheel.store.port import DeadLetter, ParkedKeyPlace, ParkedRows, SettledRequest
 
 UNPARK = "unpark"
 """The verb of a request that runs a row; its owner asks itself, and the store has no such request."""
@@ -28,26 +31,30 @@ HOLD = "millwheel:parked"
 class ParkedKey:
     """One parked key."""
 
-    __slots__ = ("busy", "bytes", "failed", "firings", "hold", "read", "records", "rows", "slot")
+    __slots__ = (
+        "bytes", "failed", "firings", "held", "read", "records", "rows", "slot", "times", "turn",
+    )  # fmt: skip
 
-    def __init__(self, slot: int, rows: int, size: int, *, failed: bool, oldest: int) -> None:
+    def __init__(self, slot: int, rows: int, size: int, *, failed: bool, times: list[int]) -> None:
         self.slot = slot
         self.rows = rows
         """Number of its rows, with the failed one."""
         self.bytes = size
-        """Size of their values."""
+        """Size of their values, in characters."""
         self.failed = failed
         """A row has failed, so none of them runs until an operator has retried or discarded it."""
-        self.hold = oldest
-        """Least timestamp of a row since the key was parked, in microseconds."""
+        self.times = sorted(times)
+        """Timestamps of its rows, in microseconds."""
+        self.held: int | None = None
+        """Where it holds the low watermark; None: that is not known, or it does not."""
         self.firings: list[Firing] = []
         """Timers that have become due."""
         self.records: list[Delivery[Any]] = []
         """Records that have arrived while rows run, or when there was no room for more rows; un-ACKed."""
         self.read: deque[KeyRequest] = deque()
         """Rows that were read from the store and wait for their turn."""
-        self.busy = False
-        """A row has its turn."""
+        self.turn: KeyRequest | None = None
+        """The row that is next, or runs."""
 
 
 class ParkedKeys:
@@ -66,10 +73,11 @@ class ParkedKeys:
 
     def restore(self, found: Iterable[ParkedRows]) -> None:
         """Start only from the stored rows."""
-        self._requests.settled([row.id for key in self._keys.values() for row in key.read])
+        for key in self._keys.values():
+            self._forget_read(key)
         self._keys = {
             each.key: ParkedKey(
-                each.slot, each.rows, each.bytes, failed=each.failed, oldest=each.oldest
+                each.slot, each.rows, each.size, failed=each.failed, times=each.times
             )
             for each in found
         }
@@ -79,10 +87,6 @@ class ParkedKeys:
 
     def __contains__(self, key_text: bytes) -> bool:
         return key_text in self._keys
-
-    def get(self, key_text: bytes) -> ParkedKey | None:
-        """A parked key; None: it is not parked."""
-        return self._keys.get(key_text)
 
     @property
     def rows(self) -> int:
@@ -94,41 +98,59 @@ class ParkedKeys:
         """Whether no row can run before an operator does something."""
         return all(key.failed for key in self._keys.values())
 
-    def runs_apart_from(self, key_texts: Iterable[bytes]) -> bool:
+    def are_apart_from(self, key_texts: Iterable[bytes]) -> bool:
         """Whether none of some keys is parked."""
         return not self._keys or self._keys.keys().isdisjoint(key_texts)
 
-    # -- what goes in -------------------------------------------------------------------------
+    # -- the next turn ------------------------------------------------------------------------
 
-    def admitted(self, items: list[Item]) -> list[Item]:
-        """The items that have their turn now, each row behind the timers that were due before it.
+    def admitted(self, items: list[Item], running: Container[bytes] = ()) -> list[Item]:
+        """The items that have their turn now.
 
-        Due timers with a settled hold wait here, and so do records that arrive while rows run, or for which the
-        store has no room: they are un-ACKed, so that flow control slows their sender.
+        A row lets the timers that were due before it go first, and has the turn after theirs. Other due timers wait
+        here once their hold is settled. So do records that arrive while rows run, or for which the store has no room:
+        they are un-ACKed, so that flow control slows their sender.
+
+        Args:
+            running: keys that have a turn: their items wait behind it, and are looked at again afterwards.
         """
         if not self._keys:
             return items
-        found: list[Item] = []
+        rows = {item.key_text for item in items if isinstance(item, KeyRequest)}
         to_store: Counter[bytes] = Counter()
+        found: list[Item] = []
         for item in items:
             key = self._keys.get(item.key_text)
-            if key is None:
+            if key is None or item.key_text in running:
                 found.append(item)
             elif isinstance(item, KeyRequest):
-                if item.verb == UNPARK:
-                    found += _before(key, item)
-                found.append(item)
+                found += self._row_or_timers(key, item)
             elif isinstance(item, Delivery):
-                if key.failed and self._has_room(key, to_store[item.key_text]):
+                others = to_store[item.key_text]
+                if key.failed and not key.records and self._has_room(key, others):
                     to_store[item.key_text] += 1
                     found.append(item)
                 else:
                     key.records.append(item)
-            elif isinstance(item, Firing) and self._keeps(item):
+            elif item.key_text in rows or self._keeps(item):
                 key.firings.append(item)
             else:
                 found.append(item)
         return found
+
+    def _row_or_timers(self, key: ParkedKey, request: KeyRequest) -> list[Item]:
+        if request.verb != UNPARK or key.failed or not (due := _due_before(key, request)):
+            return [request]
+        self._requests.waiting.appendleft(request)
+        return [*due]
+
+    @staticmethod
+    def first_turn(items: list[Item]) -> tuple[list[Item], list[Item]]:
+        """Divide a parked key's items behind the first request: the others have other turns."""
+        for place, item in enumerate(items, 1):
+            if isinstance(item, KeyRequest):
+                return items[:place], items[place:]
+        return items, []
 
     def stops(self, item: Item, *, just_failed: bool) -> bool:
         """Whether an item of a key must not run: it is parked, or put back.
@@ -137,12 +159,18 @@ class ParkedKeys:
             just_failed: an item before it has failed.
         """
         key = self._keys.get(item.key_text)
-        if isinstance(item, KeyRequest) or (
-            isinstance(item, Firing) and item.watermark is not None
-        ):
-            has_failed = just_failed or (key is not None and key.failed)
-            return has_failed and not (isinstance(item, KeyRequest) and item.verb != UNPARK)
+        has_failed = just_failed or (key is not None and key.failed)
+        if isinstance(item, KeyRequest):
+            return has_failed and item.verb == UNPARK
+        if isinstance(item, Firing) and item.watermark is not None:
+            return has_failed
         return just_failed or key is not None
+
+    def has_stopped(self, item: Item) -> bool:
+        """Whether the failure of an item stops its key: not that of an operator's request."""
+        if isinstance(item, KeyRequest):
+            return item.verb == UNPARK
+        return self._parks
 
     def _has_room(self, key: ParkedKey, others: int) -> bool:
         """Whether a record may be stored in a key, with so many others."""
@@ -157,19 +185,13 @@ class ParkedKeys:
             or firing.timer.tag == HOLD
         )
 
-    def has_stopped(self, item: Item) -> bool:
-        """Whether the failure of an item stops its key: not that of an operator's request."""
-        if isinstance(item, KeyRequest):
-            return item.verb == UNPARK
-        return self._parks
-
     # -- what was decided ---------------------------------------------------------------------
 
-    def decided(self, key_text: bytes, effects: Effects) -> list[Item] | None:
-        """Take the rows that a key has got and lost.
+    def decided(self, key_text: bytes, effects: Effects) -> int | None:
+        """Take the rows that a key has got and lost by a turn.
 
         Returns:
-            Items that have waited in memory and have their turn now; None: the key is not parked.
+            Where its hold has to be from now on, in microseconds; `MAX_TIME`: it ends; None: as it is.
         """
         for letter in effects.dead_letters:
             if letter.parked is not None:
@@ -180,40 +202,70 @@ class ParkedKeys:
         for one in effects.settled:
             self._settled(key, one)
         if not key.rows:
+            return MAX_TIME
+        if not self.park.hold_watermark or key.held == key.times[0]:
+            return None
+        key.held = key.times[0]
+        return key.held
+
+    def drop_void(self, key_text: bytes, still_due: Callable[[Firing], bool]) -> list[Firing]:
+        """Drop the due timers of a key that were replaced or cancelled.
+
+        Args:
+            still_due: whether a timer was not.
+        """
+        key = self._keys.get(key_text)
+        if key is None:
+            return []
+        void = [firing for firing in key.firings if not still_due(firing)]
+        key.firings = [firing for firing in key.firings if still_due(firing)]
+        return void
+
+    def released(self, key_text: bytes) -> list[Item] | None:
+        """The items that have waited in memory and have their turn after the one that was decided; None: there is no
+        such key."""
+        key = self._keys.get(key_text)
+        if key is None:
+            return None
+        if not key.rows:
             del self._keys[key_text]
             return [*sorted(key.firings, key=_due), *key.records]
+        again: list[Item] = [firing for firing in key.firings if not self._keeps(firing)]
+        key.firings = [firing for firing in key.firings if self._keeps(firing)]
         if key.failed:
-            self._requests.settled([row.id for row in key.read])
-            key.read.clear()
-            waited: list[Item] = [*key.records]
-            key.records.clear()
-            return waited  # to be stored, as far as there is room
-        self._feed(key)
-        return []
+            self._forget_read(key)
+            again += key.records  # to be stored, as far as there is room
+            key.records = []
+        else:
+            self._feed(key)
+        return again
 
-    def _add(self, letter: Any) -> None:
+    def _add(self, letter: DeadLetter) -> None:
+        assert letter.key is not None
+        assert letter.ts is not None
         key = self._keys.get(letter.key)
         if key is None:
-            key = self._keys[letter.key] = ParkedKey(
-                letter.slot, 0, 0, failed=False, oldest=letter.ts
-            )
+            key = self._keys[letter.key] = ParkedKey(letter.slot, 0, 0, failed=False, times=[])
         key.rows += 1
         key.bytes += len(letter.value)
-        key.hold = min(key.hold, letter.ts)
+        insort(key.times, letter.ts)
         key.failed |= letter.parked == "failed"
 
     def _settled(self, key: ParkedKey, one: SettledRequest) -> None:
         request = self._requests.taken.get(one.id)
         if request is None:
             return
-        if request.verb == UNPARK:
-            key.busy = False
-        if request.letter is None or request.letter.parked is None:
+        if request is key.turn:
+            key.turn = None
+        letter = request.letter
+        if letter is None or letter.parked is None:
             return
         if one.outcome == "done":
+            assert letter.ts is not None
             key.rows -= 1
-            key.bytes -= len(request.letter.value)
-            if request.letter.parked == "failed":
+            key.bytes -= len(letter.value)
+            del key.times[bisect_left(key.times, letter.ts)]
+            if letter.parked == "failed":
                 key.failed = False
         elif one.failure is not None:
             key.failed = True
@@ -223,7 +275,7 @@ class ParkedKeys:
     def places(self, interval_id: int, computation: int) -> Iterator[ParkedKeyPlace]:
         """The keys with rows to read from the store: nothing stops them, and none is read already."""
         for key_text, key in self._keys.items():
-            if not (key.failed or key.read or key.busy):
+            if not (key.failed or key.read or key.turn is not None):
                 yield ParkedKeyPlace(interval_id, computation, key.slot, key_text)
 
     def add_rows(self, rows: Iterable[KeyRequest]) -> None:
@@ -236,15 +288,18 @@ class ParkedKeys:
                 self._feed(key)
 
     def _feed(self, key: ParkedKey) -> None:
-        """Let the next row have its turn. One row at a time, since the timers that it sets may be due before the
-        next one."""
-        if key.read and not key.busy:
-            key.busy = True
-            self._requests.waiting.append(key.read.popleft())
+        """Let the next row have its turn."""
+        if key.read and key.turn is None:
+            key.turn = key.read.popleft()
+            self._requests.waiting.append(key.turn)
+
+    def _forget_read(self, key: ParkedKey) -> None:
+        self._requests.settled([row.id for row in key.read])
+        key.read.clear()
 
 
-def _before(key: ParkedKey, request: KeyRequest) -> list[Firing]:
-    """The timers of a key that fire before a row: they were due when it arrived."""
+def _due_before(key: ParkedKey, request: KeyRequest) -> list[Firing]:
+    """Take the timers of a key that fire before a row: they were due when it arrived."""
     if not key.firings:
         return []
     assert request.letter is not None
@@ -252,7 +307,7 @@ def _before(key: ParkedKey, request: KeyRequest) -> list[Firing]:
     due: list[Firing] = []
     later: list[Firing] = []
     for firing in key.firings:
-        until = watermark if firing.timer.kind == "watermark" else arrived
+        until = watermark if firing.timer.kind == "watermark" else arrived + 1
         is_due = _due(firing) < until and firing.timer.tag != HOLD
         (due if is_due else later).append(firing)
     key.firings = later
@@ -261,4 +316,5 @@ def _before(key: ParkedKey, request: KeyRequest) -> list[Firing]:
     return sorted(due, key=_due)
 
 
-_due = attrgetter("timer.micros")
+def _due(firing: Firing) -> int:
+    return firing.timer.micros

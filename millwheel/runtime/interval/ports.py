@@ -31,6 +31,11 @@ class LanePort(Protocol):
     wake: asyncio.Event
     """Set when there may be something to run."""
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether it recovers from a failed commit: what is read for its intervals now may be void."""
+        ...
+
     def touch(self, interval: Any, *, urgent: bool) -> None:
         """Store something of the interval with the next commit, or with one of its own after a pause."""
 

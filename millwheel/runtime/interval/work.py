@@ -27,12 +27,15 @@ class IntervalWork:
         "low_watermark",
         "n",
         "percentiles",
+        "places",
         "states",
     )
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
         """Chunks that have run as a whole."""
+        self.places: list[int] = []
+        """Number of the items that ran before each of these chunks."""
         self.items: list[Item] = []
         """Records and timers that have run one by one."""
         self.effects = Effects()

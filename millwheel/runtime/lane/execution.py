@@ -23,10 +23,11 @@ from millwheel.runtime.interval.broadcast_tables import BroadcastTable
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import CapturedStates, KeyState, encode_all, record_all
 from millwheel.runtime.interval.map_entries import Change
+from millwheel.runtime.interval.parked_keys import HOLD
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import address_all
 from millwheel.runtime.interval.work import Item
-from millwheel.runtime.lane.parking import set_aside, step_aside
+from millwheel.runtime.lane.parking import one_turn, set_aside, step_aside, watermark_of
 from millwheel.runtime.lane.requests import RequestTurn, carry_out
 from millwheel.runtime.lane.user_code import Process, context_of, lineage_of, process_of
 from millwheel.runtime.process.late_use import LateUses
@@ -141,8 +142,7 @@ class Execution:
         self._late_uses = late_uses
         self._node = node
         self._table: BroadcastTable | None = None
-        """The table that the running key shares with other keys; None: its computation has no tables, or
-        the key is a cell's own."""
+        """The table that the running key shares; None: there are none, or the key is a cell's own."""
         self._lineage = self.effects.lineage = lineage_of(interval.step)
         self._wrap = wrap
         assert node.layout is not None
@@ -248,6 +248,8 @@ class Execution:
         while groups:
             group: Group | None = groups.popleft()
             while group is not None:
+                if parked and group[0].key_text in parked:
+                    group = one_turn(interval, *group)
                 self.group = state, items = group
                 watermark = watermarks.input
                 if not plain:
@@ -366,6 +368,9 @@ class Execution:
         timers = self.effects.timers
         if not self._interval.timers.still_due(firing) or name in timers:
             return
+        if timer.tag == HOLD:  # its key is not parked any more
+            timers[name] = None
+            return
         if timers and _soonest_before(firing, timers) is not None:
             timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
             return
@@ -401,20 +406,19 @@ class Execution:
                 continue
             for attempt in range(1, node.retries + 2):
                 context = self._context
-                context._open(state, watermark, interval.watermarks.promised, now, self._table)
+                seen = watermark_of(item, watermark)
+                context._open(state, seen, interval.watermarks.promised, now, self._table)
                 try:
                     if isinstance(item, Delivery):
                         interval.step.renew(item)
                         context._micros = item.micros
                         work = self._process(item, context)
-                    elif isinstance(item, Firing):
-                        self.effects.timers.update(total.timers)
-                        if item.watermark is not None:
-                            context._watermark = item.watermark
-                        work = self._fire(item)
                     else:
                         self.effects.timers.update(total.timers)
-                        work = self._carry_out(item, state)
+                        if isinstance(item, Firing):
+                            work = self._fire(item)
+                        else:
+                            work = self._carry_out(item, state)
                     await (in_own_task(work) if self._apart else work)
                     if self._table is not None:
                         self._table.check_unchanged()

@@ -131,6 +131,11 @@ class Lane:
         self.commits.announce()
         self.wake.set()
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether it recovers from a failed commit."""
+        return self.committer.state is Committing.RECOVERING
+
     # -- for its intervals (`LanePort`) --------------------------------------------------
 
     def add(self, interval: Interval) -> None:

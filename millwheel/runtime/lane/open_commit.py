@@ -13,6 +13,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import CapturedStates, KeyState
 from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.lane.parking import let_on, settle
 from millwheel.store.port import Commit
 
 
@@ -44,11 +45,12 @@ class OpenCommit:
         return found
 
     def take_apart(self) -> None:
-        """Take all chunks apart, so that records can run one by one."""
+        """Take all chunks apart, so that records can run one by one, in the order in which they ran."""
         for interval, work in self.works.items():
-            for chunk in work.chunks:
-                work.items += interval.dedup.take_apart(chunk)
+            for place, chunk in zip(reversed(work.places), reversed(work.chunks), strict=True):
+                work.items[place:place] = interval.dedup.take_apart(chunk)
             work.chunks.clear()
+            work.places.clear()
 
     def items(self) -> list[tuple[Interval, Item]]:
         """The items that can run apart, by interval, in the order in which they ran. Members of a
@@ -119,10 +121,11 @@ class OpenCommits:
         if effects.held:
             interval.watermarks.release += effects.held
             effects.held.clear()
-        if interval.parked or effects.dead_letters:
-            _settle_parked(interval, state.key_text, effects)
+        parks = bool(interval.parked or effects.dead_letters)
+        if parks:
+            settle(interval, state, effects)
         work = self.open.works.get(interval) or self.work(interval)
-        work.items += items
+        work.items += [item for item in items if not _is_aside(item)] if parks else items
         if interval.timers.firings:
             for item in items:
                 if type(item) is Firing:
@@ -133,6 +136,8 @@ class OpenCommits:
                 state.carry(changes, n)
             _change(work, effects, state, changes)
         _take(interval, work, effects)
+        if parks:
+            let_on(interval, state.key_text)
 
     def add_run(
         self,
@@ -146,6 +151,7 @@ class OpenCommits:
         work = self.open.works.get(interval) or self.work(interval)
         if isinstance(ran, Chunk):
             work.chunks.append(ran)
+            work.places.append(len(work.items))
         else:
             work.items += ran
         if effects.held:
@@ -219,13 +225,8 @@ class OpenCommits:
         settled.set()
 
 
-def _settle_parked(interval: Interval, key_text: bytes, effects: Effects) -> None:
-    """Let items that have waited in memory for a parked key have their turn: the key's task takes them next."""
-    waited = interval.parked.decided(key_text, effects)
-    if waited:
-        interval.backlog[key_text] = waited + (interval.backlog[key_text] or [])
-    if waited is not None:
-        interval.wake()
+def _is_aside(item: Item) -> bool:
+    return type(item) is Firing and item.aside
 
 
 def _change(work: IntervalWork, effects: Effects, state: KeyState, changes: list[Change]) -> None:

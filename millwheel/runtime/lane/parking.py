@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from millwheel.context import Effects
 from millwheel.errors import UserCodeError
-from millwheel.model import MAX_TIME, Delivery, Firing
+from millwheel.model import MAX_TIME, Firing
 from millwheel.runtime.interval.dead_letters import give_up, waiting_letter
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.parked_keys import HOLD
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import SettledRequest
+
+
+def watermark_of(item: Item, watermark: int) -> int:
+    """The low watermark that an item's user code sees; `watermark`, unless it is a timer that fires before a row."""
+    if isinstance(item, Firing) and item.watermark is not None:
+        return item.watermark
+    return watermark
+
+
+def one_turn(interval: Interval, state: KeyState, items: list[Item]) -> tuple[KeyState, list[Item]]:
+    """Let a parked key have one turn; its other items wait behind it."""
+    items, rest = interval.parked.first_turn(items)
+    if rest:
+        interval.backlog[state.key_text] = rest + (interval.backlog[state.key_text] or [])
+    return state, items
 
 
 def set_aside(
@@ -34,11 +50,9 @@ def set_aside(
             f"Park(most_keys={park.most_keys}) allows, and another one failed: {error}\nNothing of this record was "
             "committed. Mend the code, start again, and retry them: millwheel dead-letters list"
         ) from error
-    if isinstance(item, Firing) and item.watermark is not None:
-        watermark = item.watermark
     (letter,) = effects.dead_letters
-    effects.dead_letters = [letter._replace(parked="failed", watermark=watermark)]
-    _hold(interval, item, effects, effects)
+    seen = watermark_of(item, watermark)
+    effects.dead_letters = [letter._replace(parked="failed", watermark=seen)]
     return effects
 
 
@@ -48,43 +62,44 @@ def step_aside(
     """Let an item wait: a record in a row, a due timer as it is, a row that was read where it is.
 
     Args:
-        before: the effects of earlier items of its key that are not in memory yet.
+        before: the effects of earlier items of its key in the same turn.
     """
     effects = Effects()
     if isinstance(item, KeyRequest):
         effects.settled.append(SettledRequest(item.id, "refused"))
     elif isinstance(item, Firing):
-        hold = item.hold if interval.parked.park.hold_watermark else MAX_TIME
+        item.aside = True
         name = (item.key_text, item.timer.kind, item.timer.tag)
-        effects.timers[name] = (item.timer.micros, hold, item.key, item.slot)
+        if interval.timers.still_due(item) and name not in before.timers:
+            hold = item.hold if interval.parked.park.hold_watermark else MAX_TIME
+            effects.timers[name] = (item.timer.micros, hold, item.key, item.slot)
     else:
         interval.step.renew(item)
         letter = waiting_letter(interval.step, item, watermark, now)
         effects.dead_letters.append(letter)
         effects.size += len(letter.value)
-        _hold(interval, item, effects, before)
     return effects
 
 
-def release_hold(interval: Interval, key_text: bytes, effects: Effects) -> None:
-    """Release the hold of a parked key with its last row."""
-    key = interval.parked.get(key_text)
-    if key is not None and key.rows == 1:
-        effects.timers[(key_text, "watermark", HOLD)] = None
-
-
-def _hold(
-    interval: Interval, item: Delivery[object] | Firing, effects: Effects, before: Effects
-) -> None:
-    """Hold the low watermark at the oldest record of a key that waits."""
-    if not interval.parked.park.hold_watermark:
+def settle(interval: Interval, state: KeyState, effects: Effects) -> None:
+    """Count the rows of a key that its turn has parked or run, and hold the low watermark at the oldest one left."""
+    hold = interval.parked.decided(state.key_text, effects)
+    if hold is None:
         return
-    key = interval.parked.get(item.key_text)
-    at = item.micros if isinstance(item, Delivery) else min(item.timer.micros, item.hold)
-    name = (item.key_text, "watermark", HOLD)
-    if key is not None:
-        at = min(at, key.hold)
-    if (held := before.timers.get(name)) is not None:
-        at = min(at, held[1])
-    hold = max(at, interval.watermarks.promised)
-    effects.timers[name] = (MAX_TIME - 1, hold, item.key, item.slot)
+    name = (state.key_text, "watermark", HOLD)
+    if hold == MAX_TIME:
+        effects.timers[name] = None
+    else:
+        held = max(hold, interval.watermarks.promised)
+        effects.timers[name] = (MAX_TIME - 1, held, state.key, state.slot)
+
+
+def let_on(interval: Interval, key_text: bytes) -> None:
+    """Let items that have waited in memory have their turn behind one that was decided: the key's task takes them."""
+    for firing in interval.parked.drop_void(key_text, interval.timers.still_due):
+        interval.timers.fired(firing)
+    waited = interval.parked.released(key_text)
+    if waited:
+        interval.backlog[key_text] = waited + (interval.backlog.get(key_text) or [])
+    if waited is not None:
+        interval.wake()

@@ -31,6 +31,7 @@ from millwheel.runtime.environment import (
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
@@ -316,6 +317,7 @@ class Recovery:
         """
         todo: Todo = deque()
         tries: Counter[int] = Counter()
+        stopped: set[tuple[Interval, bytes]] = set()
 
         def split(segment: list[Suspect], refused: Exception) -> None:
             middle = len(segment) // 2
@@ -340,7 +342,7 @@ class Recovery:
                 if refused is not None:
                     await self._commit_given_up(segment[0], refused)
                 else:
-                    await self._run_apart(segment, watermarks)
+                    await self._run_apart(segment, watermarks, stopped)
             except StatementError as once_more:
                 await self._refused(segment, once_more, todo, split)
             except (*PASSING, Fenced) as delay:
@@ -373,9 +375,18 @@ class Recovery:
         elif here:
             todo.appendleft((here, None))
 
-    async def _run_apart(self, segment: list[Suspect], watermarks: dict[Interval, int]) -> None:
+    async def _run_apart(
+        self,
+        segment: list[Suspect],
+        watermarks: dict[Interval, int],
+        stopped: set[tuple[Interval, bytes]],
+    ) -> None:
         """Run some items and commit them, while no other work of the lane runs. User code runs in
-        separate tasks, since the present task is the lane's."""
+        separate tasks, since the present task is the lane's.
+
+        Args:
+            stopped: parked keys with a row that was given back, and so with no turn for later ones.
+        """
         by_key: dict[tuple[Interval, bytes], list[Item]] = {}
         for interval, item in segment:
             by_key.setdefault((interval, item.key_text), []).append(item)
@@ -387,10 +398,32 @@ class Recovery:
             if not state.loaded:
                 await self._lane.sorter.load(interval, [state])
             execution = self._lane.tasks.execution(interval, apart=True)
-            now = self._env.now()
-            changes = await execution.run(state, items, watermarks[interval], now)
-            self._lane.commits.add(interval, state, items, execution.effects, changes)
+            while items:
+                turn, items = interval.parked.first_turn(items)
+                turn = self._without_rows_out_of_turn(interval, turn, stopped)
+                now = self._env.now()
+                changes = await execution.run(state, turn, watermarks[interval], now)
+                if any(one.id < 0 and one.outcome != "done" for one in execution.effects.settled):
+                    stopped.add((interval, key_text))
+                self._lane.commits.add(interval, state, turn, execution.effects, changes)
         await self._lane.committer.commit_open()
+
+    @staticmethod
+    def _without_rows_out_of_turn(
+        interval: Interval, turn: list[Item], stopped: set[tuple[Interval, bytes]]
+    ) -> list[Item]:
+        """Give a row of a parked key back, to be read again, if a row or a timer before it has not run."""
+        row = turn[-1]
+        if not isinstance(row, KeyRequest) or row.verb != UNPARK:
+            return turn
+        assert row.letter is not None
+        place = interval, row.key_text
+        before = row.letter.watermark or 0
+        if place not in stopped and not interval.timers.may_have_due(row.key_text, before):
+            return turn
+        stopped.add(place)
+        interval.requests.settled([row.id])
+        return turn[:-1]
 
     async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
         interval, item = suspect

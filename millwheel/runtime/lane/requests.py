@@ -23,7 +23,6 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
-from millwheel.runtime.lane.parking import release_hold
 from millwheel.runtime.lane.user_code import Process
 from millwheel.store.port import KeptLetter, SettledRequest
 
@@ -189,7 +188,7 @@ async def _unpark(turn: RequestTurn) -> str:
 
 async def _discard(turn: RequestTurn) -> str:
     """Delete a dead letter of a parked key; the next one of its key has its turn."""
-    _leave(turn, _letter(turn))
+    _letter(turn)
     return ""
 
 
@@ -198,11 +197,6 @@ def _letter(turn: RequestTurn) -> KeptLetter:
     if letter is None:
         raise CannotCarryOut("the dead letter is gone")
     return letter
-
-
-def _leave(turn: RequestTurn, letter: KeptLetter) -> None:
-    if letter.parked is not None:
-        release_hold(turn.interval, turn.request.key_text, turn.effects)
 
 
 async def _run_letter(turn: RequestTurn, letter: KeptLetter) -> str:
@@ -217,7 +211,6 @@ async def _run_letter(turn: RequestTurn, letter: KeptLetter) -> str:
         record = _record(turn, letter)
         turn.context._micros = record.micros
         await turn.process(record, turn.context)
-    _leave(turn, letter)
     return f"attempt {letter.attempts + 1}"
 
 

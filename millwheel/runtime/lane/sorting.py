@@ -55,7 +55,7 @@ class Sorter:
                 same.append(place)
         if interval.backlog and not interval.backlog.keys().isdisjoint(by_key):
             return None
-        if interval.parked and not interval.parked.runs_apart_from(by_key):
+        if interval.parked and not interval.parked.are_apart_from(by_key):
             return None
         if self._env.is_shared and not self._knows_bucket(chunk):
             try:
@@ -91,7 +91,7 @@ class Sorter:
         if interval.mode.gathers:
             interval.mode.gather(fresh, self._env.now())
             return deque()
-        admitted = interval.parked.admitted(fresh)
+        admitted = interval.parked.admitted(fresh, interval.backlog)
         if len(admitted) < len(fresh) and interval.watermarks.has_news():
             interval.touch(urgent=True)  # no commit of due timers stores the low watermark
         groups, missing = _group(interval, admitted)

@@ -17,6 +17,9 @@ from millwheel.store.port import OpenRequest, PlacedSlots, SettledRequest
 MOST_TAKEN = 2000
 """Most requests that a worker has read and not settled."""
 
+ROWS_A_KEY = 500
+"""Most rows of a parked key that are read at a time."""
+
 NOT_STRONG = (
     "its computation does not commit its productions with its state (weak, tree or bundle productions), so "
     "there is no commit that could carry the request alone"
@@ -35,11 +38,11 @@ class RequestDesk(Service):
         """Read requests until there are none, or enough."""
         while True:
             intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
-            taken = [number for i in intervals.values() for number in i.requests.taken]
+            taken = [n for i in intervals.values() for n in i.requests.taken if n > 0]
             room = MOST_TAKEN - len(taken)
             if not intervals or room <= 0:
                 return
-            room -= await self._read_parked(intervals, room)
+            await self._read_parked(intervals)
             letters = {letter for i in intervals.values() for letter in i.requests.letters()}
             lives = {id_: interval.requests.life for id_, interval in intervals.items()}
             places = [PlacedSlots(i.id, i.step.id, *i.slots) for i in intervals.values()]
@@ -59,20 +62,24 @@ class RequestDesk(Service):
             if len(found) < room or letters:
                 return
 
-    async def _read_parked(self, intervals: Mapping[int, Interval], room: int) -> int:
-        """Read the rows of parked keys that nothing stops any more; gives their number."""
-        places = [at for i in intervals.values() for at in i.parked.places(i.id, i.step.id)]
+    async def _read_parked(self, intervals: Mapping[int, Interval]) -> None:
+        """Read rows of parked keys that nothing stops any more."""
+        places = [
+            at
+            for i in intervals.values()
+            if type(i.mode) is Mode
+            for at in i.parked.places(i.id, i.step.id)
+        ]
         if not places:
-            return 0
+            return
         lives = {id_: interval.requests.life for id_, interval in intervals.items()}
         taken = [letter for i in intervals.values() for letter in i.requests.letters()]
-        found = await self._env.store.parked_rows(places, taken, room)
+        found = await self._env.store.parked_rows(places, taken, ROWS_A_KEY)
         for row in found:
             interval = intervals[row.interval_id]
             if interval.requests.life == lives[interval.id]:
                 interval.parked.add_rows([self._request(interval, row)])
                 interval.wake()
-        return len(found)
 
     def _request(self, interval: Interval, asked: OpenRequest) -> KeyRequest:
         place = (decode_key(asked.key), asked.key, asked.slot)
@@ -88,4 +95,5 @@ def _has_a_turn(interval: Interval) -> bool:
         interval.lane is not None
         and interval.step.node.computation is not None
         and not interval.leaving
+        and not interval.lane.is_recovering
     )
