@@ -249,10 +249,18 @@ class Engine:
         self.folding = Folding(env, exchange, buckets)
         env.spawn(self.housekeeping.run(), "housekeeping")
         env.spawn(self.folding.run(), "folding")
-        env.spawn(RequestDesk(env, exchange).run(), "request desk")
+        env.spawn(self._attend_requests(), "request desk")
         self.modes.start()
         for make, name in self._beside:
             env.spawn(make(self).run(), name)
+
+    async def _attend_requests(self) -> None:
+        """Read the requests of operators; a run does not end before it has looked for them once."""
+        desk = RequestDesk(self.env, self.exchange)
+        await self.env.patiently(desk.run_once)
+        self._completion.is_open = True
+        self._completion.check()
+        await desk.run()
 
     # -- run and stop -------------------------------------------------------------------
 

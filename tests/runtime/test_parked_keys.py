@@ -369,6 +369,35 @@ async def test_the_watermark_is_held_at_the_oldest_record_of_a_key() -> None:
         await world.close()
 
 
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_run_whose_input_has_ended_waits_for_a_held_key_only(held: bool) -> None:
+    BAD.add(2)
+    world, _ = timed(Item("a", 1, 0.0), Item("a", 2, 5.0), on_error=Park(hold_watermark=held))
+    engine = await world.start(close_at_end=True)
+    await quiet(world)
+    assert engine.done.is_set() == (not held)
+    BAD.clear()
+    assert await ask(world, "retry", 2) == "done"
+    await world.until(engine.done.is_set, tick=0.05)
+    await quiet(world)
+    assert world.numbers() == [1, 2, -1]
+    assert world.store.timers() == []
+    await world.close()
+
+
+async def test_a_run_that_has_nothing_else_to_do_carries_out_what_was_asked_for() -> None:
+    BAD.add(2)
+    world, _ = world_of(("a", 1), ("a", 2), ("a", 3))
+    await world.run(close_at_end=True)
+    BAD.clear()
+    (letter,) = (one for one in world.store.dead_letters if one.parked == "failed")
+    world.store.ask("retry", "do", "a", letter=letter)
+    await world.run(close_at_end=True)
+    assert world.tallied() == {"a": [(1, 1), (2, 2), (3, 3)]}
+    assert world.store.dead_letters == []
+    await world.close()
+
+
 # -- limits -------------------------------------------------------------------------------------
 
 

@@ -337,6 +337,7 @@ class Interval:
             and self.mode.is_empty
             and self.logs.are_drained
             and self.parked.have_ended
+            and not self.requests.taken
         )
 
     def is_finished(self, now: int) -> bool:

@@ -26,12 +26,14 @@ class Completion:
         self._publisher = publisher
         self._lane = lane
         self._paused = paused
+        self.is_open = False
+        """Whether the requests of operators that were waiting at the start have been read."""
 
     def check(self) -> None:
         """Set `done` if all input is processed."""
         env, intervals = self._env, self._exchange.intervals
         tasks = self._exchange.source_tasks
-        if self._paused or not all(task.has_nothing for task in tasks):
+        if not self.is_open or self._paused or not all(task.has_nothing for task in tasks):
             return
         if env.is_shared and not self._publisher.watermarks.all_at_end():
             return  # other workers have work left, or some intervals have no owner
