@@ -43,6 +43,8 @@ VIEWED = (
     "sinks",
     "watermark_holders",
     "disk_use",
+    "oldest_bucket",
+    "fold_lag",
 )
 
 END_OF_TIME = "infinity"
@@ -262,6 +264,28 @@ class PipelineStatus(msgspec.Struct):
     """If it runs on Spark; then computations and intervals show how the engine has left them."""
 
 
+class KeptBucket(msgspec.Struct, frozen=True):
+    """Why the oldest bucket of records, seen ids and commits is kept."""
+
+    kept_by: str
+    """records, last commit, fold or reader."""
+    what: str
+    since: str | None
+
+
+class DiskStatus(msgspec.Struct, frozen=True):
+    """A pipeline on disk."""
+
+    kinds: dict[str, int]
+    """Bytes of tables and indexes, by kind."""
+    oldest: list[KeptBucket]
+    """Empty: nothing keeps the oldest bucket."""
+    unfolded: int
+    """Commits of all intervals that are not folded yet."""
+    fold_age_seconds: float | None
+    """Age of the oldest of them; None: all are folded."""
+
+
 class Totals(NamedTuple):
     """A pipeline's counters since its first deploy, summed over all computations."""
 
@@ -429,6 +453,17 @@ class Inspection:
         )
         row = self._connection.execute(statement).fetchone()
         return None if row is None else str(row[0])
+
+    def disk(self, pipeline: str) -> DiskStatus:
+        """The size of a pipeline on disk, and the reasons why old data are kept."""
+        self.require_current(pipeline)
+        (row,) = self._rows("status_disk", pipeline)
+        return DiskStatus(
+            msgspec.json.decode(row.kinds, type=dict[str, int]),
+            msgspec.json.decode(row.oldest, type=list[KeptBucket]),
+            row.unfolded,
+            row.fold_age,
+        )
 
     def operating(self, pipeline: str) -> tuple[int, dict[str, int]]:
         """Number of requests that are not carried out yet, and the bytes on disk by kind."""

@@ -426,10 +426,18 @@ def status(
             show_default=False,
         ),
     ] = None,
+    disk: Annotated[
+        bool, typer.Option("--disk", help="Show what is on disk instead, and what keeps it.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show workers, watermarks and their holders, backlog and counters."""
+    if disk:
+        from millwheel.cli.store import disk as show_disk
+
+        show_disk(pipeline, store, as_json=as_json)
+        return
     if http is not None:
         from millwheel.cli.store import serve_status
 

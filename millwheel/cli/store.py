@@ -6,6 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -80,6 +81,25 @@ def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
         if number:
             typer.echo()
         _print_status(one, address)
+
+
+def disk(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
+    """Print the size of a pipeline on disk, why the oldest bucket is kept, and how far folds are behind."""
+    with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
+        name = inspection.choose(pipeline)
+        found = inspection.disk(name)
+    if as_json:
+        print_json(found)
+        return
+    kinds = sorted(found.kinds.items(), key=itemgetter(1), reverse=True)
+    print_table(["kind", "on disk"], [[kind, byte_text(size)] for kind, size in kinds])
+    typer.echo()
+    for kept in found.oldest:
+        typer.echo(f"the oldest bucket is kept by {kept.kept_by}: {kept.what}")
+    if found.fold_age_seconds is not None:
+        typer.echo(
+            f"{found.unfolded:,} commits are not folded, the oldest for {found.fold_age_seconds:,.0f} s"
+        )
 
 
 def serve_status(pipeline: str | None, store: str | None, http: str) -> None:

@@ -118,6 +118,9 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
             lambda: scene.asked(section, asked), "reader", rf"process {reader.info.backend_pid}\b"
         )
         assert "seen ids" in scene.asked(section, 'sql "SELECT kind')
+        told = scene.asked(section, "status --disk")
+        assert f"process {reader.info.backend_pid}" in told
+        assert "seen ids" in told
     scene.asked(section, 'sql "SELECT computation, commits')
 
     # A worker is gone: the other one has its keys.
