@@ -190,7 +190,7 @@ def one_table_two_types() -> None:
         (no_inputs, "no inputs"),
         (one_stream_twice, "reads one stream twice"),
         (weak, "'tally' keeps state"),
-        (bad_on_error, "on_error must be 'fail' or 'dead_letter'"),
+        (bad_on_error, "on_error must be 'fail', 'dead_letter', 'park' or Park"),
         (bad_retries, "retries 0 or more"),
         (bad_lateness, "lateness may not be negative"),
         (two_ids, "different functions"),
