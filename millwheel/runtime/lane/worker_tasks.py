@@ -152,9 +152,9 @@ class WorkerTasks:
         began = self._env.clock.monotonic()
         stop = execution.run_chunk(chunk, groups, self._env.now())
         effects = execution.effects
-        ran = groups if stop is None else groups[: stop.done]
-        if count := sum(len(places) for _, places in ran):
-            self._on_ran(interval, count, (self._env.clock.monotonic() - began) / count)
+        ran = len(chunk) if stop is None else sum(len(of) for _, of in groups[: stop.done])
+        if ran:
+            self._on_ran(interval, ran, (self._env.clock.monotonic() - began) / ran)
         if stop is None and (captured := seal(interval, groups, effects)) is not None:
             _let_go(interval, groups)
             self._finish_run(interval, chunk, effects, captured)
