@@ -23,7 +23,7 @@ demo: ## run the flights example and print its report
 	@$(VENV_PYTHON) -m examples.flights report
 
 test: setup ## run the tests
-	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup $(ARGS)
+	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 --dist loadgroup --max-worker-restart=0 $(ARGS)
 
 quick: setup ## run the unit tests: no server, no Spark, no process
 	@$(VENV_PYTHON) -m pytest -n auto --maxprocesses=4 -m "not soak and not process" tests/unit $(ARGS)
@@ -47,7 +47,7 @@ bench: setup ## measure; the numbers go to bench/out
 	@$(VENV_PYTHON) -m bench $(ARGS)
 
 soak: setup ## the long tests, with faults, that `make test` leaves out
-	@$(VENV_PYTHON) -m pytest -m soak $(ARGS)
+	@$(VENV_PYTHON) -m pytest -m soak -o faulthandler_timeout=0 $(ARGS)
 
 lock: ## write requirements.lock with the newest versions allowed
 	@.ci/lock

@@ -105,6 +105,28 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
+class NamingFailures:
+    """Names a failure at once: a run takes ten minutes, and may be ended from outside before it lists them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            lines = report.longreprtext.splitlines()
+            errors = [line for line in lines if line.startswith("E ")] or lines[-1:]
+            where = "" if report.when == "call" else f" ({report.when})"
+            terminal.ensure_newline()
+            reason = "".join(errors[:1]).removeprefix("E").strip()
+            terminal.write_line(f"{report.nodeid}{where} failed: {reason}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # in a process of xdist there is no terminal
+        config.pluginmanager.register(NamingFailures(config))
+
+
 def pytest_collection_finish() -> None:
     """As in a worker: what was imported and collected is no garbage, and looking at it again and
     again took a seventh of the time."""

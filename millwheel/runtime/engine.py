@@ -105,6 +105,8 @@ class Engine:
         self.failure: BaseException | None = None
         """The error that the engine stops with."""
         self._failed = asyncio.Event()
+        self._ended = asyncio.Event()
+        """Set when the engine was stopped or killed."""
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that run with the engine, by maker and name."""
         self._restarts = Restarts(self)
@@ -178,6 +180,7 @@ class Engine:
             UsageError: a live worker holds the pipeline's intervals.
             InputError: a source is missing or has changed.
         """
+        self._ended.clear()
         try:
             await self.begin()
         except StoreWentBack as error:
@@ -265,7 +268,7 @@ class Engine:
     # -- run and stop -------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
-        """Wait until all input is processed, `stop` is set, or the engine fails.
+        """Wait until all input is processed, `stop` is set, or the engine fails, is stopped or is killed.
 
         Args:
             until_done: False: do not end at `done`, since more input may arrive later.
@@ -273,7 +276,7 @@ class Engine:
         Raises:
             MillwheelError: why the engine could not continue; no acknowledged record is lost.
         """
-        events = [self._failed, *([self.done] if until_done else [])]
+        events = [self._failed, self._ended, *([self.done] if until_done else [])]
         if stop is not None:
             events.append(stop)
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait()) for event in events]
@@ -315,6 +318,7 @@ class Engine:
         await self._drop_everything()
         if self.courier is not None:
             await self.courier.close()
+        self._ended.set()
 
     async def _drop_everything(self) -> None:
         """Stop all work, as in a crash; all work that is not durable is dropped."""

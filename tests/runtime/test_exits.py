@@ -1,4 +1,4 @@
-"""`sys.exit` and its like in user code fail the record, and end no worker with their own code."""
+"""How a run ends: `sys.exit` and its like in user code fail the record, and end no worker with their own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millwheel.errors import InputError, UserCodeError
 from millwheel.services import loop
 from tests.support.pipelines import QUICK, Quiet, doing, produce, script
 from tests.support.values import ITEMS, Item, at, items, key_of, time_of
-from tests.support.worlds import World
+from tests.support.worlds import Gate, World
 
 
 async def leave(record: Record[Item], ctx: Context[Any]) -> None:
@@ -111,3 +111,22 @@ def test_sigterm_before_anything_runs_ends_with_its_code() -> None:
     with pytest.raises(SystemExit) as raised:
         loop.run(main())
     assert raised.value.code == 143
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_a_run_ends_with_its_engine_whatever_it_waits_for(end: str) -> None:
+    """Here it waits for a first look at requests, without which it cannot be done."""
+    gate = Gate()
+    world = World(doing(items(1), leave))
+
+    async def waits(*_: Any) -> list[Any]:
+        await gate.wait()
+        return []
+
+    world.store.open_requests = waits  # type: ignore[method-assign]
+    engine = await world.start()
+    run = asyncio.create_task(engine.run())
+    await world.until(lambda: gate.reached == 1)
+    await getattr(engine, end)()
+    await asyncio.wait_for(run, 10)
+    await world.close()
