@@ -7,20 +7,20 @@
 CREATE OR REPLACE FUNCTION {sought_key}(computation text, key jsonb, slot integer)
 RETURNS TABLE (computation_id smallint, key_slot integer, key_text text, interval_id bigint)
 LANGUAGE plpgsql STABLE ROWS 1 SET plan_cache_mode TO force_generic_plan AS $$
+DECLARE
+    place CONSTANT integer := coalesce($3, {slot_of}($2));
 BEGIN
-    IF NOT EXISTS (SELECT FROM {computation} AS c WHERE c.name = $1 AND c.removed_at IS NULL) THEN
+    RETURN QUERY
+    SELECT c.id, place, {key_text}($2), k.id
+    FROM {computation} AS c
+    LEFT JOIN {key_interval} AS k ON k.computation = c.id AND k.slot_from <= place AND place < k.slot_to
+    WHERE c.name = $1 AND c.removed_at IS NULL;
+    IF NOT FOUND THEN
         RAISE EXCEPTION 'the pipeline has no computation %', quote_literal($1) USING HINT = (
             SELECT 'It has ' || string_agg(c.name, ', ' ORDER BY c.id)
             FROM {computation} AS c WHERE c.removed_at IS NULL
         );
     END IF;
-    RETURN QUERY
-    SELECT c.id, found.slot, {key_text}($2), k.id
-    FROM {computation} AS c
-    CROSS JOIN LATERAL (SELECT coalesce($3, {slot_of}($2)) AS slot) AS found
-    LEFT JOIN {key_interval} AS k
-        ON k.computation = c.id AND k.slot_from <= found.slot AND found.slot < k.slot_to
-    WHERE c.name = $1 AND c.removed_at IS NULL;
 END
 $$;
 CREATE OR REPLACE FUNCTION {state_of}(computation text, key jsonb, slot integer DEFAULT NULL)

@@ -62,31 +62,37 @@ DECLARE
         '170ddd51b7f0da49d316552629d4689e2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e';
     bytes CONSTANT bytea := convert_to(key, 'UTF8');
     size CONSTANT integer := length(bytes);
-    first bigint;
-    last bigint;
+    first bigint := 0;
+    last bigint := 0;
     total numeric;
     word bigint;
 BEGIN
+    -- Each expression is made ready once a transaction, so that loops over small ones are faster than few large ones.
     IF size <= 3 THEN
-        word := (get_byte(bytes, 0)::bigint << 16) | (get_byte(bytes, size / 2)::bigint << 24)
-            | get_byte(bytes, size - 1) | (size << 8);
-        first := {xxh3_word}(secret, 0);
-        word := word # (first & 4294967295) # {xxh3_shift}(first, 32);
-        word := {xxh3_low}({xxh3_number}(word # {xxh3_shift}(word, 33)) * 14029467366897019727);
-        word := {xxh3_low}({xxh3_number}(word # {xxh3_shift}(word, 29)) * 1609587929392839161);
+        word := (get_byte(bytes, 0) << 16) | (get_byte(bytes, size / 2) << 24) | get_byte(bytes, size - 1) | (size << 8);
+        word := (word & 4294967295) # 2267503259;
+        word := {xxh3_low}({xxh3_number}(word) * 14029467366897019727);
+        word := word # {xxh3_shift}(word, 29);
+        word := {xxh3_low}({xxh3_number}(word) * 1609587929392839161);
         word := word # {xxh3_shift}(word, 32);
     ELSIF size <= 8 THEN
-        first := {xxh3_word}(bytes || '\x00000000', 0) & 4294967295;
-        last := {xxh3_word}(bytes || '\x00000000', size - 4);
-        word := ((first << 32) + last) # {xxh3_word}(secret, 8) # {xxh3_word}(secret, 16);
+        FOR place IN REVERSE 3 .. 0 LOOP
+            first := (first << 8) | get_byte(bytes, place);
+            last := (last << 8) | get_byte(bytes, size - 4 + place);
+        END LOOP;
+        word := ((first << 32) + last) # -4090762196417718878;
         word := word # ((word << 49) | {xxh3_shift}(word, 15)) # ((word << 24) | {xxh3_shift}(word, 40));
         word := {xxh3_low}({xxh3_number}(word) * 11507291218515648293);
         word := word # ({xxh3_shift}(word, 35) + size);
         word := {xxh3_low}({xxh3_number}(word) * 11507291218515648293);
         word := word # {xxh3_shift}(word, 28);
     ELSIF size <= 16 THEN
-        first := {xxh3_word}(bytes, 0) # {xxh3_word}(secret, 24) # {xxh3_word}(secret, 32);
-        last := {xxh3_word}(bytes, size - 8) # {xxh3_word}(secret, 40) # {xxh3_word}(secret, 48);
+        FOR place IN REVERSE 7 .. 0 LOOP
+            first := (first << 8) | get_byte(bytes, place);
+            last := (last << 8) | get_byte(bytes, size - 8 + place);
+        END LOOP;
+        first := first # 7458650908927343033;
+        last := last # -5812251307325107654;
         total := size + {xxh3_number}({xxh3_word}(decode(lpad(to_hex(first), 16, '0'), 'hex'), 0))
             + {xxh3_number}(last) + {xxh3_number}({xxh3_fold}(first, last));
         word := {xxh3_spread}(total);
