@@ -1,8 +1,9 @@
 """One pipeline with the engine and on Spark, on the same two cores: rate, and how long a record takes.
 
-The workload of the other parts, with its last balances in a table with a key, over accounts of several numbers. The
-engine runs in this process; Spark by ``millwheel run --engine spark`` on ``local[2]``, whose batches are counted by the
-store from the second on. A record takes half of the time between two batches, and a batch.
+The workload of the other parts, with its last balances in a table with a key, over accounts of several numbers, each of
+which the engine has given its state. Then come more records: for the engine in a process of its own; and for Spark, to
+which the pipeline moves with its state, by ``millwheel run --engine spark`` on ``local[2]``. Its batches are counted by the
+store from the second on; the first one loads the state. A record takes half of the time between two batches, and a batch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from bench.server import drop, fresh_store
 from bench.workload import BALANCES, PAYMENTS, Balance, KeepBalance
 from millwheel import JsonLines, Pipeline, Table
 from millwheel.runtime.engine import Engine
-from millwheel.store.migrate import migrate
+from millwheel.runtime.environment import Options
+from millwheel.store.postgres import PostgresStore
 
 NAME = "on_spark"
 BATCH_ROWS = 20_000
@@ -42,42 +44,54 @@ def pipeline() -> Pipeline:
     return made
 
 
-def write(path: Path, keys: int, records: int) -> None:
-    """Payments of accounts in turn, so that as many keys as possible have state."""
-    with path.open("w") as file:
-        for number in range(records):
+def write(path: Path, keys: int, records: int, first: int = 0) -> None:
+    """Append payments of accounts in turn, so that as many keys as possible have state."""
+    with path.open("a") as file:
+        for number in range(first, first + records):
             at = f"2024-01-01T{number // 3_600_000 % 24:02}:00:00Z"
             account = number * 7_919 % keys
             file.write(f'{{"at":"{at}","account":{account},"amount":{number % 1000}}}\n')
 
 
-async def by_engine(url: str, path: str, records: int) -> Cost:
-    """The engine, from the first row read to the last ACK stored."""
+async def fill(url: str, path: str) -> None:
+    """The engine gives every account its state."""
     os.environ[FILE] = path
     store = await fresh_store(url, NAME)
-    engine = Engine(pipeline(), store)
-    await engine.start()
+    await _run(store)
+
+
+async def by_engine(url: str, path: str, records: int) -> Cost:
+    """The engine, from the first appended row to the last ACK stored."""
+    os.environ[FILE] = path
+    store = await PostgresStore(url, NAME).open()
     with metered(url, records) as cost:
-        await engine.run()
-    await engine.stop()
-    await store.close()
-    drop(url, NAME)
+        await _run(store)
     return cost
 
 
+async def _run(store: PostgresStore) -> None:
+    engine = Engine(pipeline(), store, options=Options(keep_open=True))
+    await engine.start()
+    await engine.run()
+    await engine.stop()
+    await store.close()
+
+
 def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
-    """Spark, between the first and the last full batch."""
-    drop(url, NAME)
-    migrate(url, NAME)
+    """Spark, to whom the pipeline is moved with its state: between the first and the last full batch."""
     environment = {**os.environ, FILE: str(path), "PYTHONPATH": str(ROOT)}
-    command = [
-        sys.executable, "-m", "millwheel", "run", "bench.on_spark:pipeline", "--store", url, "--engine", "spark",
-        "--checkpoint", str(directory / "checkpoint"), "--max-rows", str(BATCH_ROWS), "--driver-memory", "2g",
-    ]  # fmt: skip
+    place = ["--store", url, "--checkpoint", str(directory / "checkpoint")]
+    command = [sys.executable, "-m", "millwheel"]
     began = time.monotonic()
+    move = [*command, "move", "bench.on_spark:pipeline", "--to", "spark", *place]
+    subprocess.run(move, env=environment, check=True, stdout=subprocess.DEVNULL)
+    run = [
+        *command, "run", "bench.on_spark:pipeline", "--engine", "spark", *place, "--max-rows", str(BATCH_ROWS),
+        "--driver-memory", "4g", "--keep-open", "--until-caught-up",
+    ]  # fmt: skip
     looks: list[tuple[float, int, int]] = []
     with (directory / "on_spark.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(run, env=environment, stdout=log, stderr=log)
         while process.poll() is None:
             if (found := _look(url)) is not None:
                 looks.append((time.monotonic(), *found))
@@ -85,12 +99,11 @@ def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
     assert process.returncode == 0, (directory / "on_spark.log").read_text()[-3000:]
     times = {batch: at for at, batch, _ in reversed(looks) if batch >= 0}
     done = {batch: rows for _, batch, rows in looks}
-    full = [batch for batch in times if done[batch] >= (batch + 1) * BATCH_ROWS]
+    full = [batch for batch in times if batch > 0 and done[batch] - done[batch - 1] >= BATCH_ROWS]
     first, last = min(full), max(full)
     seconds = (times[last] - times[first]) / (last - first)
-    drop(url, NAME)
     return {
-        "first_batch_seconds": times[first] - began,
+        "loaded_seconds": times[0] - began,
         "batch_seconds": seconds,
         "rate": BATCH_ROWS / seconds,
         "record_seconds": 1.5 * seconds,
@@ -112,19 +125,22 @@ def _look(url: str) -> tuple[int, int] | None:
 async def measure(
     url: str, directory: Path, *, keys: tuple[int, ...], records: int
 ) -> dict[str, Any]:
-    """Measure both with so many keys."""
+    """Measure both with the state of so many keys, on so many further records each."""
     found = []
     for number in keys:
         path = directory / f"payments_{number}.jsonl"
-        write(path, number, max(records, number + 4 * BATCH_ROWS))
-        count = max(records, number + 4 * BATCH_ROWS)
-        engine = await apart(by_engine, url, str(path), count)
+        write(path, number, number)
+        await apart(fill, url, str(path))
+        write(path, number, records, number)
+        engine = await apart(by_engine, url, str(path), records)
         place = directory / f"keys_{number}"
         place.mkdir()
+        write(path, number, records, number + records)
         spark = by_spark(url, place, path)
-        line = {"keys": number, "records": count, "engine_rate": engine.rate, **spark}
+        line = {"keys": number, "records": records, "engine_rate": engine.rate, **spark}
         line["ratio"] = engine.rate / spark["rate"]
         found.append(line)
-        print("on spark:", json.dumps(line))
+        print("on spark:", json.dumps(line), flush=True)
         path.unlink()
+        drop(url, NAME)
     return {"keys": found}

@@ -93,8 +93,8 @@ async def _spark(url: str, directory: Path, options: Options) -> Any:
     return await on_spark.measure(
         url,
         directory,
-        keys=(10_000,) if quick else (10_000, 100_000, 1_000_000),
-        records=120_000 if quick else 300_000,
+        keys=(10_000,) if quick else (10_000, 100_000, 1_000_000, 10_000_000),
+        records=80_000 if quick else 160_000,
     )
 
 

@@ -177,11 +177,11 @@ def on_spark(found: Found) -> Section:
         [Ratio(f"the engine's rate / Spark's, {line['keys']:,} keys", line["ratio"]) for line in lines],
         [
             Table(
-                ("keys", "engine, records/s", "Spark, records/s", "s a batch", "s to the first batch"),
+                ("keys", "engine, records/s", "Spark, records/s", "s a batch", "s until moved"),
                 [
                     (
                         line["keys"], line["engine_rate"], line["rate"], line["batch_seconds"],
-                        line["first_batch_seconds"],
+                        line["loaded_seconds"],
                     )
                     for line in lines
                 ],
