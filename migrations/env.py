@@ -9,7 +9,8 @@ from millwheel.store.views import install_views
 connection = context.config.attributes["connection"]
 schema = context.config.attributes["schema"]
 
-connection.execute(CreateSchema(schema, if_not_exists=True))
+if not connection.dialect.has_schema(connection, schema):
+    connection.execute(CreateSchema(schema))
 context.configure(
     connection=connection,
     target_metadata=metadata,

@@ -114,6 +114,8 @@ async def deploy(
             Spark, and the engine would run it, or the other way round.
     """
     await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
+    buckets = statements.table("commit_record").as_string(None)
+    await connection.execute(statements.get("act_as_owner"), {"table": buckets})
     await _refuse_elsewhere(connection, statements, on_spark)
     cursor = await connection.execute(statements.get("deployed"))
     history = [

@@ -65,6 +65,7 @@ def migrate(url: str, schema: str) -> None:
         ),
         poolclass=pool.NullPool,
     )
+    version = sql.Identifier(schema, "alembic_version").as_string(None)
     config = Config()
     config.set_main_option("script_location", "millwheel:migrations")
     config.set_main_option("path_separator", "os")
@@ -73,6 +74,7 @@ def migrate(url: str, schema: str) -> None:
             try:
                 with engine.begin() as connection:
                     connection.exec_driver_sql(text_of("lock_pipeline"), {"pipeline": schema})
+                    connection.exec_driver_sql(text_of("act_as_owner"), {"table": version})
                     config.attributes["connection"] = connection
                     config.attributes["schema"] = schema
                     command.upgrade(config, "head")

@@ -1,16 +1,18 @@
-"""Roles of a pipeline in Postgres, for people and programs that are not its workers.
+"""Roles of a pipeline in Postgres: each may do what its work needs, and no more (decision 61).
 
-========================== =============================================================================
-``NAME_reader``            reads tables and views, but not the workers' secret
-``NAME_operator``          a reader that may ask the owners of keys, withdraw requests, pause, and discard dead letters
-========================== =============================================================================
+================== =====================================================================================================
+``NAME_owner``     owns the schema and its tables, views and functions: migrates, moves intervals, removes, drops
+``NAME_worker``    owns the buckets and all other things that workers make, and changes the rows of the other tables
+``NAME_operator``  a reader that may ask the owners of keys, withdraw requests, pause, and discard dead letters
+``NAME_reader``    reads tables and views, but not the workers' secret
+================== =====================================================================================================
 
-Neither can log in or owns anything: grant them to logins. A worker makes and drops bucket tables, and only the owner of a
-table may do that, so the workers of a pipeline are its owner (docs/deploy).
+None of them can log in: grant them to logins. An owner has the rights of a worker, an operator those of a reader.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import psycopg
@@ -18,7 +20,9 @@ from psycopg import sql
 
 from millwheel.errors import StoreError
 from millwheel.store.administration import transaction
-from millwheel.store.statements import Statements, composed, text_of
+from millwheel.store.schema import metadata
+from millwheel.store.statements import BUCKETED, Statements, composed, text_of
+from millwheel.store.views import NAMES, VIEWS
 
 OPERATOR = {
     "request": "INSERT, UPDATE (outcome, settled_at)",
@@ -27,30 +31,52 @@ OPERATOR = {
 }
 """Rights of an operator besides those of a reader. Only who may change a row may lock it, as `retry` does with letters."""
 
-READER = ("grant_usage", "grant_select", "revoke_secret", "grant_select_to_come")
-"""The statements that make a role a reader."""
+WORKER = {
+    "request": "SELECT, UPDATE (outcome, detail, settled_at)",
+    "alembic_version": "SELECT",
+}
+"""Rights of a worker on the tables whose rows it may not change at will: the log of operators, and the version."""
+
+OWNED = {*metadata.tables, *VIEWS, "alembic_version"} - {*BUCKETED}
+"""Relations that belong to the owner. All others are made by workers."""
 
 
 class Roles(NamedTuple):
     """The names of a pipeline's roles."""
 
-    reader: str
+    owner: str
+    worker: str
     operator: str
+    reader: str
+
+
+def roles_of(pipeline: str) -> Roles:
+    """The names of the roles of a pipeline."""
+    return Roles(*(f"{pipeline}_{name}" for name in Roles._fields))
 
 
 def make_roles(url: str, pipeline: str) -> Roles:
-    """Make the roles of a pipeline unless they exist, and grant them their rights; may be repeated.
+    """Make the roles of a pipeline unless they exist, and give them their rights; may be repeated.
+
+    A former owner of the schema becomes a member of ``NAME_owner``, so that its workers go on.
 
     Raises:
         StoreError: this login may make no roles, or does not own the schema.
     """
-    roles = Roles(f"{pipeline}_reader", f"{pipeline}_operator")
+    roles = roles_of(pipeline)
     with transaction(url) as connection:
-        owns = connection.execute(text_of("owns_schema"), {"schema": pipeline}).fetchone()
-        if owns != (True,):
+        found = connection.execute(text_of("owner_of_schema"), {"schema": pipeline}).fetchone()
+        assert found is not None, "the schema was migrated before"
+        former, may_act, is_superuser = found
+        if not may_act:
             raise _refused(pipeline, "this login does not own the schema")
+        making = _Making(connection, pipeline, roles)
         try:
-            _grant(connection, pipeline, roles)
+            making.make()
+            if former != roles.owner and not is_superuser:
+                making.join(roles.owner, former)
+            making.give(former)
+            making.grant()
         except psycopg.errors.InsufficientPrivilege as error:
             raise _refused(pipeline, str(error).strip()) from error
     return roles
@@ -58,23 +84,76 @@ def make_roles(url: str, pipeline: str) -> Roles:
 
 def _refused(pipeline: str, reason: str) -> StoreError:
     return StoreError(
-        f"the roles of {pipeline!r} cannot be made: {reason}. Run this as the owner of the schema, with CREATEROLE, "
-        "or as a superuser"
+        f"the roles of {pipeline!r} cannot be made: {reason}. Run this as the owner of the schema, with CREATEROLE and "
+        "CREATE on the database, or as a superuser"
     )
 
 
-def _grant(connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:
-    reader, operator = map(sql.Identifier, roles)
-    table = Statements(pipeline).table
-    names = {"schema": sql.Identifier(pipeline), "peer_secret": table("peer_secret")}
-    for role in roles:
-        if connection.execute(text_of("find_role"), {"role": role}).fetchone() is None:
-            connection.execute(composed("make_role", role=sql.Identifier(role)))
-    for name in READER:
-        connection.execute(composed(name, role=reader, **names))
-    connection.execute(composed("grant_role", other=reader, role=operator))
-    for name, rights in OPERATOR.items():
-        given = {"rights": sql.SQL(rights), "table": table(name)}
-        connection.execute(composed("grant_rights", role=operator, **given))
-    sequence = table("request_id_seq")
-    connection.execute(composed("grant_sequence", sequence=sequence, role=operator))
+class _Making:
+    """Makes the roles of one pipeline, within a transaction."""
+
+    def __init__(self, connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+        self._roles = roles
+        self._table = Statements(pipeline).table
+
+    def _run(self, name: str, **parts: str | sql.Composable) -> None:
+        """Run a statement on the schema; a part that is a text is a name."""
+        named = {
+            part: sql.Identifier(value) if isinstance(value, str) else value
+            for part, value in parts.items()
+        }
+        schema = sql.Identifier(self._pipeline)
+        self._connection.execute(composed(name, schema=schema, **named))
+
+    def make(self) -> None:
+        """Make the roles, and let an owner be a worker, and an operator a reader."""
+        for role in self._roles:
+            if self._connection.execute(text_of("find_role"), {"role": role}).fetchone() is None:
+                self._run("make_role", role=role)
+        self.join(self._roles.worker, self._roles.owner)
+        self.join(self._roles.reader, self._roles.operator)
+
+    def join(self, role: str, member: str) -> None:
+        """Give a role the rights of another one."""
+        self._run("grant_role", other=role, role=member)
+
+    def give(self, former: str) -> None:
+        """Give the schema and all that is in it to the owner or to the worker."""
+        owner, worker = self._roles.owner, self._roles.worker
+        self._run("grant_making", role=worker)
+        if former != owner:
+            self._run("own_schema", role=owner)
+        for name, has in self._rows("owned_relations"):
+            role = owner if name in OWNED else worker
+            if has != role:
+                self._run("own_relation", relation=self._table(name), role=role)
+        for name, signature, has in self._rows("owned_routines"):
+            role = owner if name in NAMES else worker
+            if has != role:
+                self._run("own_routine", routine=sql.SQL(signature), role=role)
+
+    def _rows(self, name: str) -> Iterator[tuple[str, ...]]:
+        yield from self._connection.execute(text_of(name), {"schema": self._pipeline}).fetchall()
+
+    def grant(self) -> None:
+        """Give each role its rights."""
+        owner, worker, operator, reader = self._roles
+        self._run("grant_usage", role=reader)
+        self._run("grant_select", role=reader)
+        for maker in (owner, worker):
+            self._run("grant_select_to_come", maker=maker, role=reader)
+        self._run("grant_changes", role=worker)
+        self._run("grant_changes_to_come", maker=owner, role=worker)
+        self._run("grant_sequences", role=worker)
+        self._run("grant_sequences_to_come", maker=owner, role=worker)
+        self._run("revoke_rights", table=self._table("peer_secret"), role=reader)
+        for table in WORKER:
+            self._run("revoke_rights", table=self._table(table), role=worker)
+        for role, given in ((worker, WORKER), (operator, OPERATOR)):
+            for table, rights in given.items():
+                self._run(
+                    "grant_rights", rights=sql.SQL(rights), table=self._table(table), role=role
+                )
+        self._run("grant_sequence", sequence=self._table("request_id_seq"), role=operator)

@@ -385,7 +385,8 @@ def migrate(
     roles: Annotated[
         bool,
         typer.Option(
-            "--roles", help="Make the roles NAME_reader and NAME_operator, or renew their rights."
+            "--roles",
+            help="Make the roles NAME_owner, NAME_worker, NAME_operator and NAME_reader, or renew their rights.",
         ),
     ] = False,
     debug: Debug = False,

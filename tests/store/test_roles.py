@@ -1,4 +1,4 @@
-"""The roles of a pipeline: a reader reads, an operator asks, and neither can do more."""
+"""The roles of a pipeline: a reader reads, an operator asks, a worker works, and none can do more."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import pytest
 from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
+from millwheel import Pipeline, Table
 from millwheel.errors import StoreError
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.store import administration
 from millwheel.store.asking import Actor, Asking
+from millwheel.store.buckets import tables_of
 from millwheel.store.inspection import inspect
 from millwheel.store.migrate import migrate
-from millwheel.store.roles import Roles, make_roles
+from millwheel.store.postgres import PostgresStore
+from millwheel.store.roles import Roles, make_roles, roles_of
+from millwheel.store.statements import composed
+from tests.support.pipelines import QUICK, Tally, script
 from tests.support.store_sites import Schema
+from tests.support.values import ITEMS, TALLY, Counted, items, key_of, time_of
 
 ME = Actor("ada", "why not")
 
@@ -28,18 +36,31 @@ def roles(schema: Schema) -> Iterator[Roles]:
     """The roles, and a login of each, since a session's own options would not survive."""
     migrate(schema.url, schema.name)
     made = make_roles(schema.url, schema.name)
-    logins = [login_of(role) for role in made]
-    with psycopg.connect(schema.url, autocommit=True) as connection:
-        for login, role in zip(logins, made, strict=True):
-            connection.execute(
-                sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}").format(
-                    sql.Identifier(login), PASSWORD, sql.Identifier(role)
-                )
-            )
+    for role in made:
+        log_in(schema, login_of(role), role)
     yield made
+    drop_roles(schema, *map(login_of, made), *made)
+
+
+def log_in(schema: Schema, login: str, role: str | None = None, more: str = "") -> None:
+    """Make a login, with a role."""
     with psycopg.connect(schema.url, autocommit=True) as connection:
-        for role in (*logins, *reversed(made)):
-            for end in ("DROP OWNED BY {}", "DROP ROLE {}"):
+        text = f"CREATE ROLE {{}} LOGIN PASSWORD {{}} {more}"
+        connection.execute(sql.SQL(text).format(sql.Identifier(login), PASSWORD))
+        if role is not None:
+            grant = sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), sql.Identifier(login))
+            connection.execute(grant)
+
+
+def drop_roles(schema: Schema, *roles: str) -> None:
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        there = [
+            role
+            for role in roles
+            if connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [role]).fetchall()
+        ]
+        for end in ("DROP OWNED BY {} CASCADE", "DROP ROLE {}"):
+            for role in there:
                 connection.execute(sql.SQL(end).format(sql.Identifier(role)))
 
 
@@ -49,9 +70,13 @@ def login_of(role: str) -> str:
 
 def under(schema: Schema, role: str) -> str:
     """The address of the store for a login with a role."""
-    url = make_conninfo(schema.url, user=login_of(role), password=PASSWORD)
+    return url_of(schema, login_of(role))
+
+
+def url_of(schema: Schema, login: str) -> str:
+    url = make_conninfo(schema.url, user=login, password=PASSWORD)
     with psycopg.connect(url) as connection:
-        assert connection.execute("SELECT current_user").fetchone() == (login_of(role),)
+        assert connection.execute("SELECT current_user").fetchone() == (login,)
     return url
 
 
@@ -83,15 +108,6 @@ def test_a_reader_reads_and_can_do_nothing_else(schema: Schema, roles: Roles) ->
         assert inspection.dead_letters(schema.name, 10) == []
     for statement in (*WRITES, "DELETE FROM dead_letter", "UPDATE computation SET paused = true"):
         refused(url, schema, statement)
-
-
-def test_a_reader_reads_the_tables_to_come(schema: Schema, roles: Roles) -> None:
-    with psycopg.connect(schema.url, autocommit=True) as owner:
-        owner.execute(schema.compose("CREATE TABLE {later} (a int)", later="later"))
-    with psycopg.connect(under(schema, roles.reader)) as reader:
-        assert (
-            reader.execute(schema.compose("SELECT * FROM {later}", later="later")).fetchall() == []
-        )
 
 
 def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
@@ -131,3 +147,129 @@ def test_roles_are_made_again_for_what_has_come(schema: Schema, roles: Roles) ->
 def test_who_may_make_no_roles_is_told_what_is_needed(schema: Schema, roles: Roles) -> None:
     with pytest.raises(StoreError, match="Run this as the owner of the schema"):
         make_roles(under(schema, roles.operator), schema.name)
+
+
+# -- workers and owners -----------------------------------------------------------------------
+
+
+def counting(schema: Schema, *numbers: int, name: str = "tally") -> Pipeline:
+    """Counts items, into a table and a state with a view."""
+    pipeline = Pipeline(schema.name, settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, items(*numbers)), timestamp=time_of)
+    pipeline.add(Tally(), ITEMS.by(key_of), name=name)
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    return pipeline
+
+
+async def run(pipeline: Pipeline, url: str) -> None:
+    """Run a pipeline as a login, which afterwards makes a bucket, and may drop all that there are."""
+    store = await PostgresStore(url, pipeline.name).open()
+    engine = Engine(pipeline, store, options=Options(keep_open=True), take_over=True)
+    try:
+        await engine.start()
+        await engine.run()
+        await engine.stop()
+        await store.open_bucket("source", 77, 0, 100)
+        tables = [name for bucket in await store.live_buckets() for name in tables_of(bucket)]
+    finally:
+        await engine.kill()
+        await store.close()
+    names = sql.SQL(", ").join(sql.Identifier(pipeline.name, name) for name in tables)
+    with psycopg.connect(url) as connection:
+        connection.execute(composed("lock_for_drop", tables=names))
+        connection.execute(composed("drop_tables", tables=names))
+        connection.rollback()
+
+
+def owners(schema: Schema) -> dict[str, str]:
+    """Each relation of the schema, with its owner."""
+    with psycopg.connect(schema.url) as connection:
+        rows = connection.execute(
+            "SELECT c.relname::text, c.relowner::regrole::text FROM pg_class AS c "
+            "JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+            "WHERE c.relkind IN ('r', 'v') AND n.nspname = %s",
+            [schema.name],
+        )
+        return dict(rows.fetchall())
+
+
+async def test_workers_of_several_logins_make_and_drop_what_they_need(
+    schema: Schema, roles: Roles
+) -> None:
+    log_in(schema, "grace", roles.worker)
+    try:
+        await run(counting(schema, 1, 2), under(schema, roles.worker))
+        await run(counting(schema, 1, 2, 3), url_of(schema, "grace"))
+        with psycopg.connect(under(schema, roles.reader)) as reader:
+            out = schema.compose("SELECT count(*) FROM {out}", out="out")
+            assert reader.execute(out).fetchone() == (3,)
+        found = owners(schema)
+        assert {found["state"], found["watermarks"], found["request"]} == {roles.owner}
+        assert {found["out"], found["seen_record"], found["state_of_tally"]} == {roles.worker}
+        assert set(found.values()) == {roles.owner, roles.worker}, "nothing is a login's"
+    finally:
+        drop_roles(schema, "grace")
+
+
+def test_a_worker_drops_nothing_and_leaves_the_log_of_operators_alone(
+    schema: Schema, roles: Roles
+) -> None:
+    for statement in (
+        "DROP TABLE state",
+        "DROP TABLE dead_letter",
+        "ALTER TABLE key_interval ADD a int",
+        "DELETE FROM request",
+        "UPDATE request SET actor = 'somebody else'",
+        "UPDATE alembic_version SET version_num = '0001'",
+        "DROP VIEW watermarks",
+        "CREATE ROLE another",
+    ):
+        refused(under(schema, roles.worker), schema, statement)
+
+
+async def test_an_owner_migrates_removes_and_drops(schema: Schema, roles: Roles) -> None:
+    url = under(schema, roles.owner)
+    await run(counting(schema, 1), under(schema, roles.worker))
+    migrate(url, schema.name)
+    assert set(owners(schema).values()) == {roles.owner, roles.worker}
+    assert administration.pause(url, schema.name, actor=ME).changed == ["items_injector"]
+    administration.drop_pipeline(url, schema.name)
+    assert owners(schema) == {}
+
+
+async def test_whoever_owned_the_schema_goes_on(schema: Schema) -> None:
+    """No superuser is needed; what was there already changes hands."""
+    roles, database = roles_of(schema.name), psycopg.conninfo.conninfo_to_dict(schema.url)["dbname"]
+    log_in(schema, "linus", more="CREATEROLE")
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("GRANT CREATE ON DATABASE {} TO linus").format(sql.Identifier(str(database)))
+        )
+        connection.execute(schema.compose("DROP SCHEMA {schema} CASCADE"))
+    url = url_of(schema, "linus")
+    try:
+        migrate(url, schema.name)
+        await run(counting(schema, 1), url)
+        assert make_roles(url, schema.name) == roles
+        await run(counting(schema, 1, 2), url)
+        log_in(schema, login_of(roles.worker), roles.worker)
+        await run(counting(schema, 1, 2, 3), under(schema, roles.worker))
+        migrate(url, schema.name)
+        assert set(owners(schema).values()) == {roles.owner, roles.worker}
+    finally:
+        drop_roles(schema, "linus", login_of(roles.worker), *roles)
+
+
+def test_an_earlier_bucket_changes_hands_with_its_parent(schema: Schema) -> None:
+    migrate(schema.url, schema.name)
+    with psycopg.connect(schema.url, autocommit=True) as connection:
+        connection.execute(
+            schema.compose(
+                "CREATE TABLE {new} () INHERITS ({old})", new="production_9", old="production"
+            )
+        )
+    roles = make_roles(schema.url, schema.name)
+    try:
+        assert owners(schema)["production_9"] == roles.worker
+    finally:
+        drop_roles(schema, *roles)

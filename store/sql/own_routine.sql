@@ -1,0 +1,2 @@
+-- Gives a function to a role.
+ALTER ROUTINE {routine} OWNER TO {role}
