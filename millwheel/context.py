@@ -284,6 +284,7 @@ MAX_TAG_BYTES = 1024
 """Maximum size of a timer's tag, which is in an index beside the key."""
 
 PROCESSED = "processed"
+RECORDS_OUT = "records_out"
 DEAD_LETTERS = "dead_letters"
 BAD_ROWS = "bad_rows"
 BLOOM_MAYBES = "bloom_maybes"
@@ -293,7 +294,7 @@ STRAGGLERS = "stragglers"
 REPLAYS = "replays"
 ENGINE_COUNTERS = frozenset(
     [
-        PROCESSED, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED,
+        PROCESSED, RECORDS_OUT, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED,
         STRAGGLERS, REPLAYS,
     ]
 )  # fmt: skip

@@ -124,6 +124,8 @@ class ComputationStatus(msgspec.Struct):
     """An operator has paused this injector."""
     intervals: int = 0
     processed: int = 0
+    records_out: int = 0
+    """Records sent to readers (one for each reader), and rows and lines written."""
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
     """Records that a Bloom filter may have seen, and that were looked up in the table."""
@@ -152,6 +154,8 @@ class ComputationStatus(msgspec.Struct):
     """Distance of the low watermark behind the database's clock; None: not known, or event time has ended."""
     per_second: float | None = None
     """Records processed per second, between the last two heartbeats; in ``status --watch``, since the previous look."""
+    out_per_second: float | None = None
+    """The same for `records_out`."""
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
@@ -594,13 +598,14 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
     oldest: dict[str, Any] = max(work, key=itemgetter("seconds"), default=NOTHING_AT_WORK)
     code = [row.code for row in intervals if row.code is not None]
     calls = sum(each["calls"] for each in code)
-    rates = [row.rate for row in intervals if row.rate is not None]
+    rates = [(row.rate, row.rate_out) for row in intervals if row.rate is not None]
     return ComputationStatus(
         name,
         kind,
         paused=intervals[0].paused,
         intervals=len(intervals),
         processed=totals["processed"],
+        records_out=totals["records_out"],
         duplicates_dropped=totals["duplicates_dropped"],
         bloom_maybes=totals["bloom_maybes"],
         late=sum(total for counter, total in totals.items() if counter.startswith(LATE)),
@@ -614,7 +619,8 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
         )
         if calls
         else None,
-        per_second=sum(rates) if rates else None,
+        per_second=sum(rate for rate, _ in rates) if rates else None,
+        out_per_second=sum(out or 0.0 for _, out in rates) if rates else None,
         input_watermark=time_text(min(row.input_watermark for row in intervals)),
         low_watermark=time_text(low_watermark),
         lag_seconds=(now - low_watermark) / 1e6 if known else None,

@@ -198,7 +198,14 @@ def _as_text(summary: Summary, *, keep_open: bool) -> list[str]:
         "duplicates dropped": f"{summary.counters.get('duplicates_dropped', 0):,}",
         "dead letters": f"{_dead_letters(summary):,}",
     }
-    known = {"processed", "duplicates_dropped", "bloom_maybes", "dead_letters", "bad_rows"}
+    known = {
+        "processed",
+        "records_out",
+        "duplicates_dropped",
+        "bloom_maybes",
+        "dead_letters",
+        "bad_rows",
+    }
     for counter, total in summary.counters.items():
         if counter not in known:
             figures[counter.replace("_", " ")] = f"{total:,}"

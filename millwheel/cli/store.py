@@ -155,8 +155,8 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
             typer.echo(f"  {sink_text(sink)}")
     typer.echo()
     print_table(
-        ["computation", "processed", "records/s", "backlog", "user code", "at work", "duplicates", "bloom maybes", "late",
-         "dead letters", "input watermark", "low watermark", "held by"],
+        ["computation", "processed", "records/s", "out", "out/s", "backlog", "user code", "at work", "duplicates",
+         "bloom maybes", "late", "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
 
@@ -287,7 +287,9 @@ def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
     return [
         name_of(status),
         f"{status.processed:,}",
-        "" if status.per_second is None else f"{status.per_second:,.0f}",
+        rate_text(status.per_second),
+        f"{status.records_out:,}",
+        rate_text(status.out_per_second),
         f"{status.backlog:,}",
         user_code(status),
         at_work(status),
@@ -299,6 +301,11 @@ def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
         moment(status.low_watermark),
         "" if holder is None or ended else held_by(holder, labels),
     ]
+
+
+def rate_text(rate: float | None) -> str:
+    """Format a rate; empty: it is not known."""
+    return "" if rate is None else f"{rate:,.0f}"
 
 
 def at_work(status: ComputationStatus) -> str:

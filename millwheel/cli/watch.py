@@ -29,6 +29,7 @@ from millwheel.cli.store import (
     moving,
     name_of,
     parked,
+    rate_text,
     user_code,
 )
 from millwheel.errors import StoreUnavailable
@@ -110,7 +111,7 @@ class Rates:
     """Computes records per second from the totals of two refreshes."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[float, dict[str, int]]] = {}
+        self._before: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
 
     def fill(self, found: list[PipelineStatus]) -> None:
         """Set each computation's rate since the previous refresh; on the first one it is the rate of the heartbeats."""
@@ -118,14 +119,17 @@ class Rates:
             if not status.at:
                 continue
             now = datetime.fromisoformat(status.at).timestamp()
-            totals = {one.name: one.processed for one in status.computations}
+            totals = {one.name: (one.processed, one.records_out) for one in status.computations}
             then, before = self._before.get(status.name, (now, {}))
             self._before[status.name] = now, totals
             for one in status.computations:
-                counted = one.processed - before.get(one.name, one.processed + 1)
+                if now <= then or one.name not in before:
+                    continue
+                processed, out = before[one.name]
                 # Below the previous total: the computation was removed and added again in between.
-                if counted >= 0 and now > then:
-                    one.per_second = counted / (now - then)
+                if one.processed >= processed and one.records_out >= out:
+                    one.per_second = (one.processed - processed) / (now - then)
+                    one.out_per_second = (one.records_out - out) / (now - then)
 
 
 def lines(found: list[PipelineStatus]) -> list[str]:
@@ -166,7 +170,7 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
     shown += [f"  {line}" for line in parked(status)]
     shown += table(
-        ["computation", "records/s", "processed", "backlog", "user code", "at work", "low watermark", "lag", "owned by",
+        ["computation", "records/s", "processed", "out/s", "out", "backlog", "user code", "at work", "low watermark", "lag", "owned by",
          "held by"],
         [_computation(one, status) for one in status.computations],
     )  # fmt: skip
@@ -196,8 +200,10 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
     ended = one.low_watermark == END_OF_TIME
     return [
         name_of(one),
-        "" if one.per_second is None else f"{one.per_second:,.0f}",
+        rate_text(one.per_second),
         f"{one.processed:,}",
+        rate_text(one.out_per_second),
+        f"{one.records_out:,}",
         f"{one.backlog:,}",
         user_code(one),
         at_work(one),

@@ -59,7 +59,7 @@ class ComputationFigures:
     intervals: int = 0
     """Number of its intervals that the worker owns."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """processed, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and the counters of
+    """processed, records_out, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and the counters of
     user code, since this process started."""
     backlog: int = 0
     """Records received, with effects that are not durable yet."""
@@ -108,6 +108,9 @@ class Figures:
     code: Mapping[str, Distribution] = field(default_factory=dict)
     """By computation, time of one call of user code, waits included; of code that does not wait, the mean of its
     chunk."""
+    stages: Mapping[str, Distribution] = field(default_factory=dict)
+    """By computation or sink, time from the commit that produced a record until that with its effects is durable. Records of
+    weak productions since their source's row have no such time."""
     acknowledgements: Mapping[str, Distribution] = field(default_factory=dict)
     """By injector, time from reading rows until their effects are durable at all readers."""
     computations: tuple[ComputationFigures, ...] = ()

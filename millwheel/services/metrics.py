@@ -33,6 +33,7 @@ OUTCOMES = ("amended", "dropped", "passed_on", "sent")
 
 OWN = {
     "processed": ("records_processed", "Records and timers whose effects are durable"),
+    "records_out": ("records_out", "Records sent, one for each reader, and rows and lines written"),
     "duplicates_dropped": ("duplicates_dropped", "Records dropped as already processed"),
     "bloom_maybes": ("bloom_maybes", "Records looked up after a positive of the Bloom filter"),
     "dead_letters": ("dead_letters", "Records and timers that failed for good"),
@@ -130,6 +131,12 @@ class _Moment(Collector):
             "Time of one call of user code, waits included; without waits, the mean of its chunk",
             ("computation",),
             [((name,), found) for name, found in figures.code.items()],
+        )
+        yield self._of.histogram(
+            "stage_duration_seconds",
+            "From the commit that produced a record until its effects are durable",
+            ("computation",),
+            [((name,), found) for name, found in figures.stages.items()],
         )
         yield self._of.histogram(
             "acknowledge_duration_seconds",

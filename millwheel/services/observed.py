@@ -19,11 +19,12 @@ import msgspec
 
 from millwheel import __version__
 from millwheel.errors import StoreError
-from millwheel.model import MIN_TIME
+from millwheel.model import MIN_TIME, Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval, waiting
 from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
 from millwheel.services.figures import ComputationFigures, Figures, Tally
 
@@ -40,6 +41,7 @@ class EngineObserved(Observer):
         self._commits = Durations()
         self._code: defaultdict[str, Durations] = defaultdict(lambda: Durations(CODE_BOUNDS))
         self._acknowledgements: defaultdict[str, Durations] = defaultdict(Durations)
+        self._stages: defaultdict[str, Durations] = defaultdict(Durations)
         self._fenced = 0
         self._asking: asyncio.Task[int] | None = None
         for interval in engine.intervals:
@@ -59,6 +61,15 @@ class EngineObserved(Observer):
 
     def code_ran(self, interval: Interval, calls: int, seconds: float) -> None:
         self._code[interval.step.name].observe(seconds, calls)
+
+    def records_durable(self, interval: Interval, work: IntervalWork) -> None:
+        stage, now = self._stages[interval.step.name], self._engine.env.now()
+        for chunk in work.chunks:
+            if not chunk.origin:
+                stage.observe((now - chunk.stamp) / 1e6, len(chunk))
+        for item in work.items:
+            if type(item) is Delivery and not item.origin:
+                stage.observe((now - item.stamp) / 1e6)
 
     def rows_acknowledged(self, interval: Interval, seconds: float) -> None:
         self._acknowledgements[interval.step.name].observe(seconds)
@@ -84,6 +95,11 @@ class EngineObserved(Observer):
                 step.name: self._code[step.name].distribution()
                 for step in engine.exchange.steps.values()
                 if step.node.computation is not None
+            },
+            stages={
+                step.name: self._stages[step.name].distribution()
+                for step in engine.exchange.steps.values()
+                if step.node.injection is None
             },
             acknowledgements={
                 step.name: self._acknowledgements[step.name].distribution()

@@ -10,6 +10,7 @@ SELECT c.name, c.kind, l.input_watermark, l.low_watermark, l.stamp, l.counters, 
        w.load -> 'intervals' -> k.id::text -> 'flow' AS flow,
        (w.load -> 'intervals' -> k.id::text ->> 'queue')::bigint AS queued,
        (w.load -> 'intervals' -> k.id::text ->> 'records')::float8 AS rate,
+       (w.load -> 'intervals' -> k.id::text ->> 'records_out')::float8 AS rate_out,
        w.load -> 'intervals' -> k.id::text -> 'code' AS code,
        w.load -> 'intervals' -> k.id::text -> 'at_work' AS at_work
 FROM {computation} AS c

@@ -24,6 +24,7 @@ ATTRIBUTES = 25
 LARGE = {
     "Store": "the port of the store: one method for each statement that the engine needs",
     "Settings": "one attribute for each option; it has no behaviour",
+    "ComputationStatus": "one attribute for each figure of a computation in `status`; it has no behaviour",
     "Interval": "one attribute for each part of its owner's soft state, which live and end together",
     "Engine": "builds and connects all rooms, and has an attribute for each",
 }

@@ -123,7 +123,7 @@ async def test_a_run_ends_with_its_engine_whatever_it_waits_for(end: str) -> Non
         await gate.wait()
         return []
 
-    world.store.open_requests = waits  # type: ignore[method-assign]
+    world.store.open_requests = waits  # type: ignore[method-assign,assignment]
     engine = await world.start()
     run = asyncio.create_task(engine.run())
     await world.until(lambda: gate.reached == 1)

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from millwheel import Context, Record
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.clock import VirtualClock
 from millwheel.errors import InvariantBroken, StoreUnavailable
+from millwheel.graph import Productions
 from millwheel.model import MAX_TIME, to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
@@ -20,10 +21,21 @@ from millwheel.store.port import Commit
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, counting, many
-from tests.support.pipelines import QUICK, Kept, doing, script, tally_pipeline
+from tests.support.pipelines import (
+    QUICK,
+    Do,
+    Kept,
+    Quiet,
+    Tally,
+    doing,
+    script,
+    tally_pipeline,
+)
 from tests.support.store_sites import Schema
-from tests.support.values import ITEMS, Item, at, items
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
 from tests.support.worlds import Gate, World, end_scripts
+
+TWICE = Stream("twice_items", Item)
 
 
 def of(figures: Figures, name: str) -> ComputationFigures:
@@ -76,6 +88,66 @@ async def test_how_long_user_code_and_acknowledgements_take() -> None:
     (acknowledged,) = figures.acknowledgements.values()
     assert acknowledged.count >= 1
     assert acknowledged.total >= 7.0
+
+
+class Twice(Computation[Item, None]):
+    """Passes on each item twice."""
+
+    writes = (TWICE,)
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        ctx.produce(TWICE, record.value)
+        ctx.produce(TWICE, record.value)
+
+
+@pytest.mark.parametrize("productions", ["strong", "weak"])
+async def test_records_that_leave_each_stage_and_how_long_they_take(
+    productions: Productions,
+) -> None:
+    """A record counts once for each reader, and so does a row of a table."""
+    pipeline = Pipeline("tally", settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, [Item("a", n, n) for n in range(30)]), timestamp=time_of)
+    pipeline.add(Twice(), ITEMS.by(key_of), productions=productions)
+    pipeline.add(Tally(), TWICE.by(key_of))
+    pipeline.add(Quiet(), TWICE.by(key_of))
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+    world = World(pipeline)
+    engine, observed = observing(world, close_at_end=False)
+    await engine.start()
+    await world.until(engine.done.is_set)
+    figures = observed.figures()
+    out = {one.name: one.counters.get("records_out", 0) for one in figures.computations}
+    assert out == {"items_injector": 30, "twice": 120, "tally": 60, "quiet": 0}
+    timed = 60 if productions == "strong" else 0  # otherwise no commit produced the records
+    assert {name: found.count for name, found in figures.stages.items()} == {
+        "twice": 0,  # its records are rows of the source
+        "tally": timed,
+        "quiet": timed,
+    }
+    await engine.stop()
+
+
+async def test_a_stage_takes_as_long_as_its_records_wait() -> None:
+    gate = Gate()
+
+    async def slowly(record: Record[Item], ctx: Context[Kept]) -> None:
+        await gate.wait()
+
+    pipeline = Pipeline("tally", settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, items(1, 2)), timestamp=time_of)
+    pipeline.add(Twice(), ITEMS.by(key_of))
+    pipeline.add(Do(slowly), TWICE.by(key_of))
+    world = World(pipeline)
+    engine, observed = observing(world, close_at_end=False)
+    await engine.start()
+    await world.until(lambda: gate.reached >= 1)
+    world.clock.advance(7.0)
+    gate.open()
+    await world.until(engine.done.is_set)
+    found = observed.figures().stages["do"]
+    assert found.count == 4
+    assert found.total == pytest.approx(4 * 7.0, abs=0.1)
+    await engine.stop()
 
 
 async def test_what_was_processed_and_how_far_it_is() -> None:

@@ -416,7 +416,11 @@ async def test_every_key_sees_what_was_broadcast() -> None:
         assert [j.rules for j in judged] == [{"tax": 7}] * 30 + [{"tax": 19, "fee": 2}]
         assert harness.shared("judge", "key 1")["now"] == {"tax": 19, "fee": 2}
         assert sorted(tables_of(harness.store)) == list(range(CELLS))
-        assert harness.counters("judge") == {"processed": 31 + 3 * CELLS}
+        to_table_and_harness = 2 * 31
+        assert harness.counters("judge") == {
+            "processed": 31 + 3 * CELLS,
+            "records_out": to_table_and_harness,
+        }
 
 
 async def test_without_a_rule_the_table_is_empty() -> None:

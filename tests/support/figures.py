@@ -23,6 +23,7 @@ def some_figures() -> Figures:
         fenced=2,
         commits=commits.distribution(),
         code={"count": commits.distribution()},
+        stages={"windows": commits.distribution()},
         acknowledgements={"lines_injector": commits.distribution()},
         computations=(
             ComputationFigures(

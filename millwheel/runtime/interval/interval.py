@@ -115,6 +115,8 @@ class Interval:
         """The file of its JSON Lines sink; None: it has no such sink."""
         self.source_task: SourcePort | None = None
         """The task of an injector's interval: reads its partition, or looks for partitions."""
+        self.sent_before = 0
+        """Number of records sent before a commit, by an injector or a weak computation, since one counted them."""
         self.workload = Workload(self.slots)
         self.counters = IntervalCounters(claim)
         self.commits = IntervalCommits(claim)
@@ -279,6 +281,14 @@ class Interval:
             found.append({WEAK_CHANGED: dedup.changed})
             dedup.changed = 0
         return found
+
+    def take_sent_before(self) -> int:
+        """Number of records sent before a commit since the last call.
+
+        If the commit that should count them fails, the number is lost, and they count when they are sent again.
+        """
+        sent, self.sent_before = self.sent_before, 0
+        return sent
 
     def encoded_position(self, work: IntervalWork) -> bytes | None:
         """The position, as JSON, from which a next owner continues after the commit being built."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.work import IntervalWork
 
 
 class Observer:
@@ -20,6 +21,9 @@ class Observer:
 
     def code_ran(self, interval: Interval, calls: int, seconds: float) -> None:
         """User code of an interval was called so many times, and took so long each time, waits included."""
+
+    def records_durable(self, interval: Interval, work: IntervalWork) -> None:
+        """An interval's part of a commit is durable."""
 
     def rows_acknowledged(self, interval: Interval, seconds: float) -> None:
         """Rows that were read together are durable at all their readers; `seconds` is the time since they were read."""

@@ -28,6 +28,7 @@ class IntervalWork:
         "n",
         "percentiles",
         "places",
+        "records_out",
         "states",
     )
 
@@ -51,6 +52,8 @@ class IntervalWork:
         """The percentile low watermarks that the commit promises."""
         self.n = 0
         """The number of the commit in the interval's chain; 0: not built yet."""
+        self.records_out = 0
+        """Number of records for readers, and of rows and lines, that the commit counts."""
         self.delivers = False
         """Whether it carries the effects of delivering a numbered bundle; its items are the bundle's
         members."""

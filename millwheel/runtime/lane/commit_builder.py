@@ -14,7 +14,7 @@ from typing import Any
 
 from millwheel.chunk import Chunk, Chunks, Columns, Ids, Outbox
 from millwheel.codec import slot_of
-from millwheel.context import PROCESSED
+from millwheel.context import PROCESSED, RECORDS_OUT
 from millwheel.model import MAX_TIME, Delivery
 from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
@@ -35,6 +35,8 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
     for interval, work in open_commit.works.items():
         effects = work.effects
         numbered = number(interval, effects.productions, stamp)
+        sent = sum(len(chunk) for chunk in numbered if chunk.receiver != NOBODY)
+        work.records_out = sent + len(effects.rows) + len(effects.lines)
         stored, sent_once = interval.step.divided(numbered)
         productions += stored
         open_commit.sent_once += sent_once
@@ -172,6 +174,9 @@ def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> In
     processed = work.count - len(work.effects.settled) + interval.mode.take_passed()
     if processed:
         counters[PROCESSED] = processed
+    work.records_out += interval.take_sent_before()
+    if work.records_out:
+        counters[RECORDS_OUT] = work.records_out
     interval.counters.count(commits.n, counters, interval.events())
     previous, commits.last_bucket = commits.last_bucket, bucket
     return IntervalCommit(

@@ -253,7 +253,9 @@ class Committer:
             interval.settled(work)
             if work.given_up:  # these rows have no reader that acknowledges them
                 exchange.rows_acknowledged(interval)
+            exchange.observer.records_durable(interval, work)
             interval.workload.records += work.count
+            interval.workload.records_out += work.records_out
             if work.items:
                 ids = [item.id for item in work.items if type(item) is Delivery]
                 acknowledged += interval.dedup.landed(ids)

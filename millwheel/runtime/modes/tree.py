@@ -54,6 +54,7 @@ class Tree(Weak):
             self.entry.noted(item.id for item in inputs)
             return False
         caused, effects.caused = effects.caused, []
+        self._interval.sent_before += len(caused)
         passed, finished = self._acks.pass_on(self.entry, inputs, caused)
         if passed:
             self._release(passed)

@@ -65,6 +65,7 @@ class Weak(Mode):
             noted=noted,
         )
         if caused:
+            interval.sent_before += len(caused)
             self._exchange.send([output for _, output in caused])
             if not noted:
                 self._stragglers.watch()

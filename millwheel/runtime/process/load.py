@@ -86,6 +86,7 @@ class Workload:
         "code",
         "decided_bytes",
         "records",
+        "records_out",
         "run_seconds",
     )
 
@@ -94,6 +95,8 @@ class Workload:
         self.run_seconds = 0.0
         self.records = 0
         """Number of records processed and durable; for an injector, number of rows read."""
+        self.records_out = 0
+        """Number of records for readers, and of rows and lines, that durable commits counted."""
         self.code = Durations(CODE_BOUNDS)
         """Time of each call of user code."""
         self._first = first
@@ -148,7 +151,7 @@ class Workload:
     def forget(self, seconds: float) -> None:
         """Reset the counts, and decay the histogram by the time that has passed."""
         self.run_seconds = 0.0
-        self.records = 0
+        self.records = self.records_out = 0
         self.code = Durations(CODE_BOUNDS)
         left = 0.5 ** (seconds / HALF_LIFE_SECONDS)
         self._bars = [bar * left for bar in self._bars]
@@ -245,6 +248,7 @@ def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> 
     figures = {
         "cpu": round(workload.run_seconds * cpu_per_second_run, 4),
         "records": round(workload.records / passed, 2) if passed > 0 else 0.0,
+        "records_out": round(workload.records_out / passed, 2) if passed > 0 else 0.0,
         "histogram": workload.histogram(),
         "code": {
             "calls": workload.code.count,

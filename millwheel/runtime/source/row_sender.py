@@ -109,6 +109,7 @@ class RowSender:
                     codec.check_all(part.encoded, part.values)
         except BaseException:
             return False
+        self._interval.sent_before += len(numbers) * len(readers)
         for destination, part in parts * self._env.options.inject_copies:
             destination.intake.append(part)
         if len(readers) > 1:
@@ -219,6 +220,7 @@ class RowSender:
             if found and codec.mutable:
                 value = codec.check(codec.encode(row.value), row.value)
             found.append(self._address(reader, row.offset, value, micros, hold))
+        self._interval.sent_before += len(found)
         for destination, delivery in found * self._env.options.inject_copies:
             destination.intake.append(delivery)
         if len(self._route.readers) > 1:
