@@ -110,7 +110,7 @@ def serve_status(pipeline: str | None, store: str | None, http: str) -> None:
         look(presence.url, pipeline)  # a store that cannot be reached is an error at the start
         service = StoreEndpoint(lambda: look(presence.url, pipeline), Endpoint.parse(http))
         service.start()
-        typer.echo(f"serving http://{service.address}/metrics; Ctrl-C ends it", err=True)
+        typer.echo(f"serving {service.url}/metrics; Ctrl-C ends it", err=True)
         try:
             threading.Event().wait()  # a signal raises
         finally:

@@ -31,6 +31,7 @@ from millwheel.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import ComputationFigures, Figures, Observed
+from millwheel.services.http_access import Access
 from millwheel.services.http_server import HttpServer, Response
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class HttpService:
     def __init__(self, observed: Observed, address: Endpoint) -> None:
         self._observed = observed
         self._address = address
+        self._access = Access.from_environment()
         self._server: HttpServer | None = None
 
     @property
@@ -61,7 +63,7 @@ class HttpService:
     @property
     def url(self) -> str:
         """The base URL, without a path."""
-        return f"http://{self.address}"
+        return f"{self._access.scheme}://{self.address}"
 
     async def start(self) -> None:
         """Start listening. The running event loop is the one that `/healthz` checks.
@@ -77,7 +79,7 @@ class HttpService:
             self._address.listen, "--http", http_server.WAITING_CONNECTIONS
         )
         self._address = Endpoint(self._address.host, listener.getsockname()[1])
-        self._server = HttpServer(listener, answers.answer)
+        self._server = HttpServer(listener, answers.answer, self._access)
         self._server.start()
         structlog.get_logger().info("http_listening", url=self.url)
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -27,6 +25,9 @@ from http import HTTPStatus
 
 import h11
 import structlog
+
+from millwheel.services.http_access import Access
+from millwheel.services.http_channel import Channel, TlsChannel
 
 EXCHANGE_SECONDS = 10.0
 """Lifetime of a connection. The slowest response, that of `/readyz`, takes 4 s."""
@@ -40,16 +41,8 @@ WAITING_CONNECTIONS = 1024
 HEAD_BYTES = 16 * 1024
 """Maximum size of the request line with headers; a longer one gets status 431."""
 
-CHUNK_BYTES = 4096
-
 RETRY_SECONDS = 0.1
 """Pause after accepting a connection failed."""
-
-TOKENS = "MILLWHEEL_HTTP_TOKENS"
-"""Variable of the environment with bearer tokens, one of which a request must have; not set: none is asked for."""
-
-OPEN_PATHS = ("/healthz", "/readyz")
-"""Paths for probes, which need no token: they answer in one word."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -76,14 +69,18 @@ class HttpServer:
         listener: a listening socket.
         answer: returns the response for (path, the `Accept` header). It is called in the server's
             thread and must not raise.
+        access: says which requests are answered.
     """
 
     def __init__(
-        self, listener: socket.socket, answer: Callable[[str, str], Awaitable[Response]]
+        self,
+        listener: socket.socket,
+        answer: Callable[[str, str], Awaitable[Response]],
+        access: Access,
     ) -> None:
         self._listener = listener
         self._answer = answer
-        self._tokens = [token.encode() for token in os.environ.get(TOKENS, "").split()]
+        self._access = access
         self._loop = asyncio.SelectorEventLoop()
         self._stopping = asyncio.Event()
         self._idle: dict[asyncio.Task[None], None] = {}
@@ -155,32 +152,34 @@ class HttpServer:
     async def _handle(self, connection: socket.socket) -> None:
         """Handle one connection: read the request, respond, close."""
         connection.setblocking(False)
+        tls = self._access.tls
+        channel = (
+            Channel(self._loop, connection)
+            if tls is None
+            else TlsChannel(self._loop, connection, tls)
+        )
         with contextlib.suppress(OSError):  # the client disconnected or was too slow
             async with asyncio.timeout(EXCHANGE_SECONDS):
-                if await self._exchange(connection):
-                    connection.shutdown(socket.SHUT_WR)
-                    # Closing with unread input would send a reset, which discards the response.
-                    while await self._loop.sock_recv(connection, CHUNK_BYTES):
-                        pass
+                await channel.open()
+                if await self._exchange(channel):
+                    await channel.finish()
 
-    async def _exchange(self, connection: socket.socket) -> bool:
+    async def _exchange(self, channel: Channel) -> bool:
         """Read a request and respond to it; return False if the client sent none."""
         protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         with_body = True
         try:
-            request = await self._request(protocol, connection)
+            request = await self._request(protocol, channel)
             if request is None:
                 return False
             with_body = request.method != b"HEAD"
-            answer = await self._answer_to(request)
+            answer = await self._answer_to(request, channel)
         except h11.RemoteProtocolError as error:
             answer = Response.text(HTTPStatus(error.error_status_hint), str(error))
-        await self._loop.sock_sendall(connection, _encoded(protocol, answer, with_body=with_body))
+        await channel.send(_encoded(protocol, answer, with_body=with_body))
         return True
 
-    async def _request(
-        self, protocol: h11.Connection, connection: socket.socket
-    ) -> h11.Request | None:
+    async def _request(self, protocol: h11.Connection, channel: Channel) -> h11.Request | None:
         """Read the head of a request, not its body. None: the client disconnected before."""
         while True:
             event = protocol.next_event()
@@ -188,28 +187,21 @@ class HttpServer:
                 return event
             if event is not h11.NEED_DATA:
                 return None
-            protocol.receive_data(await self._loop.sock_recv(connection, CHUNK_BYTES))
+            protocol.receive_data(await channel.receive())
 
-    def _admits(self, target: bytes, authorization: bytes) -> bool:
-        """Whether a request may be answered: it needs no token, or has one."""
-        if not self._tokens or target.partition(b"?")[0].decode("latin-1") in OPEN_PATHS:
-            return True
-        scheme, _, sent = authorization.partition(b" ")
-        found = [hmac.compare_digest(sent.strip(), token) for token in self._tokens]
-        return scheme.lower() == b"bearer" and any(found)
-
-    async def _answer_to(self, request: h11.Request) -> Response:
+    async def _answer_to(self, request: h11.Request, channel: Channel) -> Response:
         if request.method not in (b"GET", b"HEAD"):
             method = request.method.decode("latin-1")
             return Response.text(
                 HTTPStatus.NOT_IMPLEMENTED, f"{method} is not supported: use GET or HEAD"
             )
         headers = dict(request.headers)
-        if not self._admits(request.target, headers.get(b"authorization", b"")):
-            return Response.text(
-                HTTPStatus.UNAUTHORIZED,
-                f"this needs the header Authorization: Bearer TOKEN, with a token of {TOKENS}",
-            )
+        if not self._access.admits(
+            request.target,
+            headers.get(b"authorization", b""),
+            has_certificate=channel.has_certificate,
+        ):
+            return Response.text(HTTPStatus.UNAUTHORIZED, self._access.needs)
         accept = headers.get(b"accept", b"")
         handler = asyncio.current_task()
         assert handler is not None

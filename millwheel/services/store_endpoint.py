@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from millwheel.errors import MillwheelError
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
+from millwheel.services.http_access import Access
 from millwheel.services.http_server import HttpServer, Response
 from millwheel.services.metrics import Families
 from millwheel.store.inspection import PipelineStatus, inspect
@@ -66,10 +67,16 @@ class StoreEndpoint:
     def __init__(self, look: Callable[[], list[StoreLook]], address: Endpoint) -> None:
         self._look = look
         self.address = address
+        self._access = Access.from_environment()
         self._server: HttpServer | None = None
         self._lock = threading.Lock()
         self._found: list[StoreLook] = []
         self._looked = float("-inf")
+
+    @property
+    def url(self) -> str:
+        """The base URL, without a path."""
+        return f"{self._access.scheme}://{self.address}"
 
     def start(self) -> None:
         """Start listening.
@@ -79,7 +86,7 @@ class StoreEndpoint:
         """
         listener = self.address.listen("--http", http_server.WAITING_CONNECTIONS)
         self.address = Endpoint(self.address.host, listener.getsockname()[1])
-        self._server = HttpServer(listener, self._answer)
+        self._server = HttpServer(listener, self._answer, self._access)
         self._server.start()
 
     def stop(self) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import socket
+import ssl
 import threading
 import time
 import urllib.error
@@ -16,17 +17,19 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from email.message import Message
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
 from millwheel.errors import UsageError
-from millwheel.services import http, http_server
+from millwheel.services import http, http_channel, http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import Figures, Tally
 from millwheel.services.http import HttpService
 from millwheel.services.metrics import exposition
+from tests.support.certificates import Authority
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import NOW, some_figures
 
@@ -71,8 +74,10 @@ async def service(wheel: Wheel) -> AsyncIterator[HttpService]:
         yield service
 
 
-async def get(service: HttpService, path: str, **headers: str) -> tuple[int, str, Message]:
-    return await asyncio.to_thread(fetch, service.url + path, **headers)
+async def get(
+    service: HttpService, path: str, *, tls: ssl.SSLContext | None = None, **headers: str
+) -> tuple[int, str, Message]:
+    return await asyncio.to_thread(fetch, service.url + path, tls, **headers)
 
 
 async def test_it_is_alive_and_ready(service: HttpService) -> None:
@@ -253,6 +258,100 @@ async def test_a_token_is_asked_for_if_there_are_any(
             status, _, answered = await get(service, path, Authorization=token)
             assert status == expected, (path, token)
             assert (answered["WWW-Authenticate"] == "Bearer") == (status == 401)
+
+
+# -- TLS -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """The authority of the endpoint's certificate, which the environment names."""
+    made = Authority(tmp_path, "authority")
+    certificate, key = made.certificate("endpoint", "IP:127.0.0.1")
+    monkeypatch.setenv("MILLWHEEL_HTTP_CERTIFICATE", str(certificate))
+    monkeypatch.setenv("MILLWHEEL_HTTP_KEY", str(key))
+    return made
+
+
+def client(authority: Authority, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.folder / f"{authority.name}.pem")
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    return context
+
+
+async def test_it_speaks_tls_and_nothing_without(wheel: Wheel, authority: Authority) -> None:
+    async with HttpService(wheel, Endpoint()) as service:
+        assert service.url.startswith("https://")
+        status, text, _ = await get(service, "/metrics", tls=client(authority))
+        assert status == 200
+        assert len(text) > http_channel.CHUNK_BYTES, "several records of TLS"
+        with connected(service) as plain:
+            plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert b"HTTP" not in await asyncio.to_thread(plain.recv, 100)
+        assert (await get(service, "/healthz", tls=client(authority)))[0] == 200
+
+
+async def test_a_client_certificate_is_asked_for(
+    wheel: Wheel, authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not of probes; and a token is as good."""
+    monkeypatch.setenv("MILLWHEEL_HTTP_AUTHORITY", str(tmp_path / "authority.pem"))
+    monkeypatch.setenv("MILLWHEEL_HTTP_TOKENS", "open")
+    known = client(authority, authority.certificate("prometheus", "DNS:prometheus"))
+    stranger = Authority(tmp_path, "stranger")
+    unknown = client(authority, stranger.certificate("mallory", "DNS:mallory"))
+
+    async with HttpService(wheel, Endpoint()) as service:
+        assert (await get(service, "/metrics", tls=known))[0] == 200
+        assert (await get(service, "/healthz", tls=client(authority)))[0] == 200
+        status, text, _ = await get(service, "/metrics", tls=client(authority))
+        assert status == 401
+        assert text == (
+            "this needs the header Authorization: Bearer TOKEN, with a token of MILLWHEEL_HTTP_TOKENS or a client "
+            "certificate of MILLWHEEL_HTTP_AUTHORITY\n"
+        )
+        found = await get(service, "/status", tls=client(authority), Authorization="Bearer open")
+        assert found[0] == 200
+        for path in ("/metrics", "/healthz"):
+            with pytest.raises(OSError, match=r"(?i)unknown ca|reset|closed|EOF|broken pipe"):
+                await get(service, path, tls=unknown)
+        assert (await get(service, "/metrics", tls=known))[0] == 200
+
+
+async def test_who_begins_tls_and_goes_silent_is_disconnected(
+    wheel: Wheel, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "EXCHANGE_SECONDS", 0.2)
+    async with HttpService(wheel, Endpoint()) as service:
+        with connected(service) as idle:
+            idle.sendall(b"\x16\x03\x01")
+            assert await asyncio.to_thread(idle.recv, 1) == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("KEY", "", "needs both MILLWHEEL_HTTP_CERTIFICATE and MILLWHEEL_HTTP_KEY"),
+        (
+            "CERTIFICATE",
+            "nowhere.pem",
+            "cannot be set up with MILLWHEEL_HTTP_CERTIFICATE=nowhere.pem",
+        ),
+        ("AUTHORITY", "nobody.pem", "and MILLWHEEL_HTTP_AUTHORITY=nobody.pem: .*No such file"),
+    ],
+)
+async def test_wrong_files_are_a_clear_error(
+    wheel: Wheel,
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+    text: str,
+) -> None:
+    monkeypatch.setenv(f"MILLWHEEL_HTTP_{name}", value)
+    with pytest.raises(UsageError, match=text):
+        HttpService(wheel, Endpoint())
 
 
 async def test_it_listens_no_longer_once_it_is_stopped(wheel: Wheel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import urllib.error
 import urllib.request
 from email.message import Message
@@ -9,11 +10,11 @@ from email.message import Message
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def fetch(url: str, **headers: str) -> tuple[int, str, Message]:
+def fetch(url: str, tls: ssl.SSLContext | None = None, **headers: str) -> tuple[int, str, Message]:
     """The status, body and headers of an answer."""
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(url, headers=headers), timeout=60
+            urllib.request.Request(url, headers=headers), timeout=60, context=tls
         ) as answer:
             return answer.status, answer.read().decode(), answer.headers
     except urllib.error.HTTPError as error:

@@ -1,0 +1,97 @@
+"""Access to the HTTP endpoints: nothing, bearer tokens, certificates of clients, or either of the two.
+
+The environment says which, since arguments are visible to all users of a machine:
+
+============================  ==============================================================================
+``MILLWHEEL_HTTP_TOKENS``       tokens, separated by spaces, one of which a request must have
+``MILLWHEEL_HTTP_CERTIFICATE``  the endpoint's certificate, a PEM file; it speaks TLS then, and nothing without
+``MILLWHEEL_HTTP_KEY``          the certificate's key, a PEM file without a password
+``MILLWHEEL_HTTP_AUTHORITY``    a PEM file of the authorities that sign clients; a request must have such a certificate
+============================  ==============================================================================
+
+With tokens and an authority, either will do. Probes need neither: they answer in one word.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import ssl
+from dataclasses import dataclass
+
+from millwheel.errors import UsageError
+
+TOKENS = "MILLWHEEL_HTTP_TOKENS"
+CERTIFICATE = "MILLWHEEL_HTTP_CERTIFICATE"
+KEY = "MILLWHEEL_HTTP_KEY"
+AUTHORITY = "MILLWHEEL_HTTP_AUTHORITY"
+
+OPEN_PATHS = ("/healthz", "/readyz")
+"""Paths for probes."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask an endpoint."""
+
+    tokens: tuple[bytes, ...] = ()
+    tls: ssl.SSLContext | None = None
+    """None: requests come without TLS."""
+    knows_clients: bool = False
+    """Whether a client's certificate is as good as a token."""
+
+    @classmethod
+    def from_environment(cls) -> Access:
+        """Read the variables.
+
+        Raises:
+            UsageError: a file is missing or invalid, or one variable needs another one.
+        """
+        tokens = tuple(token.encode() for token in os.environ.get(TOKENS, "").split())
+        certificate, key, authority = map(os.environ.get, (CERTIFICATE, KEY, AUTHORITY))
+        if not certificate or not key:
+            if certificate or key or authority:
+                raise UsageError(f"HTTP with TLS needs both {CERTIFICATE} and {KEY}")
+            return cls(tokens)
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority or None)
+            context.load_cert_chain(certificate, key, password=lambda: "")
+        except OSError as error:  # ssl.SSLError is one
+            raise UsageError(
+                f"TLS for HTTP cannot be set up with {CERTIFICATE}={certificate}, {KEY}={key}"
+                f"{f' and {AUTHORITY}={authority}' if authority else ''}: {error}"
+            ) from error
+        if authority:
+            context.verify_mode = ssl.CERT_OPTIONAL  # probes have none
+        return cls(tokens, context, bool(authority))
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls is None else "https"
+
+    @property
+    def needs(self) -> str:
+        """The way in, for a request that was not admitted."""
+        ways = []
+        if self.tokens:
+            ways.append(f"the header Authorization: Bearer TOKEN, with a token of {TOKENS}")
+        if self.knows_clients:
+            ways.append(f"a client certificate of {AUTHORITY}")
+        return f"this needs {' or '.join(ways)}"
+
+    def admits(self, target: bytes, authorization: bytes, *, has_certificate: bool) -> bool:
+        """Whether a request may be answered.
+
+        Args:
+            authorization: the header.
+            has_certificate: the client has shown a certificate of the authority.
+        """
+        if not (self.tokens or self.knows_clients):
+            return True
+        if target.partition(b"?")[0].decode("latin-1") in OPEN_PATHS:
+            return True
+        if self.knows_clients and has_certificate:
+            return True
+        scheme, _, sent = authorization.partition(b" ")
+        found = [hmac.compare_digest(sent.strip(), token) for token in self.tokens]
+        return scheme.lower() == b"bearer" and any(found)
