@@ -96,7 +96,7 @@ async def test_why_it_is_not_ready_is_told(service: HttpService, wheel: Wheel) -
 async def test_a_store_that_does_not_answer_is_not_waited_for(
     service: HttpService, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(http, "ANSWER_SECONDS", 0.5)
     wheel.wait = 60
     status, text, _ = await get(service, "/readyz")
     assert (status, "does the store answer?" in text) == (503, True)

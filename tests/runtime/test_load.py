@@ -387,7 +387,7 @@ async def test_cpu_is_shared_out_by_the_time_that_each_interval_runs() -> None:
     assert found["intervals"].keys() == {str(i.id) for i in engine.intervals}
     for id_, figures in found["intervals"].items():
         reads = engine.exchange.held(int(id_)).source_task is not None  # type: ignore[union-attr]
-        told = {"cpu", "records", "queue", "state_bytes", "histogram", "code"}
+        told = {"cpu", "records", "records_out", "queue", "state_bytes", "histogram", "code"}
         assert figures.keys() == (told | {"flow"} if reads else told)
         if id_ == hot:
             assert figures["cpu"] == found["cpu"]
