@@ -66,10 +66,10 @@ class EngineObserved(Observer):
         stage, now = self._stages[interval.step.name], self._engine.env.now()
         for chunk in work.chunks:
             if not chunk.origin:
-                stage.observe((now - chunk.stamp) / 1e6, len(chunk))
+                stage.observe(max(0, now - chunk.stamp) / 1e6, len(chunk))
         for item in work.items:
             if type(item) is Delivery and not item.origin:
-                stage.observe((now - item.stamp) / 1e6)
+                stage.observe(max(0, now - item.stamp) / 1e6)  # a stamp may be ahead of the clock
 
     def rows_acknowledged(self, interval: Interval, seconds: float) -> None:
         self._acknowledgements[interval.step.name].observe(seconds)
