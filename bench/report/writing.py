@@ -21,6 +21,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "reader-wait": engine_parts.reader_wait,
     "aggregates": engine_parts.aggregates,
     "spark": engine_parts.on_spark,
+    "spark-most-keys": engine_parts.on_spark,
     "spark-start": engine_parts.spark_start,
     "state-rows": engine_parts.state_rows,
     "looks": engine_parts.looks,

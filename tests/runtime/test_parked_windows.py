@@ -14,6 +14,7 @@ from millwheel.computations import Fold, Windowed
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
 from millwheel.windows import Pane, Session, Sliding, Tumbling
+from tests.support.drawing import seeds
 from tests.support.pipelines import QUICK
 from tests.support.values import ITEMS, Item, at, key_of, time_of
 from tests.support.worlds import World
@@ -119,7 +120,7 @@ def retry(world: World) -> None:
             world.store.ask("retry", "lists", letter.key.decode().strip('"'), letter=letter)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 20))
 @pytest.mark.parametrize("windows", list(WINDOWS))
 async def test_windows_of_parked_keys_are_as_without_the_failure(windows: str, seed: int) -> None:
     """Their own panes always; those downstream as well if the watermark is held."""

@@ -21,7 +21,7 @@ from tests.sim.scenario import Scenario, smaller
 from tests.sim.shrink import shrunk, violation_of
 from tests.sim.violation import Violation
 
-SEEDS = 30
+SEEDS = 20
 SAME_SEEDS = (4, 13, 28)
 """They have several workers, crashes, pauses and cuts."""
 SOAK_SEEDS = 2_000
@@ -101,6 +101,7 @@ def found_by(name: str, seeds: int) -> tuple[int, Violation]:
     raise AssertionError(f"{name!r} was not found in {seeds} seeds")
 
 
+@pytest.mark.soak
 def test_who_starts_over_and_keeps_its_links_is_found() -> None:
     with planted("what was sent survives"):
         assert any(violation_of(draw(seed)) for seed in HEARD_OF_A_LOST_PAST_SEEDS)
