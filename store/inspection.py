@@ -153,7 +153,8 @@ class ComputationStatus(msgspec.Struct):
     lag_seconds: float | None = None
     """Distance of the low watermark behind the database's clock; None: not known, or event time has ended."""
     per_second: float | None = None
-    """Records processed per second, between the last two heartbeats; in ``status --watch``, since the previous look."""
+    """Records processed per second, between the last two heartbeats; in ``status --watch``, since the previous look. Of
+    an injector, rows read, between the heartbeats."""
     out_per_second: float | None = None
     """The same for `records_out`."""
     last_commit: str = BEGIN_OF_TIME

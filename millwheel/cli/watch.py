@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -44,6 +44,8 @@ from millwheel.store.inspection import (
 )
 from millwheel.store.migrate import HEAD
 from millwheel.store.presence import present
+
+HELD_BY = " held by: "
 
 Show = Callable[[list[str]], None]
 
@@ -95,9 +97,16 @@ def _showing() -> Iterator[Show]:
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
 
         def show(shown: list[str]) -> None:
-            live.update(Text("\n".join(shown), no_wrap=True, overflow="ellipsis"), refresh=True)
+            live.update(Group(*map(text_of, shown)), refresh=True)
 
         yield show
+
+
+def text_of(line: str) -> Text:
+    """A line for a terminal, which may cut all but the reason why a watermark stands still."""
+    if HELD_BY in line:
+        return Text(line)
+    return Text(line, no_wrap=True, overflow="ellipsis")
 
 
 def _print(shown: list[str]) -> None:
@@ -128,7 +137,8 @@ class Rates:
                 processed, out = before[one.name]
                 # Below the previous total: the computation was removed and added again in between.
                 if one.processed >= processed and one.records_out >= out:
-                    one.per_second = (one.processed - processed) / (now - then)
+                    if one.kind != "injector":  # its rate is of rows read, which no total counts
+                        one.per_second = (one.processed - processed) / (now - then)
                     one.out_per_second = (one.records_out - out) / (now - then)
 
 
@@ -151,11 +161,12 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     if not status.deployed:
         return [f"pipeline {status.name}: created, but never run"]
     backlog = sum(one.backlog for one in status.computations)
-    rates = [one.per_second for one in status.computations if one.per_second is not None]
+    injectors = [one for one in status.computations if one.kind == "injector"]
+    rates = [one.per_second for one in injectors if one.per_second is not None]
     figures = [
         _number(len(status.workers), "worker"),
         _number(len(status.intervals), "interval"),
-        *([f"{sum(rates):,.0f} records/s"] if rates else []),
+        *([f"{sum(rates):,.0f} rows/s"] if rates else []),
         f"backlog {backlog:,}",
         *(["complete"] if status.complete else []),
     ]
@@ -170,10 +181,15 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
     shown += [f"  {line}" for line in parked(status)]
     shown += table(
-        ["computation", "records/s", "processed", "out/s", "out", "backlog", "user code", "at work", "low watermark",
-         "lag", "owned by", "held by"],
+        ["computation", "records/s", "processed", "out/s", "backlog", "user code", "at work", "low watermark", "lag", "owned by"],
         [_computation(one, status) for one in status.computations],
     )  # fmt: skip
+    labels = labels_of(status)
+    shown += [
+        f"  {name_of(one)}{HELD_BY}{held_by(one.holder, labels)}"
+        for one in status.computations
+        if one.holder is not None and one.low_watermark != END_OF_TIME
+    ]
     return shown
 
 
@@ -197,20 +213,17 @@ def _worker(worker: WorkerStatus) -> list[str]:
 
 
 def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
-    ended = one.low_watermark == END_OF_TIME
     return [
         name_of(one),
         rate_text(one.per_second),
         f"{one.processed:,}",
         rate_text(one.out_per_second),
-        f"{one.records_out:,}",
         f"{one.backlog:,}",
         user_code(one),
         at_work(one),
         moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
         "" if one.lag_seconds is None else lag(one.lag_seconds),
         owners([i for i in status.intervals if i.computation == one.name], status.workers),
-        "" if one.holder is None or ended else held_by(one.holder, labels_of(status)),
     ]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from millwheel.cli.store import MOVING_SHOWN
-from millwheel.cli.watch import Rates, lag, lines, owners
+from millwheel.cli.watch import Rates, lag, lines, owners, text_of
 from millwheel.store.inspection import (
     END_OF_TIME,
     CodeStatus,
@@ -65,6 +67,17 @@ def test_a_moment_that_stands_still_has_no_rate() -> None:
     assert rate(one) is None
 
 
+def test_the_rate_of_an_injector_is_that_of_its_heartbeats() -> None:
+    """It processes no records, so that the difference of two totals would be 0."""
+    rates = Rates()
+    for second in range(2):
+        look = status(second)
+        injector = ComputationStatus("lines", "injector", records_out=70 * second, per_second=50.0)
+        look.computations.append(injector)
+        rates.fill([look])
+    assert (injector.per_second, injector.out_per_second) == (50.0, 70.0)
+
+
 def test_a_computation_that_is_new_has_no_rate_yet() -> None:
     rates = Rates()
     rates.fill([status(0)])
@@ -113,20 +126,35 @@ def test_the_view() -> None:
             holder=Holder("input", "waits for lines", None, "", 7.2, ["count", "lines"], "row 3 of x"),
         ),
         ComputationStatus("end", "computation", low_watermark=END_OF_TIME, per_second=0.0),
+        ComputationStatus("lines", "injector", low_watermark=END_OF_TIME, per_second=1200.0),
     ]  # fmt: skip
     name, figures, *tables = lines([found])
     assert name == "pipeline shop at 2024-05-01 12:00:00 UTC"
-    assert figures == "  2 workers · 3 intervals · 2,500 records/s · backlog 12"
-    workers, computations = tables[2:4], tables[6:]
+    assert figures == "  2 workers · 3 intervals · 1,200 rows/s · backlog 12"
+    workers, computations, held = tables[2:4], tables[6:-1], tables[-1]
     assert [[cell.strip() for cell in row.split("|")] for row in workers] == [
         ["aaaaaaaa", "running", "42", "mill", "", "1", "10 s", "1", "", ""],
         ["cccccccc", "silent", "42", "mill", "", "1", "0 s", "1", "", ""],
     ]
     assert [[cell.strip() for cell in row.split("|")] for row in computations] == [
-        ["count", "2,500", "1,234,567", "5,000", "7,654,321", "12", "250 µs, p99 4.0 s", "", "2024-05-01T11:59:00", "1 min 0 s",
-         "aaaaaaaa: 1, unowned: 1", "7 s, behind lines: row 3 of x"],
-        ["end", "0", "0", "", "0", "0", "", "", "end of time", "", "aaaaaaaa: 1", ""],
+        ["count", "2,500", "1,234,567", "5,000", "12", "250 µs, p99 4.0 s", "", "2024-05-01T11:59:00", "1 min 0 s",
+         "aaaaaaaa: 1, unowned: 1"],
+        ["end", "0", "0", "", "0", "", "", "end of time", "", "aaaaaaaa: 1"],
+        ["lines", "1,200", "0", "", "0", "", "", "end of time", "", ""],
     ]  # fmt: skip
+    assert held == "  count held by: 7 s, behind lines: row 3 of x"
+
+
+def test_a_narrow_terminal_cuts_tables_and_not_the_key_that_holds_a_watermark() -> None:
+    wide = StringIO()
+    console = Console(file=wide, width=40)
+    why = f'  count held by: 7 s, key "{"k" * 60}", timer end'
+    table = "computation " * 5
+    for line in (why, table):
+        console.print(text_of(line), soft_wrap=False)
+    shown = wide.getvalue()
+    assert shown.replace("\n", "").replace(" ", "").startswith(why.replace(" ", ""))
+    assert shown.rstrip().endswith("…")
 
 
 def test_pipelines_that_cannot_be_looked_into_are_told_in_a_line() -> None:
