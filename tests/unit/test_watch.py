@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from millwheel.cli.store import MOVING_SHOWN
 from millwheel.cli.watch import Rates, lag, lines, owners, text_of
@@ -150,8 +150,7 @@ def test_a_narrow_terminal_cuts_tables_and_not_the_key_that_holds_a_watermark() 
     console = Console(file=wide, width=40)
     why = f'  count held by: 7 s, key "{"k" * 60}", timer end'
     table = "computation " * 5
-    for line in (why, table):
-        console.print(text_of(line), soft_wrap=False)
+    console.print(Group(text_of(why), text_of(table)))
     shown = wide.getvalue()
     assert shown.replace("\n", "").replace(" ", "").startswith(why.replace(" ", ""))
     assert shown.rstrip().endswith("…")
