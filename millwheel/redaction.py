@@ -7,10 +7,11 @@ key appears. The tables of the store, and the commands that read them, show keys
 from __future__ import annotations
 
 import os
+from json import JSONDecoder
 
 from xxhash import xxh3_64_hexdigest
 
-from millwheel.codec import KEY_CHARACTERS, shown
+from millwheel.codec import KEY_CHARACTERS, decode_key, shown
 from millwheel.model import Key
 
 VARIABLE = "MILLWHEEL_REDACT_KEYS"
@@ -30,3 +31,16 @@ def shown_key(key: Key) -> str:
 def hidden(text: str) -> str:
     """A hash in place of a key's text."""
     return f"key#{xxh3_64_hexdigest(text.encode('utf-8', 'surrogatepass'))[:8]}"
+
+
+def without_key(text: str) -> str:
+    """A text of the view `watermark_holders` with a hash in place of its key: ``key "ann": timer end, due …``."""
+    begin = "key "
+    if not text.startswith(begin):
+        return text
+    try:
+        _, end = JSONDecoder().raw_decode(text, len(begin))
+        key = decode_key(text[len(begin) : end].encode())
+    except ValueError:
+        return hidden(text)
+    return hidden(repr(key)) + text[end:]

@@ -20,17 +20,19 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.errors import MillwheelError
+from millwheel.redaction import hidden, redacts, without_key
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.http_access import Access
 from millwheel.services.http_server import HttpServer, Response
 from millwheel.services.metrics import Families
-from millwheel.store.inspection import PipelineStatus, inspect
+from millwheel.store.inspection import Holder, PipelineStatus, inspect
 
 LOOK_SECONDS = 1.0
 """For so long a look serves further requests."""
@@ -55,6 +57,26 @@ def look(url: str, pipeline: str | None) -> list[StoreLook]:
             operating = inspection.operating(name) if status.schema_current else (0, {})
             found.append(StoreLook(status, *operating))
         return found
+
+
+def _shown(status: PipelineStatus) -> PipelineStatus:
+    """A status for a page, where keys are redacted if they are in logs."""
+    if not redacts():
+        return status
+    computations = [replace(one, holder=_without_key(one.holder)) for one in status.computations]
+    return replace(status, computations=computations)
+
+
+def _without_key(holder: Holder | None) -> Holder | None:
+    if holder is None:
+        return None
+    key = holder.key
+    return replace(
+        holder,
+        key=None if key is None else hidden(repr(tuple(key) if isinstance(key, list) else key)),
+        what=without_key(holder.what),
+        root=without_key(holder.root),
+    )
 
 
 class StoreEndpoint:
@@ -107,7 +129,7 @@ class StoreEndpoint:
             encode, content_type = choose_encoder(accept)
             return Response(HTTPStatus.OK, encode(StoreMetrics(found)), content_type)
         if path == "/status":
-            body = msgspec.json.encode({"pipelines": [one.status for one in found]})
+            body = msgspec.json.encode({"pipelines": [_shown(one.status) for one in found]})
             return Response(HTTPStatus.OK, body + b"\n", "application/json")
         return Response.text(HTTPStatus.OK, "ok")
 

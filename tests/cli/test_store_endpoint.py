@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from millwheel.errors import StoreUnavailable
+from millwheel.redaction import shown_key, without_key
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.store_endpoint import StoreEndpoint, StoreLook
+from millwheel.store.inspection import Holder
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import some_status
 
@@ -70,6 +72,36 @@ def test_status_is_that_of_the_command(url: str) -> None:
     found = msgspec.json.decode(text)["pipelines"]
     assert [one["name"] for one in found] == ["one", "two"]
     assert found[0]["computations"][0]["backlog"] == 7
+
+
+def test_status_redacts_keys_as_logs_do(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = '["ada: x", 7]'
+    held = f"key {key}: timer end, due 2024-05-01"
+    holder = Holder("timer", held, ["ada: x", 7], "2024-01-01", root=held)
+    source = Holder("source", "row 3 of x", None, "2024-01-01", root="row 3 of x")
+    for one, holds in zip(store.found[0].status.computations, (holder, source), strict=True):
+        one.holder = holds
+    monkeypatch.setenv("MILLWHEEL_REDACT_KEYS", "1")
+    text = fetch(url + "/status")[1]
+    assert "ada" not in text
+    first, second = msgspec.json.decode(text)["pipelines"][0]["computations"]
+    shown = shown_key(("ada: x", 7))
+    assert shown.startswith("key#")
+    assert first["holder"]["key"] == shown
+    assert (
+        first["holder"]["what"] == first["holder"]["root"] == f"{shown}: timer end, due 2024-05-01"
+    )
+    assert second["holder"] == msgspec.to_builtins(source)
+    assert without_key("key is no JSON").startswith("key#")
+    monkeypatch.delenv("MILLWHEEL_REDACT_KEYS")
+    assert (
+        held
+        in msgspec.json.decode(fetch(url + "/status")[1])["pipelines"][0]["computations"][0][
+            "holder"
+        ]["root"]
+    )
 
 
 def test_one_look_serves_many(url: str, store: Store) -> None:
