@@ -61,7 +61,7 @@ async def fill(url: str, path: str) -> None:
 
 
 async def by_engine(url: str, path: str, records: int) -> Cost:
-    """The engine, from the first appended row to the last ACK stored."""
+    """The engine on the appended rows, its start and its stop included."""
     os.environ[FILE] = path
     store = await PostgresStore(url, NAME).open()
     with metered(url, records) as cost:

@@ -75,6 +75,13 @@ async def newest_commit_table(connection: AsyncConnection[Any], statements: Stat
     return bucket_table("commit_record", row[0])
 
 
+async def act_as_owner(connection: AsyncConnection[Any], statements: Statements) -> None:
+    """Within a transaction: let the rest of it act as the owner of the parents, whatever login the worker has, so that the
+    tables it makes can be dropped by each worker (decision 61)."""
+    parent = statements.table("commit_record").as_string(None)
+    await connection.execute(statements.get("act_as_owner"), {"table": parent})
+
+
 async def create_bucket(
     connection: AsyncConnection[Any],
     statements: Statements,
@@ -151,6 +158,7 @@ class PostgresBuckets(Subject):
             if id_ is not None:
                 return Bucket(id_, family, log, begin, end)
             end = high if end is None else min(high, end)
+            await act_as_owner(connection, statements)
             return await create_bucket(connection, statements, family, log, begin, end)
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:

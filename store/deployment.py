@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
+from millwheel.store.buckets import act_as_owner
 from millwheel.store.code import Code, Generation, TypeVersion
 from millwheel.store.generations import SHARED, Admission, admit
 from millwheel.store.port import ELSEWHERE, Deployment, IntervalRow, NodeDeploy, StreamDeploy
@@ -114,8 +115,7 @@ async def deploy(
             Spark, and the engine would run it, or the other way round.
     """
     await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
-    buckets = statements.table("commit_record").as_string(None)
-    await connection.execute(statements.get("act_as_owner"), {"table": buckets})
+    await act_as_owner(connection, statements)
     await _refuse_elsewhere(connection, statements, on_spark)
     cursor = await connection.execute(statements.get("deployed"))
     history = [

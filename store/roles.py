@@ -142,7 +142,7 @@ class _Making:
         owner, worker, operator, reader = self._roles
         self._run("grant_usage", role=reader)
         self._run("grant_select", role=reader)
-        for maker in (owner, worker):
+        for maker in (owner, worker, self._connection.info.user):
             self._run("grant_select_to_come", maker=maker, role=reader)
         self._run("grant_changes", role=worker)
         self._run("grant_changes_to_come", maker=owner, role=worker)

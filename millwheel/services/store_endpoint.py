@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.errors import MillwheelError
-from millwheel.redaction import hidden, redacts, without_key
+from millwheel.redaction import redacts, shown_key, without_key
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.http_access import Access
@@ -73,7 +73,7 @@ def _without_key(holder: Holder | None) -> Holder | None:
     key = holder.key
     return replace(
         holder,
-        key=None if key is None else hidden(repr(tuple(key) if isinstance(key, list) else key)),
+        key=None if key is None else shown_key(tuple(key) if isinstance(key, list) else key),
         what=without_key(holder.what),
         root=without_key(holder.root),
     )

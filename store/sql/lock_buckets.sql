@@ -1,15 +1,6 @@
 -- Serializes opening and closing of buckets, so that each change sees the newest bucket. It is a statement
 -- of its own, so that the next statement has a later snapshot. The first setting holds for every lock of
--- the transaction, this one included. The last one makes the owner of the parents the owner of their buckets, whatever
--- login the worker has (decision 61).
+-- the transaction, this one included.
 SELECT set_config('lock_timeout', %(patience)s, true),
        pg_advisory_xact_lock(hashtextextended(%(pipeline)s, 2)),
-       set_config('idle_in_transaction_session_timeout', '5s', true),
-       set_config(
-           'role',
-           (
-               SELECT pg_catalog.pg_get_userbyid(c.relowner)
-               FROM pg_catalog.pg_class AS c WHERE c.oid = '{commit_record}'::regclass
-           ),
-           true
-       )
+       set_config('idle_in_transaction_session_timeout', '5s', true)

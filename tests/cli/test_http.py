@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import socket
 import ssl
 import threading
@@ -266,6 +267,8 @@ async def test_a_token_is_asked_for_if_there_are_any(
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
     """The authority of the endpoint's certificate, which the environment names."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl on this machine to make certificates with")
     made = Authority(tmp_path, "authority")
     certificate, key = made.certificate("endpoint", "IP:127.0.0.1")
     monkeypatch.setenv("MILLWHEEL_HTTP_CERTIFICATE", str(certificate))

@@ -110,6 +110,16 @@ def test_a_reader_reads_and_can_do_nothing_else(schema: Schema, roles: Roles) ->
         refused(url, schema, statement)
 
 
+def test_a_reader_reads_the_tables_to_come(schema: Schema, roles: Roles) -> None:
+    """Also those that the login that made the roles makes by hand."""
+    with psycopg.connect(schema.url, autocommit=True) as owner:
+        owner.execute(schema.compose("CREATE TABLE {later} (a int)", later="later"))
+    with psycopg.connect(under(schema, roles.reader)) as reader:
+        assert (
+            reader.execute(schema.compose("SELECT * FROM {later}", later="later")).fetchall() == []
+        )
+
+
 def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
     url = under(schema, roles.operator)
     with psycopg.connect(schema.url, autocommit=True) as owner:
