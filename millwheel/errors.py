@@ -23,6 +23,7 @@
     │   ├── StatementError    Postgres refused a user's statement or a sink row
     │   ├── CommitUnknown     the connection was lost during a commit
     │   ├── StoreWentBack     the store may have lost its newest commits: start over
+    │   ├── SnapshotGone      a snapshot that Spark reads is no longer held
     │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
     ├── PeerError             another process sent an invalid or unexpected message
     ├── NotCarriedOut         the workers did not carry out an operator's request in time
@@ -178,6 +179,10 @@ class StoreWentBack(StoreError):
     before. The worker discards everything in its memory and claims its intervals again (decision
     40).
     """
+
+
+class SnapshotGone(StoreError):
+    """A snapshot that Spark reads is no longer held: its holder has let it go, or the server has restarted."""
 
 
 class EmbeddedServerError(StoreError):

@@ -19,6 +19,8 @@ are those of one moment, although workers keep committing.
 ``source``        the Python Data Source: where its code runs; why no push-down
 ``following``     the same for ``readStream``: the new rows of a numbered table
 ``aggregation``   keeping aggregates up to date, a batch at a time
+``engine``        a whole pipeline as a streaming query, and moving it there and back
+``sending``       the same for ``write``: rows that become records of a stream
 ``groups``        groups of rows, found, read and replaced
 ``staging``       the table that Spark's tasks write a result to
 ``lookout``       how far a numbered table is written
@@ -33,6 +35,8 @@ are those of one moment, although workers keep committing.
 ``progress``      the bar, or log lines
 ``job``           :func:`run_job`
 ``launch``        a session for a command: local, on a cluster, by Connect
+``shipping``      the user's code, for executors that do not have it
+``registration``  making the format known to a session
 ``failures``      errors of the user's code, without Spark's lines
 ``archive``       an archive of Spark's classes, for faster starts
 ``preparing``     writing it

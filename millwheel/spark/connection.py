@@ -7,6 +7,7 @@ Errors are raised as millwheel's own, without the password.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
@@ -16,13 +17,16 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 
-from millwheel.errors import StatementError, StoreError, StoreUnavailable, UsageError
+from millwheel.errors import SnapshotGone, StatementError, StoreUnavailable, UsageError
 from millwheel.store.address import VARIABLE, StoreAddress
 
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""Time limit for waiting for a table that a migration has locked."""
+"""Time limit for waiting for a table that is locked, by a migration for example."""
+
+SOLE_SECONDS = 30.0
+"""Longest wait for a process that does the same and is about to end."""
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -96,6 +100,29 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
         connection.close()
 
 
+@contextmanager
+def sole(url: str, name: str, others: str) -> Iterator[None]:
+    """Keep other processes from the same work during the block, by a lock of a session of its own.
+
+    It is for people: if the session ends, the number of the batch still keeps two processes apart.
+
+    Args:
+        name: of the work; the lock is one of the whole database.
+        others: the beginning of the error's text, about the other process.
+
+    Raises:
+        UsageError: another process has the lock, and keeps it.
+    """
+    text = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+    deadline = time.monotonic() + SOLE_SECONDS
+    with writing(url, autocommit=True) as session:
+        while not session.execute(text, [name]).fetchall()[0][0]:
+            if time.monotonic() > deadline:
+                raise UsageError(f"{others}; end it first")
+            time.sleep(0.5)
+        yield
+
+
 def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
     """Prevent `tables` from being dropped, truncated or rewritten during this transaction.
 
@@ -152,9 +179,9 @@ def _join(connection: Connection, snapshot: str) -> None:
     except psycopg.Error as error:
         if connection.broken:
             raise
-        raise StoreError(
+        raise SnapshotGone(
             f"the snapshot {snapshot} is no longer held: a DataFrame has to be computed before "
             "its snapshot is closed (with `millwheel spark`: before the job's function returns, and within "
-            "--snapshot-seconds). "
+            "--snapshot-seconds), and a restart of the server closes it. "
             f"Postgres says: {error}"
         ) from error

@@ -42,17 +42,20 @@ def user_error(what: str) -> Iterator[None]:
 
 
 def from_worker(error: Exception) -> MillwheelError | None:
-    """Recover the millwheel error that ended a Spark worker from the text of Spark's error."""
+    """Recover the millwheel error that ended a Spark worker, with the user's lines, from the text of Spark's error."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):
         return None
-    found = re.search(r"^millwheel\.errors\.(\w+): (.+)", _text(error), re.MULTILINE | re.DOTALL)
+    # The traceback of its cause comes first, which may be one of ours as well.
+    before, mark, rest = ("\n" + _text(error)).rpartition("\nmillwheel.errors.")
+    found = re.match(r"(\w+): (.+)", rest, re.DOTALL) if mark else None
     kind = getattr(errors, found[1], None) if found else None
     if found is None or not (isinstance(kind, type) and issubclass(kind, MillwheelError)):
         return None
     message = re.split(r"\n\s*(?:at |SQLSTATE|JVM stacktrace)", found[2])[0]
-    return kind(message.strip())
+    lines = _own_lines(before) if issubclass(kind, UserCodeError) else []
+    return kind("\n".join([message.strip(), *lines]))
 
 
 def error_text(error: Exception) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ from millwheel.store.address import VARIABLE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PYTHON = "PYSPARK_PYTHON"
 PACKAGES = ("pyspark", "pandas", "pyarrow")
 CONNECT_PACKAGES = ("grpc", "grpc_status", "google.protobuf")
 
@@ -96,11 +99,12 @@ def launched(
         return
     from millwheel.java import prepare_environment
 
+    environment = {VARIABLE: store} | ({} if cluster.is_local else {PYTHON: _python(cluster)})
     prepare_environment()
     with session(
         master=cluster.master,
         driver_memory=cluster.driver_memory,
-        environment={VARIABLE: store},
+        environment=environment,
         config=cluster.config,
         launched=lambda jvm: interruptible.cancel_by(jvm.terminate),
     ) as spark:
@@ -114,6 +118,11 @@ def launched(
                 yield spark, {} if cluster.is_local else {"store": store}
         finally:
             interruptible.close()
+
+
+def _python(cluster: Cluster) -> str:
+    """The Python of executors elsewhere: a path, or a name to find on their PATH. Spark plans reads here with it, too."""
+    return cluster.config.get("spark.pyspark.python") or os.environ.get(PYTHON) or sys.executable
 
 
 @contextmanager

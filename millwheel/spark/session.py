@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+SCRATCH = "millwheel-spark-"
+"""How the names of directories for Spark's files begin; the number of the process follows."""
 MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
@@ -87,7 +90,11 @@ def session(
             "millwheel.spark.snapshot(…) with it"
         )
     local = master.startswith("local")
-    with tempfile.TemporaryDirectory(prefix="millwheel-spark-") as scratch, ExitStack() as stack:
+    _remove_left()
+    with (
+        tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch,
+        ExitStack() as stack,
+    ):
         home, options = _home(Path(scratch))
         stack.enter_context(
             _environment(
@@ -117,6 +124,18 @@ def session(
             yield spark
         finally:
             _from_fresh_thread(lambda: _stop(context, spark))
+
+
+def _remove_left() -> None:
+    """Remove the files of killed sessions."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{SCRATCH}[0-9]*-*"):
+        pid = int(directory.name.removeprefix(SCRATCH).partition("-")[0])
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            shutil.rmtree(directory, ignore_errors=True)
+        except PermissionError:
+            pass  # somebody else's
 
 
 def _home(scratch: Path) -> tuple[Path | None, str]:

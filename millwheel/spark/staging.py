@@ -1,13 +1,16 @@
 """The data source that Spark's tasks write a result to: a staging table, from which one transaction takes the rows.
 
 A task may run twice, also at the same time, and tasks of a driver that was killed may still write. So each attempt marks
-its rows; those of the attempts that Spark counts are marked with the batch, and no other rows are taken.
+its rows, and a second table lists, for each batch, the attempts that Spark counts and how many rows they have. The
+transaction that takes the rows counts them: both tables are unlogged, and empty after a crash of the server, which
+tasks that are repeated may outlive. Then nothing is taken.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +19,11 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from millwheel.errors import UsageError
-from millwheel.spark.connection import Connection, writing
+from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.spark.connection import LOCK_SECONDS, Connection, writing
 
 ATTEMPT = "written_by_attempt"
 """The column of a staging table that tells which attempt of a task has written a row."""
-BATCH = "counted_in_batch"
-"""The column that tells in which attempt of a batch the row counts; NULL: in none."""
 
 
 @dataclass
@@ -34,12 +35,13 @@ class Attempt(WriterCommitMessage):
 
 
 class StagingTable:
-    """A staging table of a pipeline."""
+    """A staging table of a pipeline, and the list of its batches."""
 
     def __init__(self, store: str, pipeline: str, name: str) -> None:
         self._store = store
         self.name = name
         self.identifier = sql.Identifier(pipeline, name)
+        self._batches = _batches(pipeline, name)
 
     def make(self, columns: sql.Composable) -> None:
         """Make it, empty, in place of one that a killed process has left.
@@ -47,26 +49,71 @@ class StagingTable:
         Args:
             columns: their definitions, or ``LIKE`` of a table.
         """
-        text = sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} uuid NOT NULL, {} uuid)").format(
-            self.identifier, columns, sql.Identifier(ATTEMPT), sql.Identifier(BATCH)
-        )
-        with writing(self._store) as connection:
+        with self._alone() as connection:
             self.drop_in(connection)
-            connection.execute(text)
+            connection.execute(
+                sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} uuid NOT NULL)").format(
+                    self.identifier, columns, sql.Identifier(ATTEMPT)
+                )
+            )
+            connection.execute(
+                sql.SQL(
+                    "CREATE UNLOGGED TABLE {} (batch uuid PRIMARY KEY, attempts uuid[] NOT NULL, rows bigint NOT NULL)"
+                ).format(self._batches)
+            )
 
     def empty(self) -> None:
-        """Remove all rows; a snapshot that is held would keep it from that."""
-        with writing(self._store) as connection:
-            connection.execute(sql.SQL("TRUNCATE {}").format(self.identifier))
+        """Remove all rows."""
+        with self._alone() as connection:
+            connection.execute(sql.SQL("TRUNCATE {}, {}").format(self.identifier, self._batches))
 
     def drop(self) -> None:
         """Drop it, if it is there."""
-        with writing(self._store) as connection:
+        with self._alone() as connection:
             self.drop_in(connection)
 
     def drop_in(self, connection: Connection) -> None:
         """Drop it in a transaction."""
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.identifier))
+        connection.execute(
+            sql.SQL("DROP TABLE IF EXISTS {}, {}").format(self.identifier, self._batches)
+        )
+
+    def counted(self, connection: Connection, batch: str) -> list[str]:
+        """The attempts that make up a batch; none of their rows goes before the end of the transaction.
+
+        Raises:
+            StoreUnavailable: some of the rows are not there. The batch has to be done again.
+        """
+        found = connection.execute(
+            sql.SQL("SELECT attempts::text[], rows FROM {} WHERE batch = %s").format(self._batches),
+            [batch],
+        ).fetchone()
+        if found is not None:
+            attempts, rows = found
+            ((there,),) = connection.execute(
+                sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s::uuid[])").format(
+                    self.identifier, sql.Identifier(ATTEMPT)
+                ),
+                [attempts],
+            ).fetchall()
+            if there == rows:
+                return list(attempts)
+        raise StoreUnavailable(
+            f"rows of a batch are gone from the table {self.name!r}: since they were written, the server has crashed, or "
+            "another process has made the table anew. Nothing of the batch counts; it has to be done again"
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[Connection]:
+        """A transaction that waits for others at the table for a while only, such as tasks of a killed driver."""
+        with writing(self._store) as connection:
+            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            yield connection
+
+
+def _batches(pipeline: str, name: str) -> sql.Identifier:
+    """The list of the batches of a staging table."""
+    return sql.Identifier(pipeline, f"{name}_batches")
 
 
 class StagingWriter(DataSourceArrowWriter):
@@ -105,12 +152,13 @@ class StagingWriter(DataSourceArrowWriter):
         return Attempt(attempt, rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        counted = [message.id for message in messages if isinstance(message, Attempt)]
-        text = sql.SQL("UPDATE {} SET {} = %s WHERE {} = ANY(%s::uuid[])").format(
-            sql.Identifier(*self._table), sql.Identifier(BATCH), sql.Identifier(ATTEMPT)
+        counted = [message for message in messages if isinstance(message, Attempt)]
+        text = sql.SQL("INSERT INTO {} (batch, attempts, rows) VALUES (%s, %s::uuid[], %s)").format(
+            _batches(*self._table)
         )
+        rows = sum(attempt.rows for attempt in counted)
         with writing(self._store) as connection:
-            connection.execute(text, [self._batch, counted])
+            connection.execute(text, [self._batch, [attempt.id for attempt in counted], rows])
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         values: list[Any] = batch.column(name).to_pylist()

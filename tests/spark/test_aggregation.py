@@ -19,7 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from millwheel import Table
 from millwheel.aggregates import Aggregate, Parquet, make_aggregate, months
 from millwheel.errors import UsageError, UserCodeError
-from millwheel.spark.aggregation import progress, running
+from millwheel.spark.aggregation import running
 from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
 from millwheel.spark.aggregation.tables import TableTarget
@@ -126,7 +126,7 @@ def run(engine: Engine, spark: SparkSession) -> Any:
         runner = AggregateRunner(spark, stored, most_rows=most_rows, options=options)
         done: list[DoneBatch] = []
         try:
-            run_batches([runner], until_caught_up=True, done=done.append)
+            run_batches([runner], until_caught_up=True, patience_seconds=60, done=done.append)
         finally:
             runner.close()
         return done
@@ -242,6 +242,38 @@ async def test_rows_of_tasks_that_do_not_count_are_not_taken(
     assert await engine.months() == [("EWR", JANUARY, 2, [2])]
 
 
+async def test_a_batch_is_done_again_if_the_store_was_away(
+    engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its staged rows are gone after a crash of the server; a table cannot be read while it is away."""
+    await engine.write(("EWR", "2013-01-01T00:00", 1))
+    run(aggregate(by_month))
+    await engine.write(("EWR", "2013-01-01T00:00", 2))
+    monkeypatch.setattr("millwheel.spark.aggregation.loop.AWAY_SECONDS", 0.1)
+    mishaps: list[str] = []
+    table, write = AggregateRunner._table, TableTarget.write
+
+    def away(self: AggregateRunner, *args: Any) -> DataFrame:
+        if not mishaps:
+            mishaps.append("away")
+            self._options["store"] = "postgresql://127.0.0.1:1/away"
+        else:
+            self._options["store"] = self._stored.store
+        return table(self, *args)
+
+    def and_a_crash(self: TableTarget, result: DataFrame) -> None:
+        write(self, result)
+        if len(mishaps) < 2:
+            mishaps.append("crash")
+            self._staged.empty()
+
+    monkeypatch.setattr(AggregateRunner, "_table", away)
+    monkeypatch.setattr(TableTarget, "write", and_a_crash)
+    run(aggregate(by_month))
+    assert mishaps == ["away", "crash"]
+    assert await engine.months() == [("EWR", JANUARY, 2, [2])]
+
+
 async def test_a_process_that_was_replaced_keeps_nothing(
     engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +290,7 @@ async def test_a_process_that_was_replaced_keeps_nothing(
 
 
 async def test_one_process_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
     stored = engine.stored(aggregate(by_month))
     other = engine.stored(aggregate(by_month)).sole()
     with stored.sole(), pytest.raises(UsageError, match="another process keeps the aggregate"):
@@ -324,7 +356,12 @@ def by_timestamp(hours: DataFrame) -> DataFrame:
 async def test_files_follow_what_changes(
     engine: Engine, run: Any, tmp_path: Path, function: Any
 ) -> None:
+    (tmp_path / "months").mkdir()
+    (tmp_path / "months" / "thesis.txt").write_text("all my work")
     made = aggregate(function, Parquet(tmp_path / "months"))
+    with pytest.raises(UsageError, match=r"has 'thesis.txt', which is none of its groups"):
+        run(made)
+    (tmp_path / "months" / "thesis.txt").unlink()
     await engine.write(("it's/é", "2013-01-31T23:00", 5), ("JFK", "2013-02-01T00:00", 7))
     run(made)
     assert sums(tmp_path / "months") == {("it's/é", JANUARY): [5], ("JFK", FEBRUARY): [7]}

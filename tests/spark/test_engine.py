@@ -27,20 +27,27 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
 from millwheel.cli.store import status
 from millwheel.computations import FlatMap, Windowed, count
-from millwheel.errors import DeployRefused, InputError, SparkRefused, UsageError, UserCodeError
+from millwheel.errors import (
+    DeployRefused,
+    InputError,
+    SparkRefused,
+    StoreUnavailable,
+    UsageError,
+    UserCodeError,
+)
 from millwheel.files import JsonLines
 from millwheel.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
-from millwheel.spark.engine.input import ClockPart, InputReader
+from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
 from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
-from millwheel.spark.engine.output import Results
+from millwheel.spark.engine.output import COLUMNS, Results
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
 from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
-from millwheel.spark.engine.running import deploy_on_spark
+from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
 from millwheel.spark.staging import StagingWriter
 from millwheel.store.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
@@ -331,6 +338,19 @@ def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None
     assert place.rows("flights", "pane_log") == rows
 
 
+def staged(place: Place, results: Results) -> None:
+    """Stage a result, as two tasks of Spark do."""
+    results.prepare()
+    writer = StagingWriter(place.url, ("flights", "staging_of_spark"), QUERY, COLUMNS, ())
+    tasks = [
+        pa.RecordBatch.from_pydict(
+            {"stream": ["counter"], "value": [f'["x", "x", {n}]'], "seq": [n], "micros": [0]}
+        )
+        for n in (1, 2)
+    ]
+    writer.commit([writer.write(iter([rows])) for rows in tasks])
+
+
 def test_two_processes_do_not_write_one_batch(place: Place) -> None:
     stand_in = place.stand_in("hours", rows=500)
     stand_in.run(most=1)
@@ -339,10 +359,79 @@ def test_two_processes_do_not_write_one_batch(place: Place) -> None:
     assert before is not None
     results = Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})
     with closing(results):
-        results.prepare()
+        staged(place, results)
         results.move(before, QUERY, QUERY)
+        assert stored.load().counters["x"] == {"x": 3}
         with pytest.raises(UsageError, match="another process has done batch 1"):
             results.move(before, QUERY, QUERY)
+
+
+@pytest.mark.parametrize("how", ["a crash", "a part", "another process"])
+def test_staged_rows_that_are_gone_are_missed(place: Place, how: str) -> None:
+    """The tables are unlogged, and tasks that are repeated may outlive a crash of the server."""
+    stand_in = place.stand_in("hours", rows=500)
+    stand_in.run(most=1)
+    stored = StoredQuery(place.url, "flights")
+    before = stored.next_of(QUERY, 1)
+    assert before is not None
+    results = Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})
+    with closing(results):
+        staged(place, results)
+        if how == "another process":
+            Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {}).prepare()
+        else:
+            tables = "{0}, {0}_batches" if how == "a crash" else "{0}"
+            verb = "TRUNCATE" if how == "a crash" else "DELETE FROM"
+            end = "" if how == "a crash" else " WHERE seq = 1"
+            with psycopg.connect(place.url) as connection:
+                connection.execute(f"{verb} {tables.format('flights.staging_of_spark')}{end}")
+        with pytest.raises(StoreUnavailable, match="rows of a batch are gone"):
+            results.move(before, QUERY, QUERY)
+    assert stored.load().batch == 0
+
+
+def test_one_process_runs_a_query(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
+    pipeline = spark_pipelines.hours()
+    migrate(place.url, pipeline.name)
+    with (
+        StoredQuery(place.url, pipeline.name).sole(),
+        pytest.raises(UsageError, match="another process runs pipeline 'flights' on Spark; end it"),
+    ):
+        run_on_spark(pipeline, f"{MODULE}:hours", place.url, checkpoint="/checkpoint")
+
+
+def test_a_used_checkpoint_is_not_begun_with(place: Place, tmp_path: Path) -> None:
+    """A pipeline that was moved there and back goes there again: the old checkpoint has batches."""
+    place.engine_so_far("legs")
+    moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
+    (tmp_path / "offsets").mkdir()
+    with pytest.raises(UsageError, match=r"is that of another query, or of an earlier one: give"):
+        moving.to_spark(str(tmp_path), lambda *found: None)
+    assert place.query(sql.SQL("SELECT * FROM flights_trips.spark_query")) == []
+    plan = SparkPlan.of(spark_pipelines.hours())
+    migrate(place.url, "flights")
+    asyncio.run(deploy_on_spark(plan, place.url, "s3://elsewhere"))
+    with pytest.raises(UsageError, match=r"s3://elsewhere has batches, and the store has none"):
+        StoredQuery(place.url, "flights").next_of(QUERY, 3)
+
+
+def test_ended_partitions_take_no_share_of_a_batch(tmp_path: Path) -> None:
+    made = Pipeline("shares")
+    files = []
+    for number, count_of in enumerate((1, 1, 500)):
+        files.append(tmp_path / f"{number}.jsonl")
+        write_lines(files[-1], count_of)
+    made.inject(
+        LINES, JsonLines(files), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    made.sink(LINES, Discard())
+    with closing(ReadAhead(SparkPlan.of(made), keep_open=False)) as ahead:
+        offset: dict[str, Any] = {"mark": MIN_TIME, "partitions": {}}
+        for end in (28, 58, 88):
+            offset = ahead.cut(offset, 30)
+            found = {place["next"] for place in offset["partitions"].values()}
+            assert found == {1, end}
 
 
 def test_a_pipeline_runs_in_one_place(place: Place) -> None:
@@ -496,6 +585,34 @@ def test_a_move_that_is_broken_off_changes_nothing(
         moving.to_spark("/checkpoint", lambda *found: None)
     assert place.query(sql.SQL("SELECT * FROM flights_trips.computation ORDER BY id")) == before
     assert place.query(sql.SQL("SELECT * FROM flights_trips.spark_query")) == []
+
+
+def test_sources_that_stay_paused_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.engine_so_far("legs")
+    moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
+
+    def away(*args: Any) -> int | None:
+        monkeypatch.setattr(moving, "_store", "postgresql://127.0.0.1:1/away")
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(moving, "_try_to_spark", away)
+    with pytest.raises(
+        StoreUnavailable, match=r"(?s)stay paused.*: millwheel resume flights_trips$"
+    ):
+        moving.to_spark("/checkpoint", lambda *found: None)
+
+
+def test_what_cannot_be_moved_is_not_paused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.engine_so_far("legs")
+    moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
+    with psycopg.connect(place.url) as connection:
+        connection.execute(
+            "INSERT INTO flights_trips.timer (slot, computation, key, kind, tag, due, hold, set_at) "
+            "SELECT 1, id, '1', 'wall', 'x', 1, 1, 1 FROM flights_trips.computation WHERE kind = 'computation' LIMIT 1"
+        )
+    monkeypatch.setattr(moving, "_pause", lambda: pytest.fail("it was paused"))
+    with pytest.raises(UsageError, match="cannot be moved: there are timers or holds"):
+        moving.to_spark("/checkpoint", lambda *found: None)
 
 
 def test_a_move_waits_for_records_in_flight(place: Place) -> None:

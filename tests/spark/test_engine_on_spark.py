@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
+from millwheel.services.run import Run
+from millwheel.spark.engine.moving import Moving
+from millwheel.spark.engine.output import Results
+from millwheel.spark.engine.plan import planned
+from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.query import SETTINGS, BatchDone, QueryRun
+from millwheel.store.migrate import migrate
 from tests.spark import engine_service
+from tests.support import spark_pipelines
 from tests.support.servers import quick_directory
-from tests.support.spark_pipelines import FINAL
+from tests.support.spark_inputs import write_flights
+from tests.support.spark_pipelines import FILE, FINAL
 
 
 @pytest.fixture
@@ -36,6 +50,75 @@ def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) 
     )  # fmt: skip
     assert not wrong, "\n".join(wrong)
     assert said[-1].endswith("equal")
+
+
+@pytest.mark.spark
+def test_who_takes_over_and_is_killed_takes_over_again(
+    spark: SparkSession,
+    postgres_url: Callable[[int], str],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed between the store's commit of the first batch and Spark's: the checkpoint has no state yet."""
+    url, file, target = (
+        postgres_url(18),
+        directory / "flights.jsonl",
+        f"{engine_service.MODULE}:hours",
+    )
+    monkeypatch.setenv(FILE, str(file))
+    monkeypatch.setitem(spark.sparkContext.environment, FILE, str(file))
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    write_flights(file, 600)
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:400]))
+    planned.cache_clear()
+    plan = planned(target)
+    migrate(url, plan.pipeline.name)
+    asyncio.run(Run(spark_pipelines.hours(), url, keep_open=True).run())
+    checkpoint = str(directory / "checkpoint")
+    moved = Moving(plan, url).to_spark(checkpoint, lambda *found: None)
+    assert moved > 20
+    file.write_text("".join(lines))
+
+    stored = StoredQuery(url, plan.pipeline.name)
+    results = Results(stored, plan.graph, {"store": url})
+    results.prepare()
+    options = {"store": url}
+    given = {"rows": "1000", "keep_open": "false"}
+
+    def query() -> QueryRun:
+        return QueryRun(spark, target, plan, stored, results, checkpoint, given, ends=True)
+
+    def killed(_: BatchDone) -> None:
+        raise RuntimeError("killed")
+
+    with closing(results):
+        with pytest.raises(StreamingQueryException, match="killed"):
+            query().take_over(options, killed)
+        assert stored.load().batch == 0
+        assert stored.load().may_have_start
+        done: list[BatchDone] = []
+        assert query().take_over(options, done.append)
+        assert done == [BatchDone(0, None)]
+        query().until_end(done.append)
+
+    other = spark_pipelines.hours()
+    other.name = "flights_by_engine"
+    migrate(url, other.name)
+    asyncio.run(Run(other, url).run())
+    with psycopg.connect(url) as connection:
+        found, expected, left = (
+            connection.execute(text).fetchall()
+            for text in (
+                "SELECT origin, hour, flights FROM flights.airport_hour ORDER BY 1, 2",
+                "SELECT origin, hour, flights FROM flights_by_engine.airport_hour ORDER BY 1, 2",
+                "SELECT count(*) FROM flights.spark_start",
+            )
+        )
+        connection.execute("DROP SCHEMA flights, flights_by_engine CASCADE")
+    assert found == expected
+    assert left == [(0,)]
 
 
 @pytest.mark.soak

@@ -32,6 +32,7 @@ from rich.console import Console
 from examples.flights.replay import weather_csv
 from millwheel.errors import (
     MillwheelError,
+    SnapshotGone,
     StatementError,
     StoreError,
     StoreUnavailable,
@@ -700,7 +701,7 @@ def test_all_reads_of_a_snapshot_are_of_one_moment(
     with pytest.raises(PySparkException) as gone:
         two.count()
     error = from_worker(gone.value)
-    assert type(error) is StoreError
+    assert type(error) is SnapshotGone
     assert str(error).startswith("the snapshot ")
     with snapshot(url, "flights") as held:
         assert frame(spark, held, "one").join(frame(spark, held, "two"), "id").count() == 0
@@ -1038,6 +1039,21 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
     error = from_worker(PythonException(text))
     assert type(error) is StoreUnavailable
     assert str(error) == "no store\nDETAIL: none"
+    chained = (
+        'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 7, in process_record\n    prices[item]\n'
+        "KeyError: 'x'\n\nThe above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 9, in check\n    check(item)\n'
+        "millwheel.errors.UsageError: no such item\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\nmillwheel.errors.UserCodeError: key 13: KeyError: 'x'\n SQLSTATE: 38000"
+    )
+    error = from_worker(PythonException(chained))
+    assert type(error) is UserCodeError
+    assert str(error).splitlines() == [
+        "key 13: KeyError: 'x'",
+        "  /home/ada/shop.py:7 in process_record: prices[item]",
+        "  /home/ada/shop.py:9 in check: check(item)",
+    ]
     assert from_worker(PythonException("builtins.ValueError: millwheel.errors.Nothing: x")) is None
     assert from_worker(ValueError("millwheel.errors.StoreError: x")) is None
 

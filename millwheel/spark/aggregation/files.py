@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
 from millwheel.aggregates import Parquet
-from millwheel.errors import UserCodeError
+from millwheel.errors import UsageError, UserCodeError
 from millwheel.spark.aggregation.following import Change
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
 
@@ -38,7 +38,18 @@ class FilesTarget:
         self._result: DataFrame
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Refuse a directory with other files: all of them are replaced when the aggregate is made from all rows.
+
+        Raises:
+            UsageError: it has some.
+        """
+        ours = (f"{self._names[0]}=", "_", ".")
+        entries = sorted(self._path.iterdir()) if self._path.is_dir() else []
+        if foreign := [entry.name for entry in entries if not entry.name.startswith(ours)]:
+            raise UsageError(
+                f"the directory {self._path} of aggregate {self._stored.aggregate.name!r} has {foreign[0]!r}, which is none "
+                "of its groups: all that is in the directory may be replaced, so give the aggregate one of its own"
+            )
 
     def begin(self) -> None:
         """Nothing is needed."""

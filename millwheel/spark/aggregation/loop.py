@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from millwheel.errors import StoreError, StoreUnavailable
+from millwheel.errors import SnapshotGone, StoreError, StoreUnavailable
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.files import FilesTarget
 from millwheel.spark.aggregation.following import Change, Changes
@@ -94,11 +94,13 @@ class AggregateRunner:
             return None
         aggregate = self._stored.aggregate
         self._target.begin()
-        with snapshot(self._stored.store, self._stored.pipeline) as held:
+        with (
+            snapshot(self._stored.store, self._stored.pipeline) as held,
+            user_error(f"aggregate {aggregate.name!r}"),
+        ):
             tables = [self._table(held, name, change.groups) for name in aggregate.reads]
-            with user_error(f"aggregate {aggregate.name!r}"):
-                self._target.write(aggregate.function(*tables))
-                self._target.replace(before, change)
+            self._target.write(aggregate.function(*tables))
+            self._target.replace(before, change)
         return DoneBatch(
             aggregate.name,
             before.batch + 1,
@@ -126,6 +128,7 @@ def run_batches(
     runners: Sequence[AggregateRunner],
     *,
     until_caught_up: bool,
+    patience_seconds: float,
     done: Callable[[DoneBatch], None],
     idle: Callable[[], None] = lambda: None,
 ) -> None:
@@ -135,19 +138,29 @@ def run_batches(
 
     Args:
         until_caught_up: return as soon as nothing is new.
+        patience_seconds: longest time for which the store may be away.
         done: called after each batch.
         idle: called while nothing is new.
+
+    Raises:
+        StoreUnavailable: it was away for longer.
+        SnapshotGone: the same.
     """
     away_since: float | None = None
     while True:
         try:
             batches = [batch for runner in runners if (batch := runner.step()) is not None]
-        except StoreUnavailable as error:
+        except (StoreUnavailable, SnapshotGone) as error:
             if away_since is None:
                 away_since = time.monotonic()
                 log.warning(
-                    "store_away", error=str(error), what="the batch is tried again until it is back"
+                    "store_away",
+                    error=str(error),
+                    what="the batch is tried again until it is back",
+                    longest_seconds=patience_seconds,
                 )
+            elif time.monotonic() > away_since + patience_seconds:
+                raise
             time.sleep(AWAY_SECONDS)
             continue
         if away_since is not None:

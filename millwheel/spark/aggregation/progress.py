@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -13,10 +11,7 @@ from psycopg.types.json import Jsonb
 from millwheel.aggregates import Aggregate
 from millwheel.errors import UsageError
 from millwheel.numbered import Vector
-from millwheel.spark.connection import Connection, statement, writing
-
-LOCK_SECONDS = 30.0
-"""Longest wait for a process that does the same and is about to end."""
+from millwheel.spark.connection import Connection, sole, statement, writing
 
 
 @dataclass(frozen=True)
@@ -49,26 +44,17 @@ class Stored:
         """A transaction, with times in UTC."""
         return writing(self.store)
 
-    @contextmanager
-    def sole(self) -> Iterator[None]:
-        """Keep other processes from the aggregate during the block, by a lock of a session of its own.
-
-        It is for people: if the session ends, the number of the batch still keeps two processes apart.
+    def sole(self) -> AbstractContextManager[None]:
+        """Keep other processes from the aggregate during the block.
 
         Raises:
             UsageError: another process keeps it up to date.
         """
-        name = f"{self.pipeline}.{self.aggregate.name}"
-        deadline = time.monotonic() + LOCK_SECONDS
-        with writing(self.store, autocommit=True) as session:
-            while not _is_locked(session, name):
-                if time.monotonic() > deadline:
-                    raise UsageError(
-                        f"another process keeps the aggregate {self.aggregate.name!r} of pipeline "
-                        f"{self.pipeline!r} up to date; end it first"
-                    )
-                time.sleep(0.5)
-            yield
+        return sole(
+            self.store,
+            f"{self.pipeline}.{self.aggregate.name}",
+            f"another process keeps the aggregate {self.aggregate.name!r} of pipeline {self.pipeline!r} up to date",
+        )
 
     def begin(self) -> None:
         """Make the row of an aggregate that is new, or that follows another table than before."""
@@ -117,9 +103,3 @@ class Stored:
                 f"another process has done batch {before.batch + 1} of the aggregate {self.aggregate.name!r}: "
                 "nothing of this one was kept"
             )
-
-
-def _is_locked(session: Connection, name: str) -> bool:
-    """Take the lock, if it is free."""
-    text = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
-    return bool(session.execute(text, [name]).fetchall()[0][0])

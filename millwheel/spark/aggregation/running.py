@@ -84,6 +84,7 @@ def run_aggregates(
                 run_batches(
                     runners,
                     until_caught_up=until_caught_up,
+                    patience_seconds=pipeline.settings.store_patience_seconds,
                     done=display.show,
                     idle=display.rest,
                 )

@@ -14,7 +14,7 @@ from millwheel.errors import UserCodeError
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.following import Change
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.staging import BATCH, StagingTable, check_columns
+from millwheel.spark.staging import ATTEMPT, StagingTable, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ class TableTarget:
         self._staged.make(sql.SQL("LIKE {}").format(self._here))
 
     def begin(self) -> None:
-        """Empty the staging table; a snapshot that is held would keep it from that."""
+        """Empty the staging table."""
         self._staged.empty()
 
     def write(self, result: DataFrame) -> None:
@@ -68,16 +68,18 @@ class TableTarget:
 
         Raises:
             UserCodeError: a row belongs to another group, or does not fit the table.
+            StoreUnavailable: see `StagingTable.counted`.
         """
         columns = sql.SQL(", ").join(map(sql.Identifier, self._names))
         with self._stored.transaction() as connection:
-            self._delete(connection, change)
+            attempts = self._staged.counted(connection, self._batch)
+            self._delete(connection, change, attempts)
             try:
                 found = connection.execute(
-                    sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = %s").format(
-                        self._here, columns, columns, self._staging, sql.Identifier(BATCH)
-                    ),
-                    [self._batch],
+                    sql.SQL(
+                        "INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = ANY(%s::uuid[])"
+                    ).format(self._here, columns, columns, self._staging, sql.Identifier(ATTEMPT)),
+                    [attempts],
                 )
             except psycopg.errors.IntegrityError as error:
                 raise UserCodeError(
@@ -91,7 +93,9 @@ class TableTarget:
         """Drop the staging table."""
         self._staged.drop()
 
-    def _delete(self, connection: psycopg.Connection[Any], change: Change) -> None:
+    def _delete(
+        self, connection: psycopg.Connection[Any], change: Change, attempts: list[str]
+    ) -> None:
         if change.groups is None:
             connection.execute(sql.SQL("DELETE FROM {}").format(self._here))
             return
@@ -100,15 +104,15 @@ class TableTarget:
         names = sql.SQL(", ").join(map(sql.Identifier, self._stored.aggregate.group_names))
         foreign = connection.execute(
             sql.SQL(
-                "SELECT DISTINCT {} FROM {} AS staged WHERE {} = %s AND NOT EXISTS (SELECT FROM {} WHERE {})"
+                "SELECT DISTINCT {} FROM {} AS staged WHERE {} = ANY(%s::uuid[]) AND NOT EXISTS (SELECT FROM {} WHERE {})"
             ).format(
                 names,
                 self._staging,
-                sql.Identifier(BATCH),
+                sql.Identifier(ATTEMPT),
                 listed,
                 groups.matches(sql.SQL("staged")),
             ),
-            [self._batch, *values],
+            [attempts, *values],
         ).fetchall()
         if foreign:
             raise UserCodeError(

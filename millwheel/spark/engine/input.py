@@ -237,16 +237,18 @@ class ReadAhead:
         places: dict[str, Place] = dict(start["partitions"])
         for injector in self._injectors:
             await injector.find(places, start["mark"])
-        open_ones = [ahead for injector in self._injectors for ahead in injector.partitions]
-        share = max(1, most // max(1, len(open_ones)))
+        hungry = [
+            ahead
+            for injector in self._injectors
+            for ahead in injector.partitions
+            if not (places[ahead.name]["ended"] or (self.ends and ahead.caught_up))
+        ]
         patience = LAST_LOOK_SECONDS if self.ends else LOOK_SECONDS
-        await asyncio.gather(
-            *(
-                ahead.read(places, share, patience)
-                for ahead in open_ones
-                if not (self.ends and ahead.caught_up)
-            )
-        )
+        while hungry and most > 0:  # what some do not need is shared by those that have more
+            share = max(1, most // len(hungry))
+            counts = await asyncio.gather(*(a.read(places, share, patience) for a in hungry))
+            most -= sum(counts)
+            hungry = [a for a, count in zip(hungry, counts, strict=True) if count >= share]
         promised = min(injector.promised(places) for injector in self._injectors)
         mark = max(start["mark"], promised)
         found = {"mark": mark, "partitions": places}
@@ -358,19 +360,19 @@ class PartitionAhead:
         """Time since its last row, while none waits."""
         return time.monotonic() - self._row_at if self.caught_up else 0.0
 
-    async def read(self, places: dict[str, Place], most: int, patience: float) -> None:
-        """Read up to so many rows on, and replace the partition's place.
+    async def read(self, places: dict[str, Place], most: int, patience: float) -> int:
+        """Read up to so many rows on, and replace the partition's place, which has not ended.
 
         Args:
             patience: longest wait for a row, in seconds.
+
+        Returns:
+            The number of rows.
 
         Raises:
             InputError: a row cannot be read, and ``inject`` has ``on_error="fail"``.
         """
         place = places[self.name]
-        if place["ended"]:
-            self.caught_up = True
-            return
         reader = await self._opened(place)
         seen, end = place["seen"], place["next"]
         left = most
@@ -397,6 +399,7 @@ class PartitionAhead:
             places[self.name] = {
                 "position": position, "next": end, "seen": seen, "ended": ended, "first": place["first"],
             }  # fmt: skip
+        return most - left
 
     async def _opened(self, place: Place) -> Reader:
         """The reader at a place; it is opened anew if a batch was not cut where it stands."""

@@ -17,13 +17,14 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millwheel.clock import SystemClock
-from millwheel.errors import UsageError
+from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.runtime.ownership.deploying import DISCOVERY
 from millwheel.spark.connection import Connection, statement, writing
+from millwheel.spark.engine.checkpoints import refuse_used_checkpoint
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import QueryProgress
-from millwheel.spark.staging import BATCH, StagingTable
+from millwheel.spark.staging import ATTEMPT, StagingTable
 from millwheel.store.port import ELSEWHERE
 from millwheel.store.statements import TABLES, Statements
 from millwheel.store.views import VIEWS
@@ -59,6 +60,9 @@ class Moving:
         Raises:
             UsageError: something of the pipeline cannot be moved.
         """
+        refuse_used_checkpoint(checkpoint)
+        with writing(self._store) as connection:
+            self._refuse(connection)
         paused = self._pause()
         try:
             while (moved := self._try_to_spark(checkpoint, tell)) is None:
@@ -75,8 +79,19 @@ class Moving:
         return [name for (name,) in rows]
 
     def _resume(self, names: list[str]) -> None:
-        with writing(self._store) as connection:
-            connection.execute(self._get("pause_injectors"), {"paused": False, "names": names})
+        """Let the injectors go on.
+
+        Raises:
+            StoreUnavailable: they stay paused.
+        """
+        try:
+            with writing(self._store) as connection:
+                connection.execute(self._get("pause_injectors"), {"paused": False, "names": names})
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                f"the sources of pipeline {self._name!r} stay paused, because the store is away: {error}. When it is back: "
+                f"millwheel resume {self._name}"
+            ) from error
 
     def _try_to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int | None:
         """Move the pipeline, unless records are in flight."""
@@ -230,6 +245,7 @@ class Moving:
 
         Raises:
             UsageError: the query has gone on meanwhile.
+            StoreUnavailable: see `StagingTable.counted`.
         """
         stamp = SystemClock().now()
         with writing(self._store) as connection:
@@ -241,7 +257,8 @@ class Moving:
             self._give_intervals(connection, newest)
             commits = self._newest_commits(connection)
             self._add_partitions(connection, offset, commits, stamp)
-            values = {"staged": staged, "stamp": stamp, "watermark": watermark}
+            attempts = self._staging.counted(connection, staged)
+            values = {"staged": attempts, "stamp": stamp, "watermark": watermark}
             moved = connection.execute(self._own("return_states"), values).rowcount
             moved += connection.execute(self._own("return_timers"), values).rowcount
             places = list(self._places(offset))
@@ -350,5 +367,5 @@ class Moving:
         names: dict[str, sql.Composable] = {
             table: self._table(table) for table in (*TABLES, *VIEWS, "record_id")
         }
-        names |= {"staging": self._staging.identifier, "batch_column": sql.Identifier(BATCH)}
+        names |= {"staging": self._staging.identifier, "attempt": sql.Identifier(ATTEMPT)}
         return sql.SQL(statement(name).decode()).format(**names, **further)

@@ -8,18 +8,19 @@ user code does the same again: see ``docs/spark.md``.
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
-from millwheel.errors import UserCodeError
+from millwheel.errors import StoreError, UserCodeError
 from millwheel.graph import Graph
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.spark.connection import Connection, statement, writing
-from millwheel.spark.engine.progress import FIRST, QueryProgress, StoredQuery
-from millwheel.spark.staging import BATCH, StagingTable
+from millwheel.spark.engine.progress import QueryProgress, StoredQuery
+from millwheel.spark.staging import ATTEMPT, StagingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,16 +62,14 @@ class Results:
         Raises:
             UsageError: see `StoredQuery.next_of`.
             UserCodeError: a row does not fit its table.
+            StoreUnavailable: see `StagingTable.counted`.
         """
         before = self._stored.next_of(query, batch)
         if before is None:
             # The operators must run all the same: without it the batch has no state, and the next one fails.
             rows.write.format("noop").mode("overwrite").save()
             return None
-        if (
-            before.batch > FIRST
-        ):  # a snapshot that is held during the first one would keep it from that
-            self._staged.empty()
+        self._staged.empty()
         staged = str(uuid.uuid4())
         rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
             pipeline=self._stored.pipeline, staging=STAGING, batch=staged, **self._options
@@ -80,15 +79,14 @@ class Results:
     def move(self, before: QueryProgress, query: str, staged: str) -> int:
         """Move the rows of a batch into their tables, in one transaction; returns their number."""
         with writing(self._stored.store) as connection:
+            attempts = self._staged.counted(connection, staged)
             rows = dict(before.table_rows)
             moved = sum(
-                self._move(connection, table, before, rows, staged) for table in self._tables
+                self._move(connection, table, before, rows, attempts) for table in self._tables
             )
-            self._execute(connection, "insert_letters", staged)
-            counted = self._execute(connection, "counted", staged).fetchall()
-            clock = connection.execute(
-                self._compose("SELECT max(micros) FROM {staging} WHERE stream = 'clock'")
-            ).fetchall()
+            self._execute(connection, "insert_letters", attempts)
+            counted = self._execute(connection, "counted", attempts).fetchall()
+            clock = self._execute(connection, "clock", attempts).fetchall()
             self._stored.advance(
                 connection,
                 before,
@@ -100,8 +98,9 @@ class Results:
         return moved
 
     def close(self) -> None:
-        """Drop the staging table."""
-        self._staged.drop()
+        """Drop the staging table, if the store is there."""
+        with suppress(StoreError):
+            self._staged.drop()
 
     def _move(
         self,
@@ -109,12 +108,12 @@ class Results:
         table: Table[Any],
         before: QueryProgress,
         rows: dict[str, int],
-        staged: str,
+        attempts: list[str],
     ) -> int:
         text = _statement(table, sql.Identifier(self._stored.pipeline, table.name), self._staging)
         first = rows.get(table.name, 0)
         parameters = {
-            "staged": staged,
+            "staged": attempts,
             "table": table.name,
             "sender": before.sender,
             "first": first,
@@ -130,10 +129,12 @@ class Results:
         return moved
 
     def _compose(self, text: str) -> sql.Composed:
-        return self._stored.compose(text, staging=self._staging, batch_column=sql.Identifier(BATCH))
+        return self._stored.compose(text, staging=self._staging, attempt=sql.Identifier(ATTEMPT))
 
-    def _execute(self, connection: Connection, name: str, staged: str) -> psycopg.Cursor[Any]:
-        return connection.execute(self._compose(statement(name).decode()), {"staged": staged})
+    def _execute(
+        self, connection: Connection, name: str, attempts: list[str]
+    ) -> psycopg.Cursor[Any]:
+        return connection.execute(self._compose(statement(name).decode()), {"staged": attempts})
 
 
 def tables_of(graph: Graph) -> list[Table[Any]]:
@@ -164,9 +165,9 @@ def _statement(table: Table[Any], target: sql.Identifier, staging: sql.Identifie
             sql.SQL("%(first)s::bigint + row_number() OVER (ORDER BY seq) - 1 AS sequence"),
         ]
     rows = sql.SQL(
-        "SELECT {}, seq FROM (SELECT value::jsonb AS v, seq FROM {} WHERE {} = %(staged)s AND stream = 'table') AS s "
-        "WHERE v ->> 0 = %(table)s"
-    ).format(sql.SQL(", ").join(values), staging, sql.Identifier(BATCH))
+        "SELECT {}, seq FROM (SELECT value::jsonb AS v, seq FROM {} WHERE {} = ANY(%(staged)s::uuid[]) AND "
+        "stream = 'table') AS s WHERE v ->> 0 = %(table)s"
+    ).format(sql.SQL(", ").join(values), staging, sql.Identifier(ATTEMPT))
     if not table.key:
         return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) AS rows").format(
             target, names, names, rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from psycopg.types.json import Jsonb
 
 from millwheel.errors import UsageError
 from millwheel.model import MIN_TIME
-from millwheel.spark.connection import Connection, statement, writing
+from millwheel.spark.connection import Connection, sole, statement, writing
+from millwheel.spark.engine.checkpoints import is_elsewhere
 
 FIRST = -1
 """The batch before the first one."""
@@ -38,7 +40,7 @@ class QueryProgress:
         Raises:
             UsageError: it is a directory of this machine, and it is not there.
         """
-        if self.batch == FIRST or "://" in self.checkpoint:
+        if self.batch == FIRST or is_elsewhere(self.checkpoint):
             return
         if not (Path(self.checkpoint) / "metadata").exists():
             raise UsageError(
@@ -48,10 +50,23 @@ class QueryProgress:
                 f"{pipeline})"
             )
 
+    def refuse_foreign_checkpoint(self, pipeline: str) -> None:
+        """Refuse a checkpoint that has batches, if the store has none.
+
+        Raises:
+            UsageError: the store has none.
+        """
+        if self.batch == FIRST:
+            raise UsageError(
+                f"the checkpoint {self.checkpoint} has batches, and the store has none of this query of pipeline "
+                f"{pipeline!r}: it is that of an earlier query, or the store is a backup. Nothing was written. Delete what is in "
+                "the checkpoint, and give the command again: the query begins where the store is"
+            )
+
     @property
-    def has_start(self) -> bool:
-        """Whether it begins with states and timers that it has not taken over yet."""
-        return self.begins_with is not None and self.batch == FIRST
+    def may_have_start(self) -> bool:
+        """Whether it may begin with states and timers that it has not taken over: Spark's first commit decides."""
+        return self.begins_with is not None and self.batch <= FIRST + 1
 
     @property
     def floor(self) -> int:
@@ -101,6 +116,18 @@ class StoredQuery:
             )
         return QueryProgress(*rows[0])
 
+    def sole(self) -> AbstractContextManager[None]:
+        """Keep other processes from the query during the block.
+
+        Raises:
+            UsageError: another process runs it, or moves it.
+        """
+        return sole(
+            self.store,
+            f"{self.pipeline} on Spark",
+            f"another process runs pipeline {self.pipeline!r} on Spark",
+        )
+
     def forget_start(self) -> None:
         """Forget the states and timers that the query has taken over."""
         with writing(self.store) as connection:
@@ -130,6 +157,8 @@ class StoredQuery:
                 f"batch {batch} again, and they have batch {stored.batch} already. Nothing was written. Restore the newest "
                 f"checkpoint, or a store of the same time as this one. {out}"
             )
+        if batch > 0:
+            stored.refuse_foreign_checkpoint(self.pipeline)
         if batch > stored.batch + 1:
             raise UsageError(
                 f"the store of pipeline {self.pipeline!r} is older than the checkpoint {stored.checkpoint}: it has batch "

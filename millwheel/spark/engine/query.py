@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millwheel.spark.engine.checkpoints import is_finished, query_of
 from millwheel.spark.engine.input import FORMAT, InjectedSource
 from millwheel.spark.engine.operator import LevelOperator
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
-from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.progress import FIRST, StoredQuery
 from millwheel.spark.engine.rows import SCHEMA
 from millwheel.spark.snapshots import snapshot
 
@@ -77,6 +78,10 @@ def _of_level(start: DataFrame, plan: SparkPlan, level: int) -> GroupedData:
     return start.where(start.receiver.isin(names)).groupBy("receiver", "key")
 
 
+class TakenOver(Exception):
+    """Ends the run of the first batch, if Spark begins another one: that belongs to the next run."""
+
+
 class QueryRun:
     """The runs of a query in this process.
 
@@ -111,11 +116,22 @@ class QueryRun:
         if before.begins_with is not None:
             self._options["begins_with"] = json.dumps(before.begins_with)
 
-    def take_over(self, options: Mapping[str, str], done: Callable[[BatchDone], None]) -> None:
+    def take_over(self, options: Mapping[str, str], done: Callable[[BatchDone], None]) -> bool:
         """Do the first batch of a pipeline that was moved, with the states and timers that were put aside.
 
-        It is a run of its own: Spark would read them again for each batch.
+        It is a run of its own: Spark would read them again for each batch. It is over when the checkpoint has them, and
+        not when the tables have its results: a process that is killed in between takes them over again.
+
+        Returns:
+            Whether it was done; False: nothing is new, and the input that is there was to be processed.
         """
+        from pyspark.errors import StreamingQueryException
+
+        if is_finished(self._spark, self._checkpoint, FIRST + 1):
+            self._stored.load().refuse_foreign_checkpoint(self._stored.pipeline)
+        if self._has_taken_over():
+            self._stored.forget_start()
+            return True
         first = threading.Event()
 
         def told(batch: BatchDone) -> None:
@@ -127,11 +143,27 @@ class QueryRun:
             start = self._spark.read.format("millwheel").options(**chosen).load()
             query = self._start(start, told)
             try:
-                while not (first.is_set() or query.awaitTermination(1)):
-                    pass
+                while not (first.is_set() and self._has_taken_over()):
+                    if query.awaitTermination(1):
+                        break
+            except StreamingQueryException:
+                if not self._has_taken_over():
+                    raise
             finally:
                 query.stop()
+        if not self._has_taken_over():
+            return False
         self._stored.forget_start()
+        return True
+
+    def _has_taken_over(self) -> bool:
+        """Whether the first batch is in the tables, and its state in the checkpoint."""
+        stored = self._stored.load()
+        return (
+            stored.batch > FIRST
+            and stored.id == query_of(self._spark, self._checkpoint)
+            and is_finished(self._spark, self._checkpoint, FIRST + 1)
+        )
 
     def until_end(self, done: Callable[[BatchDone], None]) -> None:
         """Run until the input ends, or for ever."""
@@ -148,6 +180,8 @@ class QueryRun:
         ids: list[str] = []
 
         def take(batch: DataFrame, number: int) -> None:
+            if start is not None and number > FIRST + 1:
+                raise TakenOver
             known.wait()
             done(BatchDone(number, self._results.take(batch, ids[0], number)))
 

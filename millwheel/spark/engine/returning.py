@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from millwheel.codec import slot_of
 from millwheel.errors import UsageError
 from millwheel.model import MIN_TIME
+from millwheel.spark.engine.checkpoints import is_finished, lines_of
 from millwheel.spark.engine.moving import COLUMNS, STAGING, Moving
 from millwheel.spark.engine.operator import CELLS, TIMERS
 from millwheel.spark.engine.progress import FIRST, QueryProgress
@@ -49,12 +50,12 @@ def bring_back(
 def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any], int]:
     """The offset and the low watermark of the last batch."""
     batch = progress.batch
-    lines = _lines(spark, f"{progress.checkpoint}/offsets/{batch}")
+    lines = lines_of(spark, progress.checkpoint, f"offsets/{batch}")
     if lines is None:
         raise UsageError(
             f"the checkpoint {progress.checkpoint} has no batch {batch}: it is not there, or older than the tables. Restore it"
         )
-    if _lines(spark, f"{progress.checkpoint}/commits/{batch}") is None:
+    if not is_finished(spark, progress.checkpoint, batch):
         raise UsageError(
             f"batch {batch} is in the tables, and Spark has not finished it: it was killed between the two. Run the pipeline "
             "with --engine spark once more, for a batch, and move it then"
@@ -62,16 +63,6 @@ def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any
     _, found, offset = lines[0], json.loads(lines[1]), json.loads(lines[2])
     watermark = micros_of_watermark(found["batchWatermarkMs"])
     return offset, max(progress.floor, MIN_TIME if watermark is None else watermark)
-
-
-def _lines(spark: SparkSession, path: str) -> list[str] | None:
-    """The lines of a file of the checkpoint, wherever that is; None: there is no such file."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return [row.value for row in spark.read.text(path).collect()]
-    except AnalysisException:
-        return None
 
 
 def _states(spark: SparkSession, progress: QueryProgress) -> DataFrame:

@@ -19,6 +19,7 @@ from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ownership.deploying import described
 from millwheel.spark.connection import store_url
+from millwheel.spark.engine.checkpoints import is_elsewhere
 from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
@@ -81,36 +82,52 @@ def run_on_spark(
     require_packages(cluster)
     url = store_url({} if store is None else {"store": store})
     place = _place(checkpoint)
-    asyncio.run(deploy_on_spark(plan, url, place))
     stored = StoredQuery(url, pipeline.name)
-    stored.load().refuse_lost_checkpoint(pipeline.name)
+    given = {"rows": str(most_rows), "keep_open": str(keep_open).lower()}
+    ends = until_caught_up or pipeline.bounded
+    with stored.sole():
+        asyncio.run(deploy_on_spark(plan, url, place))
+        stored.load().refuse_lost_checkpoint(pipeline.name)
+        _run_query(plan, target, stored, place, given, cluster, console, ends=ends)
+
+
+def _run_query(
+    plan: SparkPlan,
+    target: str,
+    stored: StoredQuery,
+    checkpoint: str,
+    given: dict[str, str],
+    cluster: Cluster,
+    console: Console | None,
+    *,
+    ends: bool,
+) -> None:
+    """Run a query that is deployed.
+
+    Args:
+        given: options of its source.
+        ends: end as soon as the input that is there is processed.
+    """
     from millwheel.spark.engine.query import QueryRun
 
-    modules = [target.partition(":")[0]]
-    ends = until_caught_up or pipeline.bounded
     with (
         Interruptible() as interruptible,
         launched(
             _with_settings(cluster),
-            url,
+            stored.store,
             interruptible,
             console,
-            modules=modules,
+            modules=[target.partition(":")[0]],
             shows_stages=False,
-        ) as (
-            spark,
-            options,
-        ),
+        ) as (spark, options),
         closing(Results(stored, plan.graph, options)) as results,
         _display(console or Console(stderr=True)) as display,
     ):
         results.prepare()
-        given = {"rows": str(most_rows), "keep_open": str(keep_open).lower()}
-        run = QueryRun(spark, target, plan, stored, results, place, given, ends=ends)
-        with user_error(f"pipeline {pipeline.name!r}"):
-            if stored.load().has_start:
-                run.take_over(options, display.show)
-            run.until_end(display.show)
+        run = QueryRun(spark, target, plan, stored, results, checkpoint, given, ends=ends)
+        with user_error(f"pipeline {stored.pipeline!r}"):
+            if not stored.load().may_have_start or run.take_over(options, display.show):
+                run.until_end(display.show)
     display.end(stored)
 
 
@@ -155,20 +172,22 @@ def move_to_engine(
     """
     plan = SparkPlan.of(pipeline)
     require_packages(cluster)
-    progress = StoredQuery(store, pipeline.name).load()
+    stored = StoredQuery(store, pipeline.name)
     from millwheel.spark.engine.returning import bring_back
 
-    with (
-        Interruptible() as interruptible,
-        launched(_with_settings(cluster), store, interruptible, console) as (spark, options),
-        user_error(f"moving pipeline {pipeline.name!r}"),
-    ):
-        return bring_back(spark, Moving(plan, store), progress, pipeline.name, options)
+    with stored.sole():
+        progress = stored.load()
+        with (
+            Interruptible() as interruptible,
+            launched(_with_settings(cluster), store, interruptible, console) as (spark, options),
+            user_error(f"moving pipeline {pipeline.name!r}"),
+        ):
+            return bring_back(spark, Moving(plan, store), progress, pipeline.name, options)
 
 
 def _place(checkpoint: str) -> str:
     """A checkpoint's absolute path, or its URL."""
-    return checkpoint if "://" in checkpoint else str(Path(checkpoint).resolve())
+    return checkpoint if is_elsewhere(checkpoint) else str(Path(checkpoint).resolve())
 
 
 def _with_settings(cluster: Cluster) -> Cluster:

@@ -9,4 +9,4 @@ CROSS JOIN LATERAL jsonb_to_record(s.value::jsonb) AS x (
     traceback text, attempts integer, stamp bigint
 )
 JOIN {computation} AS c ON c.name = x.computation
-WHERE s.{batch_column} = %(staged)s AND s.stream = 'letter'
+WHERE s.{attempt} = ANY(%(staged)s::uuid[]) AND s.stream = 'letter'

@@ -1,0 +1,52 @@
+"""Reading the checkpoint of a query, which Spark writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millwheel.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def is_elsewhere(checkpoint: str) -> bool:
+    """Whether it is a URL, which only Spark can read."""
+    return "://" in checkpoint
+
+
+def lines_of(spark: SparkSession, checkpoint: str, file: str) -> list[str] | None:
+    """The lines of a file of a checkpoint, wherever that is; None: there is no such file."""
+    from pyspark.errors import AnalysisException
+
+    if not is_elsewhere(checkpoint) and not (Path(checkpoint) / file).exists():
+        return None
+    try:
+        return [row.value for row in spark.read.text(f"{checkpoint}/{file}").collect()]
+    except AnalysisException:
+        return None
+
+
+def query_of(spark: SparkSession, checkpoint: str) -> str | None:
+    """The id of the query whose checkpoint it is; None: it is not there, or empty."""
+    lines = lines_of(spark, checkpoint, "metadata")
+    return str(json.loads(lines[0])["id"]) if lines else None
+
+
+def is_finished(spark: SparkSession, checkpoint: str, batch: int) -> bool:
+    """Whether Spark has finished one of its newest batches: its state is in the checkpoint."""
+    return lines_of(spark, checkpoint, f"commits/{batch}") is not None
+
+
+def refuse_used_checkpoint(checkpoint: str) -> None:
+    """Refuse to begin a query with a checkpoint that has batches, if it is a directory of this machine.
+
+    Raises:
+        UsageError: it has some.
+    """
+    if not is_elsewhere(checkpoint) and (Path(checkpoint) / "offsets").exists():
+        raise UsageError(
+            f"the checkpoint {checkpoint} is that of another query, or of an earlier one: give another directory, or delete it"
+        )
