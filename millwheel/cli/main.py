@@ -706,6 +706,21 @@ def stop(
 
 @app.command()
 @command
+def url(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Print the URL of a directory's embedded Postgres, for psql and other programs, while it runs."""
+    from millwheel.cli.store import url
+
+    url(directory)
+
+
+@app.command()
+@command
 def spark(
     target: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Commands on a store: migrate, status, sql, pause, drop, remove and stop."""
+"""Commands on a store: migrate, status, sql, pause, drop, remove, url and stop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ import typer
 from millwheel.cli.asking import actor
 from millwheel.cli.output import print_csv, print_json, print_rows_as_json, print_table
 from millwheel.cli.target import load_pipeline
+from millwheel.context import (
+    BAD_ROWS,
+    BLOOM_MAYBES,
+    DEAD_LETTERS,
+    DUPLICATES_DROPPED,
+    PROCESSED,
+    RECORDS_OUT,
+)
 from millwheel.errors import UsageError
 from millwheel.services.endpoint import Endpoint
 from millwheel.store import administration, embedded
@@ -43,6 +51,9 @@ Format = Literal["table", "csv", "json"]
 
 NOTICED_SECONDS = 2
 """Upper bound: workers poll every second, and finish the chunk they are reading."""
+
+IN_COLUMNS = {PROCESSED, RECORDS_OUT, DUPLICATES_DROPPED, BLOOM_MAYBES, DEAD_LETTERS, BAD_ROWS}
+"""Counters that `status` shows in columns; the bad rows are among the dead letters."""
 
 MOVING_SHOWN = 10
 """Largest number of moving intervals listed one by one."""
@@ -159,6 +170,18 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
          "bloom maybes", "late", "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
+    for computation in status.computations:
+        if counted := _counted(computation):
+            typer.echo(f"  {name_of(computation)} counted: {counted}")
+
+
+def _counted(status: ComputationStatus) -> str:
+    """Format the counters without a column of their own: those of user code, and rare ones of the engine."""
+    return ", ".join(
+        f"{total:,} {counter}"
+        for counter, total in status.counters.items()
+        if counter not in IN_COLUMNS and not counter.startswith(LATE)
+    )
 
 
 def _print_spark(query: SparkQueryStatus, labels: Mapping[str, str]) -> None:
@@ -474,13 +497,30 @@ def byte_text(size: float) -> str:
 
 def stop(directory: Path | None) -> None:
     """Stop the embedded server of a directory."""
-    if directory is None:
-        directory = StoreAddress.parse(None).directory
-        if directory is None:
-            raise UsageError("the store is a Postgres that millwheel did not start; stop it there")
-    if embedded.status(directory).state == "absent":
-        raise UsageError(f"there is no store in {directory}")
+    directory = _existing(directory, "stop it there")
     stopped = embedded.stop(directory)
     typer.echo(
         f"stopped the server of {directory}" if stopped else f"{directory}: no server is running"
     )
+
+
+def url(directory: Path | None) -> None:
+    """Print the URL of the embedded server of a directory."""
+    directory = _existing(directory, "its URL is the one that you gave")
+    found = embedded.status(directory).url
+    if found is None:
+        raise UsageError(
+            f"{directory}: no server is running. It runs while a worker, or another command, uses the directory"
+        )
+    typer.echo(found)
+
+
+def _existing(directory: Path | None, instead: str) -> Path:
+    """The directory of a store; None: the default one."""
+    if directory is None:
+        directory = StoreAddress.parse(None).directory
+        if directory is None:
+            raise UsageError(f"the store is a Postgres that millwheel did not start; {instead}")
+    if embedded.status(directory).state == "absent":
+        raise UsageError(f"there is no store in {directory}")
+    return directory

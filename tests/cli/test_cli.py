@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import structlog
 
@@ -597,9 +598,14 @@ def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
     assert f"millwheel stop {own_store}" in told
     assert embedded.status(own_store).state == "ready"
     assert own_shell.counts() == expected(rows)
+    assert "words counted: 1 gates_passed" in own_shell("status")
 
+    url = own_shell("url", str(own_store)).strip()
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
     assert own_shell("stop", str(own_store)) == f"stopped the server of {own_store}\n"
     assert own_shell("stop", str(own_store)) == f"{own_store}: no server is running\n"
+    assert f"{own_store}: no server is running" in own_shell("url", code=2)
     assert "nothing to do" in own_shell("run", "wheel:pipeline")
     assert embedded.status(own_store).state == "stopped"
     own_shell("sql", "SELEC", code=2)
