@@ -284,10 +284,17 @@ DEFAULT = tuple(
         "aggregates",
         "before",
         "instructions",
+        "kafka",
+        "kills",
+        "looks",
         "nexmark",
         *GROUPS["growth"],
         "peers",
+        "reader-wait",
+        "spark",
         "spark-most-keys",
+        "spark-start",
+        "state-rows",
     )
 )
 """Parts of a run without arguments. Parts that take hours, gigabytes or other packages are excluded."""

@@ -2,7 +2,7 @@
 
 Spark counts the rows and the bytes of their values, so that each value reaches it. The start of Spark is not in the time;
 the first read, which starts its Python processes, is not either. Then a worker of another pipeline on the same server
-takes records as fast as it can, alone and while Spark reads the rows again and again.
+takes records as fast as it can, alone and while ``millwheel spark`` reads the rows again and again: as it is, and by ``nice``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -26,15 +27,23 @@ from bench import on_spark
 from bench.fleet import ROOT
 from bench.server import drop, fresh_store
 from millwheel.java import prepare_environment
-from millwheel.spark import register, snapshot
+from millwheel.spark import Job, register, snapshot
 from millwheel.spark.session import session
 from millwheel.store.migrate import migrate
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 NAME = "bench_states"
 OTHER = on_spark.NAME
-KEYS, RECORDS = 10_000, 3_000_000
+KEYS, RECORDS = 10_000, 8_000_000
 ROUNDS_MEANWHILE = 3
 SECONDS_ALONE = 10.0
+COLUMNS = ["computation", "key", "entry", "value"]
+RESTS, READS, ENDS = "rests", "reads", "ends"
+"""The words of a process that reads."""
+YIELDING = ("nice", "-n", "19")
+"""Processes of one session share the cores by this. Postgres has a session of its own."""
 
 
 async def fill(url: str, rows: int) -> None:
@@ -74,14 +83,18 @@ def by_copy(url: str) -> float:
 
 def by_spark(spark: Any, url: str) -> float:
     """Seconds of a read by two tasks."""
-    from pyspark.sql import functions as F
-
     began = time.perf_counter()
     with snapshot(url, NAME) as held:
-        chosen = held.options("states", columns=["computation", "key", "entry", "value"])
-        rows = spark.read.format("millwheel").options(**chosen, partitions="2").load()
-        rows.agg(F.count("*"), F.sum(F.length("value"))).collect()
+        chosen = held.options("states", columns=COLUMNS)
+        count(spark.read.format("millwheel").options(**chosen, partitions="2").load())
     return time.perf_counter() - began
+
+
+def count(rows: DataFrame) -> None:
+    """Have Spark count the rows and the characters of their values."""
+    from pyspark.sql import functions as F
+
+    rows.agg(F.count("*"), F.sum(F.length("value"))).collect()
 
 
 def processed(url: str) -> int:
@@ -125,20 +138,42 @@ def working(url: str, directory: Path) -> Iterator[None]:
         path.unlink()
 
 
-def meanwhile(spark: Any, url: str, directory: Path) -> float:
-    """The other pipeline's rate while Spark reads, by its rate alone."""
-    with working(url, directory):
-        ratios = []
-        for _ in range(ROUNDS_MEANWHILE):
-            alone = _rate(url, lambda: time.sleep(SECONDS_ALONE))
-            ratios.append(_rate(url, lambda: by_spark(spark, url)) / alone)
-    return statistics.median(ratios)
+def job(job: Job) -> None:
+    """Read the rows several times, and say before each read and after it; see `meanwhile`."""
+    for read in range(1 + ROUNDS_MEANWHILE):
+        if read:
+            print(RESTS, flush=True)
+            time.sleep(SECONDS_ALONE)
+            print(READS, flush=True)
+        count(job.table("states", COLUMNS))
+    print(ENDS, flush=True)
 
 
-def _rate(url: str, work: Callable[[], object]) -> float:
-    before, began = processed(url), time.perf_counter()
-    work()
-    return (processed(url) - before) / (time.perf_counter() - began)
+def meanwhile(url: str, directory: Path, prefix: Sequence[str] = ()) -> float:
+    """The other pipeline's rate while a process with Spark reads, by its rate while that one rests.
+
+    Args:
+        prefix: what stands before the command, as ``nice``.
+    """
+    command = [
+        *prefix, sys.executable, "-m", "millwheel", "spark", "bench.state_rows:job", "--store", url, "--pipeline", NAME,
+        "--output", str(directory / "state_rows"),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with working(url, directory), (directory / "state_rows.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        assert process.stdout is not None
+        looks = [
+            (time.perf_counter(), processed(url))
+            for line in process.stdout
+            if line.strip() in {RESTS, READS, ENDS}
+        ]
+        assert process.wait() == 0
+    rates = [(done - before) / (to - at) for (at, before), (to, done) in pairwise(looks)]
+    alone, reading = rates[::2], rates[1::2]
+    return statistics.median(b / a for a, b in zip(alone, reading, strict=True))
 
 
 def measure(url: str, directory: Path, *, rows: int, rounds: int) -> dict[str, Any]:
@@ -149,7 +184,8 @@ def measure(url: str, directory: Path, *, rows: int, rounds: int) -> dict[str, A
         register(spark)
         by_spark(spark, url)
         pairs = [(by_copy(url), by_spark(spark, url)) for _ in range(rounds)]
-        engine = meanwhile(spark, url, directory)
+    engine = meanwhile(url, directory)
+    yielded = meanwhile(url, directory, YIELDING)
     ratio = statistics.median(copy / read for copy, read in pairs)
     result = {
         "rows": rows,
@@ -157,6 +193,7 @@ def measure(url: str, directory: Path, *, rows: int, rounds: int) -> dict[str, A
         "spark_rows_per_second": rows / statistics.median(read for _, read in pairs),
         "ratio": ratio,
         "engine_meanwhile": engine,
+        "engine_meanwhile_nice": yielded,
     }
     print("state rows:", json.dumps(result))
     drop(url, NAME)

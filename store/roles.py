@@ -29,7 +29,7 @@ OPERATOR = {
     "computation": "UPDATE (paused)",
     "dead_letter": "DELETE, UPDATE (attempts)",
 }
-"""Rights of an operator besides those of a reader. Only who may change a row may lock it, as `retry` does with letters."""
+"""Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to change rows."""
 
 WORKER = {
     "request": "SELECT, UPDATE (outcome, detail, settled_at)",

@@ -219,6 +219,7 @@ def state_rows(found: Found) -> Section:
         [
             Ratio("Spark's rate / COPY's", found["ratio"]),
             Ratio("a busy engine's rate meanwhile / alone", found["engine_meanwhile"]),
+            Ratio("the same, `nice -n 19 millwheel spark`", found["engine_meanwhile_nice"]),
         ],
         [
             Table(

@@ -213,7 +213,7 @@ def _by_partition(messages: Sequence[Message]) -> list[list[tuple[int, Message]]
 
 
 def no_right(what: str, error: BaseException) -> OutputError:
-    """The error of a user who may not write.
+    """The error of a user without the right to write.
 
     Args:
         what: the topic or the id that cannot be used.

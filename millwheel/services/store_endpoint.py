@@ -7,7 +7,7 @@
     /status    the same as `millwheel status --json`
 
 Workers export their own figures, and none when they are dead. These are the store's, so an alert on them fires just then.
-One look serves all clients of a second. Like a worker's endpoint it has no encryption and no passwords, and is read-only.
+One look serves all clients of a second. It is read-only, and guarded as a worker's endpoint is (`http_access`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from bench import summary
 from bench.__main__ import parsed
 from millwheel.checks import check_sink as check_sink_of_graph
 from millwheel.sources import Row
-from millwheel.testing import check_sink, check_source
+from millwheel.testing import advance, assert_exactly_once, check_sink, check_source, inject
 from tests.support.values import TALLY
 
 ROOT = Path(__file__).parents[2]
@@ -35,16 +35,28 @@ PAGES = (
 
 async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
     blocks = re.findall(r"```python\n(.*?)```", COMPUTATIONS.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     module = types.ModuleType("computations_page")
     sys.modules["computations_page"] = module
     try:
         for block in blocks:
             exec(compile(block, str(COMPUTATIONS), "exec"), module.__dict__)
         await module.test_a_spike_is_reported_once()
+        await check_reminders(module)
         assert {"views", "clicks", "seen"} <= set(module.shop.graph().streams)
     finally:
         del sys.modules["computations_page"]
+
+
+async def check_reminders(page: types.ModuleType) -> None:
+    """Of two orders, one is paid in time."""
+    seen = [(1, 0, False), (2, 10, False), (1, 30, True), (2, 120, True)]
+    steps = [page.Step("ann", order, page.at(60 * minute), paid) for order, minute, paid in seen]
+    await assert_exactly_once(
+        page.site,
+        inputs=[*(inject(page.STEPS, each) for each in steps), advance(page.STEPS, page.at(9000))],
+        expected={page.UNPAID: [page.Unpaid("ann", 2)]},
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -213,8 +213,8 @@ class Limits:
     """Interval at which each side sends a ping and checks deadlines."""
 
     silence_seconds: float = 10.0
-    """Longest silence of a peer: after this time without a byte its machine is taken for dead. Well
-    below the lease, so that a silent peer is noticed first."""
+    """Longest silence of a peer: after this time without a byte the link is closed. The owner of an interval does
+    not depend on it: the store decides that, by the lock and the lease."""
 
     deaf_seconds: float = 60.0
     """Longest time a ping may stay unanswered while the peer sends other frames: it reads nothing.
