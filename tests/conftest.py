@@ -16,12 +16,11 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from psycopg import sql
-from sqlalchemy import Engine, event
 from xdist.scheduler import LoadScopeScheduling
 
 from millwheel.services.loop import COLLECT_AFTER
@@ -29,12 +28,14 @@ from millwheel.store import embedded
 from millwheel.store.embedded import lifecycle
 from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
-from millwheel.store.views import install_views
 from tests.sim.site import SimulatedSite
 from tests.support.servers import VERSIONS, programs_of, quick_directory
 from tests.support.store_sites import MemorySite, PostgresSite, Schema, Site
 
 _numbers = itertools.count(1)
+MODEL = "model"
+"""The database that others are copied from."""
+SCHEMA = "wheel"
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -160,49 +161,47 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
 
 
 @pytest.fixture(scope="session")
-def migrate_again(postgres_url: Callable[[int], str]) -> Callable[[Schema], None]:
-    """Migrates as `migrate` does, in 30 ms instead of 75: by the statements that it ran once."""
-    model = "wheel_to_copy"
-    statements: list[str] = []
+def model_of(postgres_url: Callable[[int], str]) -> Callable[[int], str]:
+    """Gives the URL of a server whose database `MODEL` has a migrated schema, and nobody connected."""
+    made: set[int] = set()
 
-    def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
-        if not parameters:
-            statements.append(statement)
+    def model(version: int) -> str:
+        url = postgres_url(version)
+        if version not in made:
+            made.add(version)
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(f"CREATE DATABASE {MODEL}")
+            migrate(in_database(url, MODEL), SCHEMA)
+        return url
 
-    def again(schema: Schema) -> None:
-        if not statements:
-            event.listen(Engine, "before_cursor_execute", note)
-            migrate(schema.url, model)
-            event.remove(Engine, "before_cursor_execute", note)
-        with psycopg.connect(schema.url) as connection:
-            with connection.pipeline():
-                for statement in statements:
-                    connection.execute(statement.replace(model, schema.name).encode(), ())
-            install_views(connection, schema.name)
-
-    return again
+    return model
 
 
 @pytest.fixture
-def new_schema(
-    postgres_url: Callable[[int], str], migrate_again: Callable[[Schema], None]
-) -> Iterator[Callable[[int], Schema]]:
-    """Makes migrated schemas and drops them at the end."""
-    made: list[Schema] = []
+def new_schema(model_of: Callable[[int], str]) -> Iterator[Callable[[int], Schema]]:
+    """Makes migrated schemas, each in a database of its own, and drops them at the end.
+
+    A copy of a database takes a tenth of the time of a migration.
+    """
+    made: list[tuple[str, str]] = []
 
     def make(version: int) -> Schema:
-        schema = Schema(postgres_url(version), f"wheel_{next(_numbers)}", version)
-        made.append(schema)
-        migrate_again(schema)
-        return schema
+        url, name = model_of(version), f"wheel_{next(_numbers)}"
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {MODEL} STRATEGY FILE_COPY")
+        made.append((url, name))
+        return Schema(in_database(url, name), SCHEMA, version)
 
     yield make
-    for schema in made:
-        with psycopg.connect(schema.url, autocommit=True) as connection:
-            connection.execute("SET client_min_messages = warning")
-            connection.execute(
-                sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema.name))
-            )
+    for url, name in made:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def in_database(url: str, name: str) -> str:
+    """The URL of another database of an embedded server."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"/{name}"))
 
 
 @pytest.fixture(params=VERSIONS, ids=[f"pg{version}" for version in VERSIONS])

@@ -50,6 +50,7 @@ from millwheel.store import embedded
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import ScriptStep
 from millwheel.windows import Pane, Session, Sliding, Tumbling
+from tests.support.drawing import chosen
 from tests.support.forked_commands import parent
 from tests.support.nexmark_oracle import QUERIES, Oracle, Row
 from tests.support.worlds import World
@@ -61,6 +62,8 @@ PIPELINES: dict[str, Callable[[], Pipeline]] = {
 }  # fmt: skip
 ANSWERS = [query for query in QUERIES if query != "q12"]
 """What depends on the events alone; ``q4_sql`` is the other table of Q4."""
+QUICK = ("q3", "q5", "q11")
+"""A join, sliding windows in two steps, and sessions."""
 EVENTS = Options(events=8_000, rate=100)
 """Eighty seconds of event time. Fewer events would mean few bids on any auction but the hot one."""
 SECOND = timedelta(seconds=1)
@@ -145,7 +148,7 @@ TOO_LATE = msgspec.structs.replace(LATE, lateness=timedelta(0))
         pytest.param(LATE, id="late"),
     ],
 )
-@pytest.mark.parametrize("query", ANSWERS)
+@pytest.mark.parametrize("query", chosen(ANSWERS, *QUICK))
 async def test_events_out_of_order(
     query: str, options: Options, oracle: Oracle, environment: Callable[[Options], None]
 ) -> None:
@@ -286,7 +289,12 @@ COUNTED = """
 @pytest.mark.parametrize(
     ("windows", "key", "batch"),
     [
-        (Tumbling(seconds=1), by_auction, COUNTED.format(size=1000, slide=1000)),
+        pytest.param(
+            Tumbling(seconds=1),
+            by_auction,
+            COUNTED.format(size=1000, slide=1000),
+            marks=pytest.mark.soak,
+        ),
         (Sliding(2 * SECOND, SECOND), by_auction, COUNTED.format(size=2000, slide=1000)),
         (Session(SECOND), by_bidder, QUERIES["q11"].replace("10000", "1000")),
     ],
@@ -391,7 +399,7 @@ def few_events(seed: int) -> dict[type, list[dict[str, Any]]]:
     return {Person: people, Auction: auctions, Bid: bids}
 
 
-@pytest.mark.parametrize("query", ANSWERS)
+@pytest.mark.parametrize("query", chosen(ANSWERS, *QUICK))
 def test_ties_and_borders(
     query: str, tmp_path: Path, environment: Callable[[Options], None]
 ) -> None:
@@ -422,7 +430,7 @@ OUTPUTS: dict[str, Stream[Any]] = {
 }
 
 
-@pytest.mark.parametrize("query", OUTPUTS)
+@pytest.mark.parametrize("query", chosen(OUTPUTS, *QUICK))
 async def test_whatever_happens_each_answer_comes_once(query: str, tmp_path: Path) -> None:
     """Bundled or record by record, everything twice, crashes and takeovers."""
     pipeline, output = PIPELINES[query](), OUTPUTS[query]

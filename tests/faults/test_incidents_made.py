@@ -99,7 +99,7 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
     assert '"seen"' in scene.asked(section, "state get check 13", _13=str(SLOW))
 
     # One is slow: its key has been at work for the longest time.
-    section = "One is slow"
+    section = "A computation is slow"
     scene.until(lambda: scene.asked(section, "status"), rf"oldest [0-9.]+ s, key {SLOW}\b")
     assert "check" in scene.asked(section, "intervals list")
 

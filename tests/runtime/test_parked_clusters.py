@@ -13,6 +13,7 @@ from millwheel import Context, Park, Pipeline, Record, Table
 from millwheel.errors import CommitUnknown, StoreUnavailable
 from millwheel.store.port import Commit, Wish
 from tests.support.clusters import SHARED, Cluster
+from tests.support.drawing import seeds
 from tests.support.pipelines import Tally, script
 from tests.support.store_sites import REFUSED
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
@@ -73,9 +74,7 @@ async def disturb(cluster: Cluster, chance: random.Random) -> None:
         await cluster.join()
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 100))]
-)
+@pytest.mark.parametrize("seed", seeds(3, 100))
 async def test_each_record_of_a_parked_key_counts_once_and_in_order(seed: int) -> None:
     chance = random.Random(seed)
     values = [Item(f"key {chance.randrange(12)}", n, n // 10) for n in range(RECORDS)]

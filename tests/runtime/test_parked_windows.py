@@ -120,7 +120,7 @@ def retry(world: World) -> None:
             world.store.ask("retry", "lists", letter.key.decode().strip('"'), letter=letter)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20))
+@pytest.mark.parametrize("seed", seeds(1, 20))
 @pytest.mark.parametrize("windows", list(WINDOWS))
 async def test_windows_of_parked_keys_are_as_without_the_failure(windows: str, seed: int) -> None:
     """Their own panes always; those downstream as well if the watermark is held."""

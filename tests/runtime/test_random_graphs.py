@@ -36,8 +36,8 @@ from tests.support.random_graphs import (
 )
 from tests.support.values import at
 
-EXAMPLES = 40
-FEWER_EXAMPLES = 25
+EXAMPLES = 25
+FEWER_EXAMPLES = 15
 """Of what tests/runtime/test_exactly_once.py has examples of as well."""
 SOAK_EXAMPLES = 5_000
 REDUCE_SECONDS = 20.0

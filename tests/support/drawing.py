@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, settings
@@ -24,3 +27,9 @@ def seeds(few: int, many: int) -> list[ParameterSet]:
     """Seeds from 0 to `many`: the first `few` in `make test`, the others in `make soak`."""
     soak = pytest.mark.soak
     return [pytest.param(seed, marks=[] if seed < few else soak) for seed in range(many)]
+
+
+def chosen(values: Iterable[Any], *quick: Any) -> list[ParameterSet]:
+    """Values of a parameter: the named ones in `make test`, the others in `make soak`."""
+    soak = pytest.mark.soak
+    return [pytest.param(value, marks=[] if value in quick else soak) for value in values]
