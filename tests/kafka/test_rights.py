@@ -20,6 +20,7 @@ from millwheel.kafka import KafkaCluster, KafkaSink
 from millwheel.kafka.writing import AioWriter
 from tests.kafka.bundles import Bench, deliver
 from tests.kafka.clusters import guarded_broker
+from tests.support.drawing import chosen
 
 ACL = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
@@ -140,7 +141,7 @@ def amid_a_transaction(
 
 
 @pytest.mark.parametrize("right", NEEDED)
-@pytest.mark.parametrize("amid", [False, True])
+@pytest.mark.parametrize("amid", chosen([False, True], True))
 async def test_a_right_that_is_withdrawn(
     strict: tuple[str, str],
     bench: Bench,

@@ -20,6 +20,7 @@ from tests.sim.planted import PLANTED, planted
 from tests.sim.scenario import Scenario, smaller
 from tests.sim.shrink import shrunk, violation_of
 from tests.sim.violation import Violation
+from tests.support.drawing import chosen
 
 SEEDS = 20
 SAME_SEEDS = (4, 13, 28)
@@ -114,7 +115,7 @@ def test_a_server_loses_commits_now_and_then() -> None:
     assert len(losing) > SEEDS / 10
 
 
-@pytest.mark.parametrize("name", FOUND_SOON)
+@pytest.mark.parametrize("name", chosen(FOUND_SOON, *FOUND_SOON[:6]))
 def test_a_planted_bug_is_found(name: str) -> None:
     found_by(name, SOON)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 2
-"""Tasks that read a table for a batch."""
+"""Tasks that read a table for a batch, on this machine."""
 IDLE_SECONDS = 0.2
 """Time between two looks while nothing is new."""
 AWAY_SECONDS = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 from rich.console import Console
@@ -14,11 +15,19 @@ from millwheel.aggregates import Aggregate
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.sinks import Table
-from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
+from millwheel.spark.aggregation.loop import (
+    PARTITIONS,
+    AggregateRunner,
+    DoneBatch,
+    run_batches,
+)
 from millwheel.spark.aggregation.progress import Stored
 from millwheel.spark.connection import statement, store_url
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched, require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MOST_ROWS = 100_000
 """Most rows of a followed table in one batch, unless told otherwise."""
@@ -76,7 +85,15 @@ def run_aggregates(
         ) as (spark, options):
             runners = [
                 stack.enter_context(
-                    closing(AggregateRunner(spark, stored, most_rows=most_rows, options=options))
+                    closing(
+                        AggregateRunner(
+                            spark,
+                            stored,
+                            most_rows=most_rows,
+                            options=options,
+                            partitions=_partitions(spark, cluster),
+                        )
+                    )
                 )
                 for stored in every
             ]
@@ -88,6 +105,13 @@ def run_aggregates(
                     done=display.show,
                     idle=display.rest,
                 )
+
+
+def _partitions(spark: SparkSession, cluster: Cluster) -> int:
+    """The number of tasks that read a table: few on this machine, and on a cluster as many as Spark's shuffles have."""
+    if cluster.is_local:
+        return PARTITIONS
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or PARTITIONS)
 
 
 def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[Aggregate]:

@@ -128,6 +128,10 @@ def _run_query(
         with user_error(f"pipeline {stored.pipeline!r}"):
             if not stored.load().may_have_start or run.take_over(options, display.show):
                 run.until_end(display.show)
+            else:
+                log.info(
+                    "nothing_is_new", what_it_means="the state is taken over with the next row"
+                )
     display.end(stored)
 
 
