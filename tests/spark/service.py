@@ -20,9 +20,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow.dataset as ds
 
 from examples.flights import SETTINGS, build, replay
@@ -136,6 +138,10 @@ class SparkProcess:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    @property
+    def lives(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def wait(self, seconds: float) -> int:
         """Wait until it ends by itself; returns its exit code."""
         assert self._process is not None
@@ -146,11 +152,20 @@ class SparkProcess:
 
 
 def run(
-    directory: Path, kills: int, *, seed: int, flights: int, rate: float, say: Callable[[str], None]
+    directory: Path,
+    kills: int,
+    *,
+    crashes: int = 0,
+    seed: int,
+    flights: int,
+    rate: float,
+    say: Callable[[str], None],
 ) -> list[str]:
     """Run the service; returns the differences.
 
     Args:
+        kills: how often Spark is killed.
+        crashes: how often the server is, before.
         flights: how many are appended to the file.
         rate: how many in a second.
     """
@@ -168,6 +183,10 @@ def run(
         while not workers.query("SELECT 1 FROM SCHEMA.pane_log LIMIT 1"):
             time.sleep(0.2)
         spark.start()
+        for number in range(1, crashes + 1):
+            _crash(workers, choice)
+            assert spark.lives, spark.tail()
+            say(f"{number} of {crashes} crashes of the server; {_batches(workers)} batches")
         for number in range(1, kills + 1):
             if choice.random() < 0.25:  # amid the start of Spark
                 time.sleep(choice.uniform(1, 8))
@@ -200,6 +219,24 @@ def run(
         if spark._process is not None and spark._process.poll() is None:
             spark.kill()
         workers.end()
+
+
+def _crash(workers: Workers, choice: random.Random) -> None:
+    """Kill a session of a task of Spark, which takes all others with it, and empties unlogged tables."""
+    before, more = _batches(workers), choice.randint(1, 3)
+    while _batches(workers) < before + more:
+        time.sleep(0.1)
+    pids: list[tuple[Any, ...]] = []
+    while not pids:
+        pids = workers.query(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'millwheel spark' AND query LIKE 'COPY%staging%'"
+        )
+    os.kill(choice.choice(pids)[0], signal.SIGKILL)
+    while True:
+        with suppress(psycopg.OperationalError):
+            workers.query("SELECT 1")
+            return
+        time.sleep(0.1)
 
 
 def _batches(workers: Workers) -> int:
@@ -251,6 +288,7 @@ def main() -> int:
     """Run it in a directory of its own."""
     parser = argparse.ArgumentParser(description="Aggregates by Spark under kills.")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--crashes", type=int, default=0, help="of the server, before the kills")
     parser.add_argument("--flights", type=int, default=FLIGHTS)
     parser.add_argument("--rate", type=float, default=400.0, help="flights a second")
     parser.add_argument("--seed", type=int, default=1)
@@ -261,6 +299,7 @@ def main() -> int:
         wrong = run(
             directory,
             given.kills,
+            crashes=given.crashes,
             seed=given.seed,
             flights=given.flights,
             rate=given.rate,
