@@ -94,8 +94,8 @@ class AggregateRunner:
             return None
         aggregate = self._stored.aggregate
         self._target.begin()
-        with (
-            snapshot(self._stored.store, self._stored.pipeline) as held,
+        with (  # for as long as the batch takes: with a limit, one that takes longer would never be done
+            snapshot(self._stored.store, self._stored.pipeline, most_seconds=None) as held,
             user_error(f"aggregate {aggregate.name!r}"),
         ):
             tables = [self._table(held, name, change.groups) for name in aggregate.reads]

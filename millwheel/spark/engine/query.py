@@ -138,7 +138,8 @@ class QueryRun:
             done(batch)
             first.set()
 
-        with snapshot(self._stored.store, self._stored.pipeline) as held:
+        # The states of ten million keys take an hour, and tasks begin to read until the end.
+        with snapshot(self._stored.store, self._stored.pipeline, most_seconds=None) as held:
             chosen = held.options("spark_start", with_store=False) | dict(options)
             start = self._spark.read.format("millwheel").options(**chosen).load()
             query = self._start(start, told)
