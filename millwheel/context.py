@@ -292,12 +292,11 @@ DUPLICATES_DROPPED = "duplicates_dropped"
 WEAK_CHANGED = "weak_changed"
 STRAGGLERS = "stragglers"
 REPLAYS = "replays"
-ENGINE_COUNTERS = frozenset(
-    [
-        PROCESSED, RECORDS_OUT, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED,
-        STRAGGLERS, REPLAYS,
-    ]
-)  # fmt: skip
+COMMON_COUNTERS = frozenset(
+    [PROCESSED, RECORDS_OUT, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED]
+)
+"""Counters of the engine with a column in `millwheel status`, and a metric of their own."""
+ENGINE_COUNTERS = COMMON_COUNTERS | {WEAK_CHANGED, STRAGGLERS, REPLAYS}
 """Counters of the engine, shown beside those of user code, which may not change them."""
 
 MAX_COUNTER_NAME = 200

@@ -689,13 +689,16 @@ def remove(
     remove(pipeline, computations, store, sure=yes, reason=reason)
 
 
+StoreDirectory = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False),
+]
+
+
 @app.command()
 @command
 def stop(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False),
-    ] = None,
+    directory: StoreDirectory = None,
     debug: Debug = False,
 ) -> None:
     """Stop the embedded Postgres of a directory, even while other processes use it."""
@@ -707,10 +710,7 @@ def stop(
 @app.command()
 @command
 def url(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False),
-    ] = None,
+    directory: StoreDirectory = None,
     debug: Debug = False,
 ) -> None:
     """Print the URL of a directory's embedded Postgres, for psql and other programs, while it runs."""

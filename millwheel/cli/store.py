@@ -15,14 +15,7 @@ import typer
 from millwheel.cli.asking import actor
 from millwheel.cli.output import print_csv, print_json, print_rows_as_json, print_table
 from millwheel.cli.target import load_pipeline
-from millwheel.context import (
-    BAD_ROWS,
-    BLOOM_MAYBES,
-    DEAD_LETTERS,
-    DUPLICATES_DROPPED,
-    PROCESSED,
-    RECORDS_OUT,
-)
+from millwheel.context import COMMON_COUNTERS
 from millwheel.errors import UsageError
 from millwheel.services.endpoint import Endpoint
 from millwheel.store import administration, embedded
@@ -51,9 +44,6 @@ Format = Literal["table", "csv", "json"]
 
 NOTICED_SECONDS = 2
 """Upper bound: workers poll every second, and finish the chunk they are reading."""
-
-IN_COLUMNS = {PROCESSED, RECORDS_OUT, DUPLICATES_DROPPED, BLOOM_MAYBES, DEAD_LETTERS, BAD_ROWS}
-"""Counters that `status` shows in columns; the bad rows are among the dead letters."""
 
 MOVING_SHOWN = 10
 """Largest number of moving intervals listed one by one."""
@@ -180,7 +170,7 @@ def _counted(status: ComputationStatus) -> str:
     return ", ".join(
         f"{total:,} {counter}"
         for counter, total in status.counters.items()
-        if counter not in IN_COLUMNS and not counter.startswith(LATE)
+        if counter not in COMMON_COUNTERS and not counter.startswith(LATE)
     )
 
 

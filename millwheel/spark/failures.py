@@ -13,7 +13,7 @@ from millwheel import errors
 from millwheel.errors import MillwheelError, UserCodeError
 
 OURS = str(Path(__file__).resolve().parents[1])
-LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/py4j-")
+LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/py4j-", "/asyncio/")
 """Parts of paths of code that is not the user's."""
 QUERY = "\n=== Streaming Query ==="
 """What follows in an error of a query: its offsets and its plan, over pages."""
@@ -82,7 +82,8 @@ def _own_lines(body: str) -> list[str]:
     ):
         if _is_own(file):
             found.append(f"  {file}:{line} in {name}: {code}".rstrip())
-    return found[-FRAMES:]
+    # Code that has failed runs again to find its record: then each line is there twice.
+    return list(dict.fromkeys(found))[-FRAMES:]
 
 
 def _is_own(file: str) -> bool:

@@ -8,6 +8,7 @@ the end the JVM is stopped and awaited.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCRATCH = "millwheel-spark-"
-"""How the names of directories for Spark's files begin; the number of the process follows."""
+"""How the names of directories for Spark's files begin."""
+LOCK = "lock"
 MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
@@ -90,12 +92,8 @@ def session(
             "millwheel.spark.snapshot(…) with it"
         )
     local = master.startswith("local")
-    _remove_left()
-    with (
-        tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as scratch,
-        ExitStack() as stack,
-    ):
-        home, options = _home(Path(scratch))
+    with _scratch() as scratch, ExitStack() as stack:
+        home, options = _home(scratch)
         stack.enter_context(
             _environment(
                 LAUNCHER_ENVIRONMENT
@@ -104,7 +102,7 @@ def session(
                 | dict(environment or {})
             )
         )
-        settings = _settings(master, driver_memory, scratch) | {JVM_OPTIONS: options}
+        settings = _settings(master, driver_memory, str(scratch)) | {JVM_OPTIONS: options}
         if local:
             settings |= LOCAL_SETTINGS | {JVM_OPTIONS: f"{QUICK_COMPILER} {options}"}
         process, start = stack.enter_context(_jvm(settings | dict(config or {}), stop_seconds))
@@ -126,16 +124,19 @@ def session(
             _from_fresh_thread(lambda: _stop(context, spark))
 
 
-def _remove_left() -> None:
-    """Remove the files of killed sessions."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{SCRATCH}[0-9]*-*"):
-        pid = int(directory.name.removeprefix(SCRATCH).partition("-")[0])
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            shutil.rmtree(directory, ignore_errors=True)
-        except PermissionError:
-            pass  # somebody else's
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A directory for Spark's files, during the block. Those of killed sessions are removed: nobody holds their lock."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
+        with suppress(OSError), lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as directory:
+        begun = Path(directory) / f"{LOCK}.begun"
+        with begun.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            begun.rename(Path(directory) / LOCK)  # it is locked as soon as others see it
+            yield Path(directory)
 
 
 def _home(scratch: Path) -> tuple[Path | None, str]:

@@ -7,13 +7,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import psycopg
 import pyarrow as pa
@@ -45,6 +47,7 @@ from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.output import COLUMNS, Results
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.query import QueryRun
 from millwheel.spark.engine.refusals import refuse
 from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
 from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
@@ -338,56 +341,78 @@ def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None
     assert place.rows("flights", "pane_log") == rows
 
 
-def staged(place: Place, results: Results) -> None:
-    """Stage a result, as two tasks of Spark do."""
-    results.prepare()
-    writer = StagingWriter(place.url, ("flights", "staging_of_spark"), QUERY, COLUMNS, ())
-    tasks = [
-        pa.RecordBatch.from_pydict(
-            {"stream": ["counter"], "value": [f'["x", "x", {n}]'], "seq": [n], "micros": [0]}
-        )
-        for n in (1, 2)
-    ]
-    writer.commit([writer.write(iter([rows])) for rows in tasks])
+@contextmanager
+def staged(place: Place) -> Iterator[tuple[StoredQuery, Callable[[], int]]]:
+    """A query whose second batch is staged, as two tasks of Spark do, and how it is moved into the tables."""
+    place.stand_in("hours", rows=500).run(most=1)
+    stored = StoredQuery(place.url, "flights")
+    before = stored.next_of(QUERY, 1)
+    assert before is not None
+    with closing(Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})) as results:
+        results.prepare()
+        writer = StagingWriter(place.url, ("flights", "staging_of_spark"), QUERY, COLUMNS, ())
+        tasks = [
+            pa.RecordBatch.from_pydict(
+                {"stream": ["counter"], "value": [f'["x", "x", {n}]'], "seq": [n], "micros": [0]}
+            )
+            for n in (1, 2)
+        ]
+        writer.commit([writer.write(iter([rows])) for rows in tasks])
+        yield stored, partial(results.move, before, QUERY, QUERY)
 
 
 def test_two_processes_do_not_write_one_batch(place: Place) -> None:
-    stand_in = place.stand_in("hours", rows=500)
-    stand_in.run(most=1)
-    stored = StoredQuery(place.url, "flights")
-    before = stored.next_of(QUERY, 1)
-    assert before is not None
-    results = Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})
-    with closing(results):
-        staged(place, results)
-        results.move(before, QUERY, QUERY)
+    with staged(place) as (stored, move):
+        move()
         assert stored.load().counters["x"] == {"x": 3}
         with pytest.raises(UsageError, match="another process has done batch 1"):
-            results.move(before, QUERY, QUERY)
+            move()
 
 
-@pytest.mark.parametrize("how", ["a crash", "a part", "another process"])
+GONE = {
+    "a crash": "TRUNCATE flights.staging_of_spark, flights.staging_of_spark_batches",
+    "a part": "DELETE FROM flights.staging_of_spark WHERE seq = 1",
+}
+
+
+@pytest.mark.parametrize("how", [*GONE, "another process"])
 def test_staged_rows_that_are_gone_are_missed(place: Place, how: str) -> None:
     """The tables are unlogged, and tasks that are repeated may outlive a crash of the server."""
-    stand_in = place.stand_in("hours", rows=500)
-    stand_in.run(most=1)
-    stored = StoredQuery(place.url, "flights")
-    before = stored.next_of(QUERY, 1)
-    assert before is not None
-    results = Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})
-    with closing(results):
-        staged(place, results)
+    with staged(place) as (stored, move):
         if how == "another process":
             Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {}).prepare()
         else:
-            tables = "{0}, {0}_batches" if how == "a crash" else "{0}"
-            verb = "TRUNCATE" if how == "a crash" else "DELETE FROM"
-            end = "" if how == "a crash" else " WHERE seq = 1"
             with psycopg.connect(place.url) as connection:
-                connection.execute(f"{verb} {tables.format('flights.staging_of_spark')}{end}")
+                connection.execute(GONE[how].encode())
         with pytest.raises(StoreUnavailable, match="rows of a batch are gone"):
-            results.move(before, QUERY, QUERY)
-    assert stored.load().batch == 0
+            move()
+        assert stored.load().batch == 0
+
+
+class NoBatch:
+    """A query of Spark that ends without a batch."""
+
+    def awaitTermination(self, seconds: float) -> bool:
+        return True
+
+    def stop(self) -> None:
+        """Nothing is left."""
+
+
+def test_who_has_taken_nothing_over_keeps_the_state(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is new, so that Spark does no batch: the next run begins with the states."""
+    place.engine_so_far("hours")
+    plan = SparkPlan.of(spark_pipelines.hours())
+    moved = Moving(plan, place.url).to_spark(str(tmp_path / "checkpoint"), lambda *found: None)
+    stored = StoredQuery(place.url, "flights")
+    run = QueryRun(
+        MagicMock(), f"{MODULE}:hours", plan, stored, MagicMock(), str(tmp_path / "checkpoint"), {}, ends=True,
+    )  # fmt: skip
+    monkeypatch.setattr(run, "_start", lambda *_: NoBatch())
+    assert not run.take_over({}, lambda _: None)
+    assert len(place.rows("flights", "spark_start")) == moved > 0
 
 
 def test_one_process_runs_a_query(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

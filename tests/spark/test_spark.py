@@ -41,6 +41,7 @@ from millwheel.errors import (
 )
 from millwheel.spark import Job, Snapshot, run_job, snapshot, snapshots
 from millwheel.spark import connection as connections
+from millwheel.spark import session as sessions
 from millwheel.spark.failures import from_worker
 from millwheel.spark.filters import Filter, parsed, written
 from millwheel.spark.interruption import Interruptible
@@ -1028,6 +1029,21 @@ def test_the_error_of_a_cancelled_job_gives_way_to_the_signal() -> None:
         jvm_call(killed)
 
 
+def test_files_of_killed_sessions_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed, foreign = tmp_path / "millwheel-spark-killed", tmp_path / "millwheel-spark-foreign"
+    killed.mkdir()
+    (killed / "lock").touch()
+    foreign.mkdir()
+    with sessions._scratch() as alive:
+        assert not killed.exists()
+        with sessions._scratch():
+            assert alive.exists()
+    assert [*tmp_path.iterdir()] == [foreign]
+
+
 def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
     from pyspark.errors import PythonException
 
@@ -1043,6 +1059,8 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
         'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 7, in process_record\n    prices[item]\n'
         "KeyError: 'x'\n\nThe above exception was the direct cause of the following exception:\n\n"
         'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 9, in check\n    check(item)\n'
+        '  File "/home/ada/shop.py", line 7, in process_record\n    prices[item]\n'
+        '  File "/usr/lib/python3.13/asyncio/base_events.py", line 653, in run\n    future.result()\n'
         "millwheel.errors.UsageError: no such item\n\n"
         "The above exception was the direct cause of the following exception:\n\n"
         "Traceback (most recent call last):\nmillwheel.errors.UserCodeError: key 13: KeyError: 'x'\n SQLSTATE: 38000"

@@ -244,11 +244,12 @@ class ReadAhead:
             if not (places[ahead.name]["ended"] or (self.ends and ahead.caught_up))
         ]
         patience = LAST_LOOK_SECONDS if self.ends else LOOK_SECONDS
-        while hungry and most > 0:  # what some do not need is shared by those that have more
-            share = max(1, most // len(hungry))
+        share = max(1, most // max(1, len(hungry)))
+        while hungry and share:  # what some do not need is shared by those that have more
             counts = await asyncio.gather(*(a.read(places, share, patience) for a in hungry))
             most -= sum(counts)
             hungry = [a for a, count in zip(hungry, counts, strict=True) if count >= share]
+            share = most // max(1, len(hungry))
         promised = min(injector.promised(places) for injector in self._injectors)
         mark = max(start["mark"], promised)
         found = {"mark": mark, "partitions": places}

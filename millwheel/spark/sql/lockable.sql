@@ -6,6 +6,6 @@ JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relation.relnamespace
 WHERE pg_namespace.nspname = %(pipeline)s
     AND relation.relkind IN ('r', 'p')
     AND NOT relation.relispartition
-    AND relation.relname NOT LIKE 'staging\_of\_%%'
+    AND NOT (relation.relpersistence = 'u' AND relation.relname LIKE 'staging\_of\_%%')
     AND pg_catalog.has_table_privilege(relation.oid, 'SELECT')
 ORDER BY relation.relname
