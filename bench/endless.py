@@ -41,7 +41,7 @@ class EndlessPayments:
 class EndlessReader:
     """Generates payments."""
 
-    ended = False
+    ended = caught_up = False
 
     def __init__(self, row: int) -> None:
         self._row = row

@@ -108,6 +108,7 @@ async def engine(url: str, directory: Path, records: int) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task  # raises the error of a failed run
+    await store.close()  # dropping would wait for a transaction that this process has open
     drop(url, SCHEMA)
 
 

@@ -1,4 +1,4 @@
-"""From the command ``millwheel spark MODULE:FUNCTION`` to its first row: with and without the archive, and on a busy machine.
+"""From the command ``millwheel spark MODULE:FUNCTION`` to its first row, and the same on a busy machine.
 
 The function counts the rows of a table, as soon as it has a session. On a busy machine, a few starts at a time have busy
 processes beside them, `LOAD` in all, and none may fail.
@@ -52,9 +52,9 @@ def busy(count: int) -> Iterator[None]:
             process.wait()
 
 
-def start(url: str, directory: Path, cache: Path) -> float | None:
+def start(url: str, directory: Path) -> float | None:
     """Seconds to the first row; None: the command failed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [
         sys.executable, "-m", "millwheel", "spark", "bench.spark_start:job", "--store", url, "--pipeline", NAME,
         "--output", str(directory / f"output_{threading.get_ident()}"),
@@ -74,25 +74,16 @@ def start(url: str, directory: Path, cache: Path) -> float | None:
 
 
 def measure(url: str, directory: Path, *, rounds: int, busy_starts: int) -> dict[str, Any]:
-    """Measure starts without the archive, with it, and with it on a busy machine."""
+    """Measure starts one by one, and several at a time on a busy machine."""
     asyncio.run(fill(url, ROWS))
-    plain, archived = directory / "plain", directory / "archived"
-    for cache in (plain, archived):
-        cache.mkdir()
-    subprocess.run(
-        [sys.executable, "-m", "millwheel", "spark", "--prepare"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(archived)},
-        check=True,
-    )
-    start(url, directory, plain)  # the files of Spark are in memory from here on
-    pairs = [(start(url, directory, plain), start(url, directory, archived)) for _ in range(rounds)]
+    start(url, directory)  # the files of Spark are in memory from here on
+    alone = [start(url, directory) for _ in range(rounds)]
     with busy(LOAD - AT_ONCE), ThreadPoolExecutor(AT_ONCE) as pool:
-        loaded = list(pool.map(lambda _: start(url, directory, archived), range(busy_starts)))
+        loaded = list(pool.map(lambda _: start(url, directory), range(busy_starts)))
     drop(url, NAME)
     result = {
         "rounds": rounds,
-        "plain_seconds": _median([before for before, _ in pairs]),
-        "archived_seconds": _median([after for _, after in pairs]),
+        "seconds": _median(alone),
         "load": LOAD,
         "busy_starts": busy_starts,
         "busy_done": sum(seconds is not None for seconds in loaded),

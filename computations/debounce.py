@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, MapState, Record, Stream, Timer
+from millwheel.computations.late import LateRecords
 from millwheel.computations.timeline import (
     BATCH,
     FIRST,
@@ -16,7 +17,6 @@ from millwheel.computations.timeline import (
     first_instant,
     moment_of,
     passed_by,
-    set_aside,
     stamp,
     wake,
     wake_for_next,
@@ -64,7 +64,7 @@ class Debounce(Computation[V, Burst], Generic[V]):
     def __init__(self, *, to: Stream[V], quiet: timedelta, late: Stream[V] | None = None) -> None:
         self._quiet = length("Debounce: quiet", quiet)
         self._to = to
-        self._late = late
+        self._late = LateRecords(late)
         self.writes = written(to, late)
 
     @property
@@ -79,7 +79,7 @@ class Debounce(Computation[V, Burst], Generic[V]):
 
     async def process_record(self, record: Record[V], ctx: Context[Burst]) -> None:
         if record.micros < ctx.low_watermark_micros:
-            set_aside(record, ctx, self._late)
+            self._late.take(record, ctx)
             return
         values = ctx.state.values
         entry = stamp(record.micros)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, MapState, Record, Stream, Timer
+from millwheel.computations.late import LateRecords
 from millwheel.computations.timeline import (
     BATCH,
     FIRST,
@@ -15,7 +16,6 @@ from millwheel.computations.timeline import (
     between,
     first_instant,
     passed_by,
-    set_aside,
     stamp,
     wake,
     wake_for_next,
@@ -65,7 +65,7 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
     def __init__(self, *, to: Stream[V], horizon: timedelta, late: Stream[V] | None = None) -> None:
         self._horizon = length("Deduplicate: horizon", horizon)
         self._to = to
-        self._late = late
+        self._late = LateRecords(late)
         self.writes = written(to, late)
 
     @property
@@ -76,7 +76,7 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
     async def process_record(self, record: Record[V], ctx: Context[Passed]) -> None:
         at = record.micros
         if at < ctx.low_watermark_micros:
-            set_aside(record, ctx, self._late)
+            self._late.take(record, ctx)
             return
         instants = ctx.state.instants
         around = self._horizon - 1

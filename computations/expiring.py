@@ -35,7 +35,7 @@ class Expiring(Computation[V, S], Generic[V, S]):
     are cancelled with it; after that they see the empty state.
 
     The graph shows it under the computation's own name. Its state gets a field ``expires_at``
-    (microseconds). Therefore the state must be a msgspec.Struct or a dataclass that is not frozen,
+    (microseconds; None before the first record). Therefore the state must be a msgspec.Struct or a dataclass that is not frozen,
     and the computation must change it in place; to replace it, use ``type(ctx.state)()``.
 
     Args:
@@ -61,6 +61,7 @@ class Expiring(Computation[V, S], Generic[V, S]):
         self._kind: Literal["watermark", "wall"] = "watermark" if time == "event" else "wall"
         self._state_type = _with_expiry(computation)
         self.writes = computation.writes
+        self.pane_order = computation.pane_order
         self.wall_timers = True if time == "wall" else computation.wall_timers
         # Attributes of the instance, since they vary with the wrapped computation.
         self.__dict__["version"] = computation.version
@@ -89,19 +90,21 @@ class Expiring(Computation[V, S], Generic[V, S]):
         await self._forget_if_expired(ctx, newest)
         await self._inner.process_record(record, ctx)
         state: Any = ctx.state
-        if state.expires_at == 0:
-            self._set_timer(ctx, newest + self._after)
+        at, before = newest + self._after, state.expires_at
+        if before is None:
+            self._set_timer(ctx, at)
         # The timer stays as it is and checks again when it fires: moving it for each record
         # would write a row for each.
-        state.expires_at = max(state.expires_at, newest + self._after)
+        state.expires_at = at if before is None else max(before, at)
 
     async def process_timer(self, timer: Timer, ctx: Context[S]) -> None:
         if timer.tag != TAG:
             await self._inner.process_timer(timer, ctx)
             return
         state: Any = ctx.state
-        if state.expires_at != 0 and not await self._forget_if_expired(ctx, self._clock(ctx)):
-            self._set_timer(ctx, state.expires_at)
+        at = state.expires_at
+        if at is not None and not await self._forget_if_expired(ctx, self._clock(ctx)):
+            self._set_timer(ctx, at)
 
     def _clock(self, ctx: Context[S]) -> int:
         return micros_of(ctx.now if self._kind == "wall" else ctx.low_watermark)
@@ -111,9 +114,11 @@ class Expiring(Computation[V, S], Generic[V, S]):
 
     async def _forget_if_expired(self, ctx: Context[S], clock: int) -> bool:
         state: Any = ctx.state
+        if state.expires_at is None:
+            return False
         # A watermark timer fires behind its time, a wall timer at it.
         at = state.expires_at + (self._kind == "watermark")
-        if state.expires_at == 0 or (clock < at and clock <= LAST):
+        if clock < at and clock <= LAST:
             return False
         for name in _fields(type(state)):
             value = getattr(state, name)
@@ -132,9 +137,9 @@ def _with_expiry(computation: Computation[Any, Any]) -> Any:
     if isinstance(inner, type) and "expires_at" in _fields(inner):
         raise GraphError(f"{what} already has a field expires_at; rename it")
     if _is_open_struct(inner):
-        return msgspec.defstruct(inner.__name__, [("expires_at", int, 0)], bases=(inner,))
+        return msgspec.defstruct(inner.__name__, [("expires_at", int | None, None)], bases=(inner,))
     if _is_open_dataclass(inner):
-        field = ("expires_at", int, dataclasses.field(default=0))
+        field = ("expires_at", int | None, dataclasses.field(default=None))
         return dataclasses.make_dataclass(inner.__name__, [field], bases=(inner,))
     raise GraphError(
         f"{what} must be a msgspec.Struct or a dataclass that is not frozen, not {inner!r}"

@@ -7,7 +7,7 @@
 `first`, `last`                           the value with the least / greatest time
 `top`                                     the k values with the greatest scores
 `collect`                                 all values
-`distinct`, `quantiles`                   approximate, by sketches: ``millwheel[sketches]``
+`distinct`, `quantiles`                   approximate, by sketches: the extra ``sketches``
 ========================================  =====================================================
 
 All of them can merge. Their results do not depend on the order of the records, except where their
@@ -25,6 +25,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
+from millwheel.distribution import install
+from millwheel.equality import canonical_json, exact_sum
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 
@@ -77,10 +79,12 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
     Args:
         of: returns the number of a value.
         zero: determines the type of the numbers: ``0``, ``0.0`` or ``Decimal(0)``. The last digits
-            of a sum of floats depend on the order of the records. A sum of floats or decimals
-            accepts integers as well; any other mixture fails the record.
+            of a sum of floats depend on the order of the records. A sum of decimals has all its
+            digits, not Python's 28. A sum of floats or decimals accepts integers as well; any other
+            mixture fails the record.
     """
     kind = type(zero)
+    plus: Callable[[Any, Any], Any] = exact_sum if kind is Decimal else _sum
     kinds: tuple[type, ...] = (kind, int)
 
     def add(sum_: N, value: V) -> N:
@@ -90,9 +94,9 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
                 f"total was given {number!r:.80}, but its zero is {zero!r}, so it adds up numbers of "
                 f"type {kind.__name__}. {_other_zero(number)}"
             )
-        return sum_ + number
+        return cast(N, plus(sum_, number))
 
-    return Fold(lambda: zero, add, _same, kind, _sum)
+    return Fold(lambda: zero, add, _same, kind, plus)
 
 
 def _other_zero(number: object) -> str:
@@ -284,10 +288,11 @@ def distinct(of: Callable[[V], Any]) -> Fold[V, Sketch, int]:
     """The approximate number of different results of `of` (HyperLogLog, ± 1.6 %).
 
     Args:
-        of: returns anything that can be JSON. ``1`` and ``"1"`` differ.
+        of: returns anything that can be JSON. Equal values count once: 5 and 5.0, decimals of 5
+            and 5.00, -0.0 and 0.0, one instant in two zones. ``1`` and ``"1"`` differ.
 
     Raises:
-        GraphError: the extra ``millwheel[sketches]`` is not installed.
+        GraphError: the extra ``sketches`` is not installed.
     """
     library = _library("distinct")
 
@@ -296,7 +301,7 @@ def distinct(of: Callable[[V], Any]) -> Fold[V, Sketch, int]:
 
     def add(kept: Sketch, value: V) -> Sketch:
         sketch = read(kept) if kept.image else library.hll_sketch(DISTINCT_LG, library.HLL_4)
-        sketch.update(msgspec.json.encode(of(value), order="deterministic").decode())
+        sketch.update(canonical_json(of(value)).decode())
         return Sketch(sketch.serialize_compact())
 
     def merge(one: Sketch, other: Sketch) -> Sketch:
@@ -329,7 +334,7 @@ def quantiles(
         at: the quantiles, from 0 (the least) to 1 (the greatest), in the order of the result.
 
     Raises:
-        GraphError: a quantile outside 0 … 1; ``millwheel[sketches]`` is not installed.
+        GraphError: a quantile outside 0 … 1; the extra ``sketches`` is not installed.
     """
     ranks = list(at) if isinstance(at, Sequence) else [at]
     if not ranks or not all(isinstance(rank, (int, float)) and 0 <= rank <= 1 for rank in ranks):
@@ -373,6 +378,5 @@ def _library(fold: str) -> Any:
         return importlib.import_module("datasketches")
     except ImportError as error:
         raise GraphError(
-            f"the fold {fold!r} needs a sketch library that is not installed; "
-            "pip install 'millwheel[sketches]'"
+            f"the fold {fold!r} needs a sketch library that is not installed; {install('sketches')}"
         ) from error

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, MapState, Record, Stream, Timer
+from millwheel.computations.late import LateRecords
 from millwheel.computations.timeline import (
     BATCH,
     FIRST,
@@ -16,7 +17,6 @@ from millwheel.computations.timeline import (
     hold,
     moment_of,
     passed_by,
-    set_aside,
     wake,
     wake_for_next,
     waking_state,
@@ -55,7 +55,7 @@ class InOrder(Computation[V, Queue], Generic[V]):
 
     def __init__(self, *, to: Stream[V], late: Stream[V] | None = None) -> None:
         self._to = to
-        self._late = late
+        self._late = LateRecords(late)
         self.writes = written(to, late)
 
     @property
@@ -70,7 +70,7 @@ class InOrder(Computation[V, Queue], Generic[V]):
 
     async def process_record(self, record: Record[V], ctx: Context[Queue]) -> None:
         if record.micros < ctx.low_watermark_micros:
-            set_aside(record, ctx, self._late)
+            self._late.take(record, ctx)
             return
         hold(ctx, ctx.state.values, record.micros, record.value)
         wake(ctx, record.micros)

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from millwheel import Computation, Context, Input, MapState, Record, Stream, Timer
+from millwheel.computations.late import LateRecords
 from millwheel.computations.timeline import (
     BATCH,
     FIRST,
@@ -24,7 +25,6 @@ from millwheel.computations.timeline import (
     hold,
     moment_of,
     passed_by,
-    set_aside,
     wake,
     wake_for_next,
     waking_state,
@@ -47,11 +47,15 @@ class Held(msgspec.Struct, Generic[V], omit_defaults=True):
     """Whether it had a partner; set only if a record without a partner has an output."""
 
 
-class JoinState(Waking):
+class JoinState(Waking, Generic[L, R]):
     """The records of a key that may still get partners: instant -> record."""
 
-    left: MapState[str, Held[Any]] = msgspec.field(default_factory=MapState)
-    right: MapState[str, Held[Any]] = msgspec.field(default_factory=MapState)
+    left: MapState[str, Held[L]] = msgspec.field(default_factory=MapState)
+    right: MapState[str, Held[R]] = msgspec.field(default_factory=MapState)
+
+
+Buffer = MapState[str, Held[Any]]
+"""The held records of one side."""
 
 
 class Side(Generic[V, O]):
@@ -62,7 +66,7 @@ class Side(Generic[V, O]):
     ) -> None:
         self.stream = stream
         self.unmatched = unmatched
-        self.late = late
+        self.late = LateRecords(late)
 
 
 def check_pair(
@@ -103,7 +107,7 @@ def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
         )
 
 
-class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
+class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
     """The common part of interval and window join."""
 
     def __init__(
@@ -118,7 +122,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         self._right = right
         self._to = to
         self._combine = combine
-        self.writes = written(to, left.late, right.late)
+        self.writes = written(to, left.late.to, right.late.to)
 
     @property
     def name(self) -> str:
@@ -148,7 +152,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         """The last instant of a partner that may still arrive."""
         raise NotImplementedError
 
-    def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
+    def _settled(self, ctx: Context[JoinState[L, R]], *, of_left: bool) -> int:
         """The last instant of records that can have no further partners."""
         raise NotImplementedError
 
@@ -162,15 +166,16 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
 
     # -- the common part -----------------------------------------------------------------
 
-    async def process_record(self, record: Record[L | R], ctx: Context[JoinState]) -> None:
+    async def process_record(self, record: Record[L | R], ctx: Context[JoinState[L, R]]) -> None:
         of_left = record.stream == self._left.stream.name
         own: Side[Any, O] = self._left if of_left else self._right
         other: Side[Any, O] = self._right if of_left else self._left
         if self._is_late(record.micros, ctx.low_watermark_micros):
-            set_aside(record, ctx, own.late)
+            own.late.take(record, ctx)
             return
         state = ctx.state
-        held, partners = (state.left, state.right) if of_left else (state.right, state.left)
+        sides = (state.left, state.right) if of_left else (state.right, state.left)
+        held, partners = cast("tuple[Buffer, Buffer]", sides)
         value = record.value
         matched = False
         first, last = self._partners(record.micros, of_left=of_left)
@@ -187,7 +192,7 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
         hold(ctx, held, record.micros, Held(value, matched=matched and own.unmatched is not None))
         wake(ctx, self._due(record.micros, of_left=of_left))
 
-    async def process_timer(self, timer: Timer, ctx: Context[JoinState]) -> None:
+    async def process_timer(self, timer: Timer, ctx: Context[JoinState[L, R]]) -> None:
         state = ctx.state
         await self._remove_settled(state.left, self._left, ctx, of_left=True)
         await self._remove_settled(state.right, self._right, ctx, of_left=False)
@@ -200,9 +205,9 @@ class _Join(Computation[L | R, JoinState], Generic[L, R, O]):
 
     async def _remove_settled(
         self,
-        held: MapState[str, Held[Any]],
+        held: Buffer,
         side: Side[Any, O],
-        ctx: Context[JoinState],
+        ctx: Context[JoinState[L, R]],
         *,
         of_left: bool,
     ) -> None:
@@ -295,7 +300,7 @@ class IntervalJoin(_Join[L, R, O]):
     def _due(self, micros: int, *, of_left: bool) -> int:
         return micros + (self._after if of_left else self._before)
 
-    def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
+    def _settled(self, ctx: Context[JoinState[L, R]], *, of_left: bool) -> int:
         return passed_by(ctx, self._after if of_left else self._before)
 
     def _is_late(self, micros: int, watermark: int) -> bool:
@@ -381,7 +386,7 @@ class WindowJoin(_Join[L, R, O]):
     def _due(self, micros: int, *, of_left: bool) -> int:
         return self._windows.of(micros).last
 
-    def _settled(self, ctx: Context[JoinState], *, of_left: bool) -> int:
+    def _settled(self, ctx: Context[JoinState[L, R]], *, of_left: bool) -> int:
         passed = passed_by(ctx)
         span = self._windows.of(passed)
         return passed if passed == span.last or passed == LAST else span.start - 1

@@ -9,7 +9,8 @@ import msgspec
 
 from millwheel import Context, Record, Stream
 from millwheel.computations.folds import Fold
-from millwheel.windows import LAST_INSTANT, Early, Pane, Span, instant
+from millwheel.computations.late import LateRecords
+from millwheel.windows import LAST_INSTANT, Early, Pane, PaneOrder, Span, instant
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -51,10 +52,14 @@ class Panes(Generic[V, A, R]):
         self.accumulate = accumulate
         self.amends = late == "amend" or allowed_lateness is not None
         self._to = to
-        self._late = late
+        self._late = LateRecords(late if isinstance(late, Stream) else None)
         self._allowed = (
             None if allowed_lateness is None else allowed_lateness // timedelta(microseconds=1)
         )
+
+    def order(self, *, by_number: bool) -> PaneOrder:
+        """How the panes of a key follow one another."""
+        return PaneOrder(by_number, self._allowed if self.amends else 0)
 
     # -- late records; watermarks are in microseconds -----------------------------------
 
@@ -75,11 +80,7 @@ class Panes(Generic[V, A, R]):
 
     def leave_out(self, record: Record[V], ctx: Context[Any]) -> None:
         """Drop a record that no window accepts, or send it to the stream for late records."""
-        if isinstance(self._late, Stream):
-            ctx.count("late_sent")
-            ctx.produce(self._late, record.value)
-        else:
-            ctx.count("late_dropped")
+        self._late.take(record, ctx)
 
     # -- panes ---------------------------------------------------------------------------
 

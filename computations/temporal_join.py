@@ -9,6 +9,7 @@ import msgspec
 
 from millwheel import Computation, Context, Input, MapState, Record, Stream, Timer
 from millwheel.computations.joins import check_apart, check_pair
+from millwheel.computations.late import LateRecords
 from millwheel.computations.timeline import (
     BATCH,
     FIRST,
@@ -18,7 +19,6 @@ from millwheel.computations.timeline import (
     hold,
     moment_of,
     passed_by,
-    set_aside,
     stamp,
     wake,
     wake_for_next,
@@ -31,14 +31,14 @@ T = TypeVar("T")
 O = TypeVar("O")  # noqa: E741 - the output
 
 
-class TableState(Waking):
+class TableState(Waking, Generic[L, T]):
     """The versions of one row, and the records that are waiting for their version to be certain."""
 
-    versions: MapState[str, Any] = msgspec.field(default_factory=MapState)
-    waiting: MapState[str, Any] = msgspec.field(default_factory=MapState)
+    versions: MapState[str, T] = msgspec.field(default_factory=MapState)
+    waiting: MapState[str, L] = msgspec.field(default_factory=MapState)
 
 
-class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
+class TemporalJoin(Computation[L | T, TableState[L, T]], Generic[L, T, O]):
     """Joins each record with the version of its key's row that was valid at the record's time.
 
     That is the newest version that is not younger than the record.
@@ -95,7 +95,7 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
         self._combine = combine
         self._unmatched = unmatched
         self._wait = wait
-        self._late = late
+        self._late = LateRecords(late)
         self.writes = written(to, late)
 
     @property
@@ -114,13 +114,13 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
         """Check that the inputs are the two streams, read by keys of one type."""
         check_pair(self, inputs, self._records, self._table)
 
-    async def process_record(self, record: Record[L | T], ctx: Context[TableState]) -> None:
+    async def process_record(self, record: Record[L | T], ctx: Context[TableState[L, T]]) -> None:
         if record.stream == self._table.name:
             await self._take_version(record, ctx)
         elif record.micros < ctx.low_watermark_micros:
-            set_aside(record, ctx, self._late)
+            self._late.take(record, ctx)
         elif self._wait:
-            hold(ctx, ctx.state.waiting, record.micros, record.value)
+            hold(ctx, ctx.state.waiting, record.micros, cast(L, record.value))
             wake(ctx, record.micros)
         else:
             version = None
@@ -128,19 +128,24 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
                 version = (row,)
             self._send(cast(L, record.value), version, record.micros, ctx)
 
-    async def _take_version(self, record: Record[L | T], ctx: Context[TableState]) -> None:
+    async def _take_version(self, record: Record[L | T], ctx: Context[TableState[L, T]]) -> None:
         versions = ctx.state.versions
         watermark = ctx.low_watermark_micros
         if record.micros < watermark:
             newer = await first_instant(versions, since=record.micros + 1)
             if newer is not None and newer < watermark:
-                ctx.count("late_versions_dropped")
+                self._late.drop(
+                    record,
+                    ctx,
+                    "late_versions_dropped",
+                    "give the injector of the table a greater lateness=",
+                )
                 return
             ctx.count("late_versions")
-        versions.put(stamp(record.micros), record.value)
+        versions.put(stamp(record.micros), cast(T, record.value))
         wake(ctx, record.micros)  # then the versions before it can be removed
 
-    async def process_timer(self, timer: Timer, ctx: Context[TableState]) -> None:
+    async def process_timer(self, timer: Timer, ctx: Context[TableState[L, T]]) -> None:
         state = ctx.state
         passed = passed_by(ctx)
         versions = await between(state.versions, FIRST, passed)
@@ -163,7 +168,7 @@ class TemporalJoin(Computation[L | T, TableState], Generic[L, T, O]):
         )
 
     def _send(
-        self, value: L, version: tuple[T] | None, micros: int, ctx: Context[TableState]
+        self, value: L, version: tuple[T] | None, micros: int, ctx: Context[TableState[L, T]]
     ) -> None:
         if version is not None:
             ctx.produce(self._to, self._combine(value, version[0]), moment_of(micros))

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from millwheel import Computation, Context, MapState, Record, Stream, Timer
-from millwheel.computations.timeline import moment_of, set_aside, written
+from millwheel.computations.late import LateRecords
+from millwheel.computations.timeline import moment_of, written
 from millwheel.errors import GraphError
 from millwheel.windows import Tumbling, length
 
@@ -67,7 +68,7 @@ class Throttle(Computation[V, Counts], Generic[V]):
         self._windows = Tumbling(per)
         self._to = to
         self._rest = rest
-        self._late = late
+        self._late = LateRecords(late)
         self.writes = written(to, rest, late)
 
     @property
@@ -78,7 +79,7 @@ class Throttle(Computation[V, Counts], Generic[V]):
     async def process_record(self, record: Record[V], ctx: Context[Counts]) -> None:
         span = self._windows.of(record.micros)
         if span.last < ctx.low_watermark_micros:
-            set_aside(record, ctx, self._late)
+            self._late.take(record, ctx)
             return
         counts = ctx.state.passed
         passed = await counts.get(span.start)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from millwheel import Context, MapState, Record, Stream
+from millwheel import Context, MapState, Stream
 
 V = TypeVar("V")
 
@@ -142,18 +142,9 @@ def wake_for_next(ctx: Context[S], *dues: int | None) -> None:
         ctx.state.added = 0  # no values are left, and an empty state takes no row
 
 
-# -- streams, and late records -----------------------------------------------------------------
+# -- streams -----------------------------------------------------------------------------------
 
 
 def written(*streams: Stream[Any] | None) -> tuple[Stream[Any], ...]:
     """The given streams without duplicates, since one stream may serve several purposes."""
     return tuple({stream.name: stream for stream in streams if stream is not None}.values())
-
-
-def set_aside(record: Record[Any], ctx: Context[Any], late: Stream[Any] | None) -> None:
-    """Send a late record to `late`, or drop it; count it in both cases."""
-    if late is None:
-        ctx.count("late_dropped")
-    else:
-        ctx.count("late_sent")
-        ctx.produce(late, record.value)

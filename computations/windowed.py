@@ -94,6 +94,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         self.writes = written(to, late if isinstance(late, Stream) else None)
         panes = Panes(fold, to, late, allowed_lateness, early, accumulate)
         self.wall_timers = early is not None and early.seconds is not None
+        self.pane_order = panes.order(by_number=isinstance(windows, Count))
         self._keeping = self._keep(windows, panes, what, late)
 
     @staticmethod

@@ -13,10 +13,9 @@ All results depend on event time alone: a payment counts if it was made in time,
 read first. Windows and deadlines are ten minutes, so the tables have their first rows after eleven
 minutes; until then ``millwheel status fraud`` shows the progress of event time.
 
-    python -m examples.fraud                                       # appends to fraud-input, until
-    Ctrl-C millwheel worker examples.fraud:pipeline --store .millwheel    # one worker, or several
-    millwheel sql 'SELECT * FROM unpaid ORDER BY placed DESC LIMIT 5' --store .millwheel --pipeline
-    fraud
+    python -m examples.fraud                                              # until Ctrl-C
+    millwheel worker examples.fraud:pipeline --store .millwheel           # one worker, or several
+    millwheel sql 'SELECT * FROM unpaid ORDER BY placed DESC LIMIT 5' --store .millwheel -p fraud
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ number that is already written is skipped. This works with any database with tra
 any number of workers: each scope (a range of keys) has its own numbers.
 
     python -m examples.orders_to_sqlite            # writes orders-input/orders.jsonl
-    millwheel run examples.orders_to_sqlite:pipeline --store .millwheel      # kill -9 it, run it
-    again sqlite3 orders-input/orders.sqlite 'SELECT count(*), count(DISTINCT number) FROM orders'
+    millwheel run examples.orders_to_sqlite:pipeline --store .millwheel    # kill -9 it, and again
+    sqlite3 orders-input/orders.sqlite 'SELECT count(*), count(DISTINCT number) FROM orders'
 """
 
 from __future__ import annotations

@@ -6,14 +6,13 @@ A combination of options that could not keep its guarantees is refused here, bef
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from millwheel.addresses import MOST_CELLS
 from millwheel.bundles import Bundles
-from millwheel.codec import place_of, shown
+from millwheel.codec import shown
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
 from millwheel.graph import Injection, Node, Reading
@@ -24,9 +23,6 @@ from millwheel.streams import Broadcast, Input, Stream
 
 OF_SINKS = ("bundles", "key", "describe", "deliver", "close")
 """The members of a `millwheel.sinks.BundleSink`."""
-
-PROCESS = ("process_record", "process_timer", "process_broadcast", "process_bundle")
-"""The methods that a computation may define; all of them are ``async def``."""
 
 
 def check_stream(stream: object, where: str) -> None:
@@ -181,50 +177,6 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
         f"sink of {stream.name!r}: {shown(sink, 80)} is not a sink; give an instance of {names}, "
         f"or a BundleSink, which has {', '.join(OF_SINKS)}"
     )
-
-
-def check_computation(computation: object) -> None:
-    """Refuse a class in place of an instance, methods that cannot be awaited, and a `writes` that
-    is not a tuple of streams.
-
-    Raises:
-        GraphError: it cannot be run.
-    """
-    if isinstance(computation, type):
-        name = computation.__name__
-        raise GraphError(f"add({name}, ...): {name} is a class, not a computation; give {name}()")
-    if not isinstance(computation, Computation):
-        raise GraphError(
-            f"add({shown(computation, 80)}, ...): that is not a computation; give an instance of a "
-            "class that extends Computation"
-        )
-    for name in PROCESS:
-        if computation.defines(name):
-            _check_coroutine(type(computation), name)
-    writes: object = computation.writes
-    if not isinstance(writes, (tuple, list)) or not all(isinstance(w, Stream) for w in writes):
-        raise GraphError(
-            f"{type(computation).__name__}.writes must be a tuple of streams, as in writes = (OUT,), "
-            f"not {shown(writes, 80)}"
-        )
-
-
-def _check_coroutine(kind: type, name: str) -> None:
-    """Refuse a method that is certainly not awaitable: a generator, or a plain function without a
-    return annotation."""
-    method = inspect.unwrap(getattr(kind, name))
-    if not inspect.isfunction(method) or inspect.iscoroutinefunction(method):
-        return
-    if inspect.isasyncgenfunction(method):
-        fault = "has a `yield`, so it is not a coroutine; produce values with ctx.produce"
-    elif inspect.isgeneratorfunction(method) or method.__annotations__.get("return") in (
-        None,
-        "None",
-    ):
-        fault = f"is a plain function; write `async def {name}`"
-    else:
-        return  # its annotation names a return type, which may be awaitable
-    raise GraphError(f"{kind.__name__}.{place_of(method)} {fault}")
 
 
 def check_readings(label: str, inputs: tuple[object, ...]) -> None:
@@ -442,7 +394,7 @@ def check_parking(
     exactly_once: bool,
     delivery: str,
 ) -> None:
-    """Refuse to park keys of a computation whose records do not wait for a commit of their own.
+    """Refuse to park keys of a computation with records that do not wait for a commit of their own.
 
     Raises:
         GraphError: it is such a computation.

@@ -15,7 +15,7 @@ What does not hold for the whole chunk is decided record by record: the chunk is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
@@ -178,7 +178,7 @@ def _chunk_of(records: Sequence[Delivery[Any]]) -> Chunk:
 
 
 class PackedRows(Sequence[T], Generic[T]):
-    """Rows that are kept in another form: whoever looks at single ones gets them from an iteration."""
+    """Rows that are kept in another form: an iteration yields single ones."""
 
     @overload
     def __getitem__(self, place: int) -> T: ...
@@ -222,16 +222,24 @@ def _taker(places: Sequence[int]) -> Any:
 
 
 class Columns(PackedRows[T]):
-    """Rows that are kept as columns; iteration gives the rows as tuples."""
+    """Rows that are kept as columns.
 
-    def __init__(self, *columns: Sequence[Any]) -> None:
+    Args:
+        row: makes a row of its values, when they are iterated; None: rows are plain tuples.
+    """
+
+    def __init__(
+        self, *columns: Sequence[Any], row: Callable[[Iterable[Any]], T] | None = None
+    ) -> None:
         self.columns = columns
+        self._row = row
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
     def __iter__(self) -> Iterator[T]:
-        return zip(*self.columns, strict=True)  # type: ignore[return-value]
+        rows: Iterator[Any] = zip(*self.columns, strict=True)
+        return rows if self._row is None else map(self._row, rows)
 
 
 class Chunks(PackedRows["Delivery[Any]"]):

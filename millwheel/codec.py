@@ -7,9 +7,10 @@ canonical bytes are its compact JSON (``"1"`` and ``1`` differ). Its slot is the
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -39,6 +40,15 @@ from msgspec import inspect
 
 from millwheel.errors import GraphError, MigrationFailed, UserCodeError
 from millwheel.model import Key
+from millwheel.stored_form import (
+    MINUS_ZERO,
+    Fidelity,
+    are_in_order,
+    fidelity,
+    in_order,
+    may_come_reordered,
+    parts_of,
+)
 
 T = TypeVar("T")
 
@@ -70,6 +80,7 @@ TYPES_KNOWN = 1_000
 all."""
 
 _encode_json = msgspec.json.Encoder().encode
+_encode_in_order = msgspec.json.Encoder(order="deterministic").encode
 _pack = msgspec.msgpack.Encoder().encode
 _hash = xxhash.xxh3_64_intdigest
 _BACKSLASH = ord("\\")
@@ -184,13 +195,21 @@ def _is_fixed(hint: Any, inside: frozenset[Any] = frozenset()) -> bool:
         return True
     fields: list[Any] = [part for part in get_args(hint) if part is not Ellipsis]
     if isinstance(kind, type) and _is_frozen(kind):
-        fields += get_type_hints(kind, include_extras=True).values()
+        fields += field_hints(kind, include_extras=True).values()
     elif kind not in (Union, UnionType) and not (
         isinstance(kind, type)
         and issubclass(kind, (*_FIXED, *([tuple, frozenset] if fields else [])))
     ):
         return False
     return all(_is_fixed(part, inside | {kind}) for part in fields)
+
+
+def field_hints(kind: Any, *, include_extras: bool = False) -> dict[str, Any]:
+    """The fields of a struct or dataclass, with their types; without class variables and the like."""
+    hints = get_type_hints(kind, include_extras=include_extras)
+    if issubclass(kind, msgspec.Struct):
+        return {name: hints[name] for name in kind.__struct_fields__}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def _is_frozen(kind: type) -> bool:
@@ -200,25 +219,10 @@ def _is_frozen(kind: type) -> bool:
     return parameters is not None and bool(parameters.frozen)
 
 
-def _may_hold_float(info: inspect.Type, seen: set[int]) -> bool:
+def _may_hold_float(info: inspect.Type) -> bool:
     """Whether values of this type may hold a float anywhere (JSON has no NaN or infinity)."""
-    if isinstance(info, (inspect.FloatType, inspect.AnyType, inspect.CustomType, inspect.RawType)):
-        return True
-    if id(info) in seen:
-        return False
-    seen.add(id(info))
-    return any(_may_hold_float(part, seen) for part in _parts(info))
-
-
-def _parts(info: inspect.Type) -> Iterable[inspect.Type]:
-    """The types that a type consists of."""
-    for name in info.__struct_fields__:
-        value = getattr(info, name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if isinstance(part, inspect.Field):
-                yield part.type
-            elif isinstance(part, inspect.Type):
-                yield part
+    of = (inspect.FloatType, inspect.AnyType, inspect.CustomType, inspect.RawType)
+    return any(isinstance(part, of) for part in parts_of(info))
 
 
 def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
@@ -226,7 +230,7 @@ def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
 
     None if there are more than `FEW_FLOATS`, or if a field is not a plain optional number.
     """
-    if not _may_hold_float(info, set()):
+    if not _may_hold_float(info):
         return {}
     if not isinstance(info, (inspect.StructType, inspect.DataclassType)):
         return None
@@ -234,7 +238,7 @@ def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
     found: dict[str, bool] = {}
     for field in info.fields:
         kind = field.type
-        if _may_hold_float(kind, set()):
+        if _may_hold_float(kind):
             members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
             if not all(isinstance(member, simple) for member in members):
                 return None
@@ -288,6 +292,12 @@ class Facts:
     """Whether a value can be changed in place."""
     classes: frozenset[type]
     """Classes with direct instances that are values of the type; see `_classes_of`."""
+    reorders: bool
+    """See `millwheel.stored_form.may_come_reordered`."""
+    fidelity: Fidelity
+    """How far a value equals the one that is read from the store."""
+    sets: bool
+    """Whether a value may hold a set; its order differs between processes."""
 
 
 def facts_of(value_type: Any) -> Facts:
@@ -318,6 +328,9 @@ def _find_facts(value_type: Any) -> Facts:
         _float_fields(info),
         not _is_fixed(value_type),
         _classes_of(info),
+        may_come_reordered(info),
+        fidelity(info),
+        any(isinstance(part, (inspect.SetType, inspect.FrozenSetType)) for part in parts_of(info)),
     )
 
 
@@ -343,6 +356,7 @@ class Codec(Generic[T]):
             ) from error
         self.decode: Callable[[bytes], T] = facts.decode
         self.fingerprint = facts.fingerprint
+        self._encode_plain = _encode_sets if facts.sets else _encode_json
         fields = facts.floats
         self._floats = [name for name, optional in (fields or {}).items() if not optional]
         self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
@@ -358,10 +372,12 @@ class Codec(Generic[T]):
             self.encode = self._encode_few_floats
         self.holds_floats = fields is None or bool(fields)
         """Whether a value may contain NaN or an infinity, which JSON cannot hold."""
-        self.encode_unchecked = self.encode if self.holds_floats else _encode_json
+        self.encode_unchecked = self.encode if self.holds_floats else self._encode_plain
         """Encode a value that `check_texts` will check; any error means that `encode` refuses it."""
         self.mutable = facts.mutable
         """Whether user code can change a value in place; if so, it gets its own copy."""
+        self.reorders = facts.reorders
+        self.fidelity = facts.fidelity
         self.classes = facts.classes
         """Classes with direct instances that are values of the type; for others see
         `check_class`."""
@@ -396,7 +412,7 @@ class Codec(Generic[T]):
 
     def _encode(self, value: T) -> bytes:
         try:
-            encoded = _encode_json(value)
+            encoded = self._encode_plain(value)
         except _REFUSALS as error:
             raise UserCodeError(
                 f"{self.what}: {shown(value)} cannot be encoded: {error}{_ask_for_await(error)}"
@@ -454,12 +470,39 @@ class Codec(Generic[T]):
                 f"{self.what}: {shown(value)} is not a value of type {self._type_name}: {error}"
             ) from error
 
+    def settle(self, encoded: bytes, value: T) -> tuple[bytes, T]:
+        """The stored form of `value`, just encoded, and the value that a restart reads from it.
+
+        Raises:
+            UserCodeError: as `check`.
+        """
+        if self.are_settled([encoded], [value]):
+            return encoded, self.check(encoded, value)
+        found = self.check(in_order(encoded), value)
+        return self.encode(found), found
+
+    def is_kept(self, encoded: bytes) -> bool:
+        """Whether user code surely sees the value that is read from this text as it was."""
+        if self.fidelity == Fidelity.BUT_MINUS_ZERO:
+            return MINUS_ZERO not in encoded
+        return self.fidelity == Fidelity.FULL
+
+    def read(self, stored: bytes) -> T:
+        """Decode a value from the store, as `settle` has left it in memory."""
+        return self.decode(in_order(stored) if self.reorders else stored)
+
+    def are_settled(self, encoded: Sequence[bytes], values: Sequence[T]) -> bool:
+        """Whether the store returns these texts of values as they are, apart from spaces."""
+        if self.reorders:
+            return are_in_order(encoded, values)
+        return not (self.holds_floats and MINUS_ZERO in b" ".join(encoded))
+
     def encode_all(self, values: Sequence[T]) -> list[bytes]:
         """`encode` each value."""
         if self.holds_floats:
             return list(map(self.encode, values))
         try:
-            encoded = list(map(_encode_json, values))
+            encoded = list(map(self._encode_plain, values))
         except _REFUSALS:
             return list(map(self.encode, values))  # raises
         self.check_texts(encoded, values)
@@ -485,6 +528,17 @@ class Codec(Generic[T]):
             return list(map(self.decode, encoded))
         except msgspec.MsgspecError:
             return [self.check(text, value) for text, value in zip(encoded, values, strict=True)]
+
+
+def _encode_sets(value: Any) -> bytes:
+    """JSON with the items of sets in order: two processes iterate equal sets in different orders.
+
+    Equal values must have one text where texts are compared: values sent twice under one id, weak productions.
+    """
+    try:
+        return _encode_in_order(value)
+    except TypeError:  # a dict with keys that are no str, which has no order to the encoder
+        return _encode_json(msgspec.to_builtins(value, str_keys=True, order="deterministic"))
 
 
 def _ask_for_await(found: Any) -> str:

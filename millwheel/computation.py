@@ -11,11 +11,13 @@ from typing_extensions import TypeVar
 from millwheel.bundles import Bundles
 from millwheel.codec import Migration
 from millwheel.context import Context
+from millwheel.errors import GraphError
 from millwheel.model import Record, Timer
 from millwheel.streams import Input, Stream
+from millwheel.windows import PaneOrder
 
 V = TypeVar("V")
-S = TypeVar("S")
+S = TypeVar("S", contravariant=True)
 B = TypeVar("B", default=Never)
 T = TypeVar("T", default=None)
 
@@ -68,12 +70,29 @@ class Computation(Generic[V, S, B, T]):
     wall_timers: bool | None = None
     """Whether it sets timers of kind ``"wall"``, which cannot run on Spark; None: its own code shows it."""
 
+    pane_order: PaneOrder | None = None
+    """How the panes of a key follow one another, if it makes windows of its records."""
+
     shared_migrations: ClassVar[Mapping[int, Migration]] = {}
     """Migrations of the shared table, as `migrations` are those of the state.
 
     State and shared table have one `version`. A type that does not change from one version to the
     next needs no migration for that step.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        typed = (get_origin(base) for base in vars(cls).get("__orig_bases__", ()))
+        if (
+            Computation in cls.__bases__
+            and Computation not in typed
+            and "state_type" not in vars(cls)
+        ):
+            raise GraphError(
+                f"class {cls.__name__}(Computation) does not say what it reads and keeps: write class "
+                f"{cls.__name__}(Computation[Value, State]), with the type of its records and that of the state of a "
+                "key, or None for no state"
+            )
 
     async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:
         """Called for each record of each input that is not read by broadcast."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Any, Generic, NoReturn, Protocol
 
@@ -51,7 +51,6 @@ class Effects:
         "caused",
         "counters",
         "dead_letters",
-        "has_others",
         "held",
         "keeper",
         "lineage",
@@ -70,8 +69,6 @@ class Effects:
         self.productions = Outbox()
         self.produced: list[Produced] = []
         """Productions that have no address yet, in their order."""
-        self.has_others = False
-        """Whether it has ever had other effects than productions and timers."""
         self.together = False
         """Whether addresses are given to many productions together; otherwise to each one at once."""
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
@@ -109,7 +106,6 @@ class Effects:
         if self.keeper is not None:
             self.keeper.keep_back(micros)
             self.held.append(micros)
-            self.has_others = True
 
     def let_up(self) -> None:
         """Release the holds: the productions are in a log, or were discarded."""
@@ -120,7 +116,6 @@ class Effects:
 
     def count(self, name: str, by: int) -> None:
         """Add to a counter."""
-        self.has_others = True
         self.counters[name] = self.counters.get(name, 0) + by
 
     def take(self, other: Effects) -> None:
@@ -177,10 +172,13 @@ class Effects:
         self.produced.clear()
         Effects().take(self)
 
-    def mark(self) -> EffectsMark | None:
-        """The present end of the effects besides productions, for `split`; None: there are no others."""
-        if not self.has_others:
-            return None
+    def others(self) -> tuple[Sized, ...]:
+        """The containers of all effects besides productions and timers: if they are empty, so is their `mark`.
+        They stay the same objects until `split`."""
+        return (*[getattr(self, name) for name in _LISTS], self.counters)
+
+    def mark(self) -> EffectsMark:
+        """The present end of the effects besides productions and timers, for `split`."""
         return [len(getattr(self, name)) for name in _LISTS], dict(self.counters), self.size
 
     def split(self, productions: int, mark: EffectsMark | None, key_text: bytes) -> Effects:
@@ -188,6 +186,7 @@ class Effects:
 
         Args:
             productions: the number of productions at the mark.
+            mark: None: there were no other effects.
         """
         lengths, counters, size = mark or (_NONE, {}, 0)
         before = Effects()
@@ -546,7 +545,6 @@ class Context(Generic[S, T]):
         caller = sys._getframe(1)
         statement = Statement(sql)
         statement.caller = (caller.f_code, caller.f_lasti)
-        self._effects.has_others = True
         self._effects.statements.append((statement, tuple(params)))
         self._effects.size += len(sql) + 64
 

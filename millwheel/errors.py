@@ -5,13 +5,17 @@
     MillwheelError
     ├── UsageError            the program or command line is wrong; nothing was started
     │   ├── GraphError        streams, computations and sinks do not fit together
+    │   ├── SparkRefused      a part of the pipeline cannot run on Spark
     │   ├── SchemaBehind      the store's schema is older than this code
     │   ├── DeployRefused     the stored pipeline and this code do not agree
     │   ├── PooledStore       Postgres is behind a connection pooler that drops session settings
     │   └── PlacementRefused  a key interval cannot be split or merged in its present form
+    ├── CannotCarryOut        an operator's request cannot be carried out on a key as it is now
     ├── UserCodeError         user code, or a value from it, failed on one record
     │   ├── NotTheSameAgain   weak code ran twice on a record, with different productions
     │   └── MigrationFailed   a stored value could not be migrated to the version of this code
+    ├── CodeBlocked           user code blocked a worker's event loop for too long: its record has failed
+    ├── SetAside              an operator has asked for a record to become a dead letter
     ├── SendRefused           a stream did not take records that a program sent
     ├── InputError            an input file has changed, or has a bad row
     ├── OutputError           a sink's file cannot be written, or belongs to another sink
@@ -135,6 +139,26 @@ class MigrationFailed(UserCodeError):
     No record is at fault, so that ``on_error`` does not apply: the worker stops, and the records
     that it was processing stay un-ACKed.
     """
+
+
+class CodeBlocked(MillwheelError):
+    """User code blocked the event loop of a worker for longer than ``block_limit_seconds``.
+
+    It stands for the exception that the code should have raised: ``on_error`` applies to its record. The
+    record is not tried again.
+    """
+
+
+class SetAside(MillwheelError):
+    """An operator has asked for a record to become a dead letter, whatever ``on_error`` says.
+
+    Attributes:
+        request: number of the request.
+    """
+
+    def __init__(self, request: int) -> None:
+        super().__init__("an operator has set this record aside")
+        self.request = request
 
 
 class StoreError(MillwheelError):

@@ -139,7 +139,8 @@ class _Reading:
 
     def _of_function(self, function: FunctionType, depth: int) -> Any:
         code = function.__code__
-        if function.__module__.partition(".")[0] == "millwheel":  # its code varies by release
+        module = function.__module__ or ""
+        if module.partition(".")[0] == "millwheel":  # its code varies by release
             return ["engine", function.__qualname__, self._closed(function, depth)]
         node = _node_of(function)
         if node is None:

@@ -4,8 +4,9 @@
 
     fetch() ──▶ rows fetched ahead ──▶ read(limit)          wait() returns when there are some
 
-A source of your own needs `fetch`, `position` and, if it knows them, `lag` and `progress`; see
-``docs/sources.md``. It must not care about limits, wake-ups and cancellation.
+A source of your own needs `fetch`, `position` and, if it knows them, `lag` and `progress`; see ``docs/sources.md``.
+It must not care about limits, wake-ups and cancellation. Its `fetch` calls `found_none` whenever the server has
+answered that there is no further row; otherwise its partitions are never idle.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ AHEAD = 2
 """Results of `FetchingReader.fetch` that may wait to be read. Only `fetch` knows how large a row is, so it
 bounds the bytes of one result."""
 
+CURRENT_SECONDS = 3.0
+"""An answer of the server that is older says nothing about the rows that it has now."""
+
 
 class FetchingReader(ABC):
     """A `millwheel.sources.Reader` that fetches rows in a task of its own.
@@ -33,10 +37,12 @@ class FetchingReader(ABC):
         self._fetched: deque[Sequence[Row]] = deque()
         self._count = 0
         self._news = asyncio.Event()
-        """Set while there are rows, an error or the end, and once if event time has advanced (`seen`)."""
+        """Set while there are rows, an error or the end, and once by `announce`."""
         self._room = asyncio.Event()
         self._error: BaseException | None = None
         self._has_ended = False
+        self._none_at = float("-inf")
+        """When the server last answered that there is no further row, by the loop's clock."""
         self._task: asyncio.Task[None] | None = None
 
     # -- what a source of your own has ---------------------------------------------------
@@ -64,6 +70,14 @@ class FetchingReader(ABC):
         """The rows and bytes of the partition that are not fetched yet."""
         return Lag()
 
+    def found_none(self) -> None:
+        """Note that the server has just answered: every row that it has was fetched, and none is held up."""
+        self._none_at = asyncio.get_running_loop().time()
+
+    def announce(self) -> None:
+        """Let `wait` return: without a row, event time has advanced (`seen`), or the position has (`position`)."""
+        self._news.set()
+
     def fail(self, error: BaseException) -> None:
         """Let the injector raise an error of another task of the reader, once all rows fetched are taken."""
         self._error = self._error or error
@@ -80,6 +94,12 @@ class FetchingReader(ABC):
     def ended(self) -> bool:
         """Whether the end was fetched and all rows before it were read."""
         return self._has_ended and not self._fetched
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all rows were read that the server had a moment ago."""
+        age = asyncio.get_running_loop().time() - self._none_at
+        return not self._fetched and self._error is None and age < CURRENT_SECONDS
 
     async def read(self, limit: int) -> Sequence[Row]:
         """Up to `limit` further rows that were fetched, or an empty sequence.
@@ -123,6 +143,7 @@ class FetchingReader(ABC):
         try:
             while rows := await self.fetch():
                 self._fetched.append(rows)
+                self._none_at = float("-inf")
                 self._count += len(rows)
                 self._news.set()
                 while len(self._fetched) >= AHEAD:

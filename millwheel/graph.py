@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_origin
 
@@ -22,13 +22,14 @@ from millwheel.codec import Migration
 from millwheel.computation import Computation, snake_case
 from millwheel.context import BundleContext, Context
 from millwheel.errors import GraphError
-from millwheel.model import SLOTS, Key, Record, to_micros
+from millwheel.model import SLOTS, Key, Record
+from millwheel.pane_relay import PaneRelay
 from millwheel.parking import Park
 from millwheel.sinks import BundleSink, Console, Discard, JsonLinesFiles, SinkUse, Table
 from millwheel.sources import GrowingSource, Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream
-from millwheel.windows import Pane
+from millwheel.windows import Pane, PaneOrder
 
 INJECTED = "__injected"
 """Suffix of the hidden stream between injectors and the relay that finds duplicate ids."""
@@ -232,40 +233,11 @@ class BundleDelivery(Computation[Any, None]):
         await self.sink.deliver(records, ctx)
 
 
-class LastPane(msgspec.Struct):
-    """The highest pane number passed on so far."""
-
-    number: int = -1
-
-
-class PaneRelay(Computation[Pane[Any], LastPane]):
-    """Passes panes on, but drops a pane after one with a higher number: a row never goes back."""
-
-    def __init__(self, to: Stream[Any]) -> None:
-        self.writes = (to,)
-        self._to = to
-
-    async def process_record(self, record: Record[Pane[Any]], ctx: Context[LastPane]) -> None:
-        if record.value.number < ctx.state.number:
-            ctx.count("panes_overtaken")
-            return
-        ctx.state.number = record.value.number
-        ctx.produce(self._to, record.value)
-
-
 def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[Any], Key]:
-    """The key of a table's own step: the values of the row's key columns."""
-
-    def part(value: Any) -> str | int:
-        if isinstance(value, datetime):
-            return to_micros(value)
-        if isinstance(value, date):
-            return value.isoformat()
-        return value if isinstance(value, (str, int)) else str(value)
+    """The key of a table's own step: that of the row."""
 
     def extract(value: Any) -> Key:
-        values = table.values(row(value) if row else value)
-        parts = tuple(part(values[position]) for position in table.key_positions)
+        parts = table.key_of(table.values(row(value) if row else value))
         return parts if len(parts) > 1 else parts[0]
 
     extract.__qualname__ = f"key of table {table.name}"
@@ -654,9 +626,9 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
-def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
+def sink_node(stream: Stream[Any], use: SinkUse, nodes: Mapping[str, Node]) -> Node:
     """The relay that writes a sink which cannot be written in the producer's commit."""
-    name = free_name(f"{stream.name}_to_{sink_name(use)}", taken)
+    name = free_name(f"{stream.name}_to_{sink_name(use)}", nodes)
     if not isinstance(use.sink, (Table, JsonLinesFiles, Console, Discard)):
         return _delivery_node(name, stream, use.sink, use)
     hidden = _copy(stream, f"{stream.name}__{name}")
@@ -667,14 +639,33 @@ def sink_node(stream: Stream[Any], use: SinkUse, taken: set[str]) -> Node:
         panes = (get_origin(stream.value_type) or stream.value_type) is Pane
     elif isinstance(use.sink, JsonLinesFiles) and use.sink.by is not None:
         extractor = use.sink.by
+    order = _pane_order(stream.name, nodes)
     return Node(
         name=name,
         kind="relay",
         inputs=(Input(stream, extractor),),
         writes=(hidden,),
-        computation=PaneRelay(hidden) if panes else Relay(hidden),
+        computation=PaneRelay(hidden, order) if panes else Relay(hidden),
         sinks={hidden.name: [use]},
     )
+
+
+def _pane_order(stream: str, nodes: Mapping[str, Node]) -> PaneOrder:
+    """The order of a stream's panes, by the computations that have made their windows, directly or further up."""
+    found: list[PaneOrder] = []
+    waiting, seen = [stream], {stream}
+    while waiting:
+        name = waiting.pop()
+        for node in nodes.values():
+            if node.computation is None or not any(to.name == name for to in node.writes):
+                continue
+            if node.computation.pane_order is not None:
+                found.append(node.computation.pane_order)
+                continue
+            further = {input_.stream.name for input_ in node.inputs} - seen
+            waiting += further
+            seen |= further
+    return PaneOrder.of_all(found)
 
 
 def _delivery_node(name: str, stream: Stream[Any], sink: BundleSink, use: SinkUse) -> Node:

@@ -167,7 +167,7 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
     script = _SHIM % shlex.quote(str(java))
     name = hashlib.blake2b(script.encode(), digest_size=8).hexdigest()
     try:
-        home = private_folder(environ) / name
+        home = _private_folder(environ) / name
     except PermissionError as error:
         raise _Refused(
             f"it needs a small start script and there is no folder for it ({error})"
@@ -189,7 +189,7 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
     return home
 
 
-def private_folder(environ: Mapping[str, str]) -> Path:
+def _private_folder(environ: Mapping[str, str]) -> Path:
     """A folder that only this user can write, since the files in it will be executed.
 
     Raises:

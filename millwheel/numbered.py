@@ -7,11 +7,17 @@ far a table is read (I11). A *vector* does: by sender, the number of the next ro
 
 Numbers start at 0 and senders are never forgotten, so a sender that is not in a vector is read from its first
 row on.
+
+A store that was restored from a backup, or that lost commits in a failover, may have written as many rows again by the
+time a follower looks: the numbers fit, and the rows are others. So a follower keeps a *sign* with its position, a
+digest of the last rows that it has read, and compares it whenever it reads on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from millwheel.errors import StoreError
@@ -31,6 +37,82 @@ class RowRange(NamedTuple):
     def rows(self) -> int:
         """How many there are."""
         return self.until - self.first
+
+
+COMPARED = 16
+"""Number of rows before a position that a sign is made of. With one, a table with few different rows would pass by chance."""
+
+
+class Sign(NamedTuple):
+    """A digest of the last rows before a position, by which they are recognized."""
+
+    rows: int
+    """Number of rows that it is made of."""
+    digest: str
+    columns: str
+    """A hash of the table's columns: signs of other columns cannot be compared."""
+
+    def written(self) -> str:
+        """The sign as a position has it."""
+        return " ".join(map(str, self))
+
+    @classmethod
+    def parsed(cls, text: str) -> Sign:
+        """A sign from a position."""
+        rows, digest, columns = text.split()
+        return cls(int(rows), digest, columns)
+
+
+class Marks:
+    """Hashes of rows of one sender, by their numbers.
+
+    Args:
+        columns: a hash of the table's columns.
+    """
+
+    def __init__(self, columns: int = 0, rows: Mapping[int, int] | None = None) -> None:
+        self._columns = columns
+        self._rows = dict(rows or {})
+
+    @classmethod
+    def by_sender(cls, found: Sequence[tuple[int, int, int, int]]) -> dict[int, Marks]:
+        """The marks of each sender, from rows of ``row_marks.sql``."""
+        made: dict[int, Marks] = {}
+        for sender, number, row, columns in found:
+            made.setdefault(sender, cls(columns))._rows[number] = row
+        return made
+
+    def sign(self, until: int, most: int = COMPARED) -> Sign | None:
+        """The sign of the last rows before a number, at most so many; None: none of them is known."""
+        first = until
+        while first - 1 in self._rows and until - first < most:
+            first -= 1
+        if first == until:
+            return None
+        text = ",".join(str(self._rows[number]) for number in range(first, until))
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return Sign(until - first, digest, str(self._columns))
+
+    def contradict(self, sign: Sign | None, until: int) -> bool:
+        """Whether the rows before a number are not those of a sign.
+
+        Rows that were deleted since, and rows with other columns than then, contradict nothing.
+        """
+        now = None if sign is None else self.sign(until, sign.rows)
+        if sign is None or now is None:
+            return False
+        return (now.rows, now.columns) == (sign.rows, sign.columns) and now.digest != sign.digest
+
+    def add(self, newer: Marks) -> None:
+        """Add marks; with other columns, only these are left."""
+        if newer._columns != self._columns:
+            self._columns, self._rows = newer._columns, {}
+        self._rows.update(newer._rows)
+
+    def forget(self, before: int) -> None:
+        """Forget the rows before a number, which are at the front."""
+        for number in list(takewhile(lambda number: number < before, self._rows)):
+            del self._rows[number]
 
 
 def between(start: Vector, end: Vector) -> list[RowRange]:
@@ -91,6 +173,27 @@ def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[
                 share, room = [], size
     if share:
         yield share
+
+
+def refuse_other_rows(
+    read: Vector, signs: Mapping[int, Sign], there: Mapping[int, Marks], table: str
+) -> None:
+    """Refuse a table with other rows than were read.
+
+    Args:
+        there: marks of the rows before `read`, as they are now.
+
+    Raises:
+        StoreError: a sign is not that of these rows.
+    """
+    for sender, sign in sorted(signs.items()):
+        if sender in there and there[sender].contradict(sign, read[sender]):
+            raise StoreError(
+                f"the last of {read[sender]} rows of sender {sender} of table {table!r} that were read are not those that "
+                "it has now: the store was restored from a backup, or it lost commits in a failover, and has written "
+                "other rows since; or somebody has changed rows. What was made of its rows may contain some that no "
+                "longer exist: make it again with a new checkpoint"
+            )
 
 
 def refuse_older(read: Vector, written: Vector, table: str) -> None:

@@ -14,7 +14,6 @@ from millwheel.checks import (
     check_acknowledgement,
     check_broadcast,
     check_bundles,
-    check_computation,
     check_failures,
     check_inbox,
     check_injection,
@@ -33,6 +32,7 @@ from millwheel.checks import (
     check_stream,
     check_weak,
 )
+from millwheel.class_checks import check_computation, check_settings
 from millwheel.codec import Codec
 from millwheel.computation import Computation
 from millwheel.errors import GraphError
@@ -61,6 +61,9 @@ from millwheel.streams import Broadcast, Input, Stream, check_name
 V = TypeVar("V")
 B = TypeVar("B")
 R = TypeVar("R")
+S = TypeVar(
+    "S"
+)  # a join's state has its two types apart: from V alone, mypy takes each for their union
 
 
 class Pipeline:
@@ -75,7 +78,7 @@ class Pipeline:
         self.name = check_name(name, "pipeline")
         if name.startswith("pg_") or name in ("public", "information_schema"):
             raise GraphError(f"{name!r} cannot name a pipeline: Postgres reserves that schema name")
-        self.settings = settings or Settings()
+        self.settings = check_settings(name, settings)
         self.nodes: dict[str, Node] = {}
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
         self.sinks: list[tuple[Stream[Any], SinkUse]] = []
@@ -113,9 +116,9 @@ class Pipeline:
             seen: returns the time at which a record was seen, if that is not its event time.
             watermark: replaces `seen` and `lateness`: returns a time from the record, after which
                 no record on time has an older timestamp; None: the record has no such time.
-            idle_after: a partition without a new row for this long follows the least watermark of
-                the other injectors and does not hold the stream back. Rows that it delivers later,
-                with older timestamps, are late. None: the default of the source, if it has one.
+            idle_after: a partition that owes nothing for this long (`Reader.caught_up`) follows the
+                least watermark of the other injectors and does not hold the stream back. Older rows
+                that it delivers later are late. None: the default of the source, if it has one.
             id: returns the record's own id. A second record of the stream with the same id is
                 dropped, from any source; ids are remembered for ``Settings.id_retention_seconds``.
             max_pending: maximum rows of a partition that are read and not acknowledged by all
@@ -172,7 +175,7 @@ class Pipeline:
 
     def add(
         self,
-        computation: Computation[V, Any, B, Any],
+        computation: Computation[V, S, B, Any],
         *inputs: Input[V] | Broadcast[B],
         name: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
@@ -409,7 +412,7 @@ class Pipeline:
                 check_no_rows(writer, use)
                 writer.sinks.setdefault(stream.name, []).append(use)
             return
-        node = sink_node(stream, use, set(nodes))
+        node = sink_node(stream, use, nodes)
         assert node.computation is not None
         node.layout = self._layout(node.computation.state_type, node.name)
         nodes[node.name] = node

@@ -73,6 +73,8 @@ class WorkerLoad:
     """The generation of its code."""
     unreached: tuple[str, ...] = ()
     """Workers that it could not reach for the duration of a lease."""
+    expired: bool = False
+    """Whether its certificate has expired."""
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
@@ -91,6 +93,7 @@ class ReportedLoad(msgspec.Struct, frozen=True):
     cpu: float = 0.0
     intervals: dict[int, ReportedIntervalLoad] = {}
     unreached: tuple[str, ...] = ()
+    expired: bool = False
 
     @classmethod
     def read(cls, load: Mapping[str, Any]) -> ReportedLoad:
@@ -189,7 +192,8 @@ def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
 
     Workers are chosen in order of the number of workers that they are cut off from, then of age. So
     a worker that no other one reaches is left out. Of two workers that do not reach each other, the
-    younger one is left out: its secret, certificate or address is more likely to be wrong.
+    younger one is left out: its secret, certificate or address is more likely to be wrong. But one that says
+    itself that its certificate has expired comes last: it keeps no worker out that has renewed its own.
     """
     found = {worker.id: worker for worker in workers}
     apart: dict[str, set[str]] = {id_: set() for id_ in found}
@@ -198,7 +202,9 @@ def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
             apart[worker.id].add(other)
             apart[other].add(worker.id)
     kept: list[WorkerLoad] = []
-    for worker in sorted(found.values(), key=lambda w: (len(apart[w.id]), w.started, w.id)):
+    for worker in sorted(
+        found.values(), key=lambda w: (w.expired, len(apart[w.id]), w.started, w.id)
+    ):
         if apart[worker.id].isdisjoint(other.id for other in kept):
             kept.append(worker)
     return kept

@@ -9,14 +9,9 @@ another system; that of Kafka is `millwheel.kafka.KafkaSink`.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import types
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import (
     Any,
@@ -24,40 +19,25 @@ from typing import (
     Literal,
     Protocol,
     TypeVar,
-    Union,
-    get_args,
     get_origin,
-    get_type_hints,
 )
-from uuid import UUID
-
-import msgspec
 
 from millwheel.bundles import Bundles
-from millwheel.codec import Codec
+from millwheel.codec import shown
+from millwheel.columns import NUMBERS, Column, columns_of, key_part, stored_form
 from millwheel.context import BundleContext
-from millwheel.errors import GraphError
+from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import Key, Record
 from millwheel.streams import check_name
 
 R = TypeVar("R")
 
-COLUMN_TYPES: dict[Any, str] = {
-    str: "text",
-    int: "bigint",
-    float: "double precision",
-    bool: "boolean",
-    datetime: "timestamp with time zone",
-    date: "date",
-    bytes: "bytea",
-    Decimal: "numeric",
-    UUID: "uuid",
-}
 RESERVED_TABLES = frozenset(
     [
         "aggregate",
         "aggregates",
         "alembic_version",
+        "blocking_item",
         "bucket",
         "commit_record",
         "computation",
@@ -73,8 +53,10 @@ RESERVED_TABLES = frozenset(
         "incarnation",
         "key_interval",
         "latest_commits",
+        "leader",
         "log",
         "numbered_rows",
+        "old_snapshots",
         "oldest_bucket",
         "parked_keys",
         "peer_secret",
@@ -115,22 +97,13 @@ BUCKET = re.compile(
 """Names of the tables that are created and dropped while a pipeline runs."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a table sink."""
-
-    name: str
-    type: str
-    nullable: bool
-    is_json: bool = False
-
-
 class Table(Generic[R]):
     """A table in the pipeline's schema with rows made from values of `row_type`.
 
     The table is created from the type, or an existing table with matching columns is used.
 
-    A column of type ``double precision`` (a field of type float) can hold NaN and infinities that a
+    The columns are the fields; class variables are not. None is NULL, in a column of type ``jsonb`` too. A time needs
+    a zone. A column of type ``double precision`` (a field of type float) can hold NaN and infinities that a
     `row` function returns. Values of streams and columns of type ``jsonb`` cannot: JSON has
     neither, and such a value fails its record.
 
@@ -138,7 +111,8 @@ class Table(Generic[R]):
         name: the table's name in the pipeline's schema.
         row_type: a msgspec.Struct or dataclass, with one column per field.
         key: columns that identify a row: a later value for the same key replaces the
-            earlier one. Without `key` every value is a new row.
+            earlier one. Keys are equal if Postgres takes them for equal: 1.0 and 1.00, -0.0 and 0.0, an instant in
+            two zones, an object of JSON in another order. Without `key` every value is a new row.
         producer_key: the columns of `key` that hold the producing computation's own key. No
             other key can then write the row, so it is written in the producer's own commit.
             Without it, an upsert is a step of its own, keyed by `key`.
@@ -149,7 +123,8 @@ class Table(Generic[R]):
             has the number of rows of each sender. Old rows may be deleted.
 
     Raises:
-        GraphError: the name is reserved, a key names no column, or `row_type` has no fields.
+        GraphError: the name of the table or of a column is reserved, a key names no column or one that may be
+            None, or `row_type` has no fields.
     """
 
     def __init__(
@@ -169,7 +144,7 @@ class Table(Generic[R]):
                 f"Table({name!r}): give key and producer_key as tuples of column names"
             )
         self.row_type = row_type
-        self.columns = _columns(name, row_type)
+        self.columns = columns_of(name, row_type, numbered=numbered)
         names = [column.name for column in self.columns]
         for name_ in (*key, *producer_key):
             if name_ not in names:
@@ -188,21 +163,22 @@ class Table(Generic[R]):
         if numbered:
             if key:
                 raise GraphError(f"Table({name!r}): only an append-only table can be numbered")
-            self.columns += (Column("sender", "bigint", False), Column("sequence", "bigint", False))
+            self.columns += tuple(Column(number, "bigint", False) for number in NUMBERS)
         self.key_positions = tuple(names.index(column) for column in self.key)
         self.producer_positions = tuple(names.index(column) for column in self.producer_key)
         self._fields = tuple(names)
-        self._encoders: tuple[Callable[[Any], bytes] | None, ...] = tuple(
-            Codec(Any, what=f"column {column.name!r} of table {self.name!r}").encode
-            if column.is_json
-            else None
+        self._forms = tuple(
+            stored_form(name, column, in_key=column.name in key)
             for column in self.columns[: len(names)]
+        )
+        self._key_parts = tuple(
+            (position, key_part(self.columns[position])) for position in self.key_positions
         )
 
     @property
     def unique(self) -> tuple[str, ...]:
         """The columns that no two rows may share: the key, or those of a numbered table."""
-        return ("sender", "sequence") if self.numbered else self.key
+        return NUMBERS if self.numbered else self.key
 
     @property
     def in_producers_commit(self) -> bool:
@@ -214,7 +190,7 @@ class Table(Generic[R]):
 
         Raises:
             TypeError: the row is not of the table's type.
-            UserCodeError: a jsonb column would hold NaN, an infinity or NUL.
+            UserCodeError: a jsonb column would hold NaN, an infinity or NUL, or a time has no zone.
         """
         if not isinstance(row, get_origin(self.row_type) or self.row_type):
             raise TypeError(
@@ -222,9 +198,22 @@ class Table(Generic[R]):
                 f"{type(row).__name__}; give the sink a `row` function that makes one"
             )
         return tuple(
-            getattr(row, name) if encode is None else encode(getattr(row, name)).decode()
-            for name, encode in zip(self._fields, self._encoders, strict=True)
+            getattr(row, name) if form is None else form(getattr(row, name))
+            for name, form in zip(self._fields, self._forms, strict=True)
         )
+
+    def key_of(self, values: Sequence[Any]) -> tuple[str | int, ...]:
+        """The key of a row, given its column values: equal for all rows that Postgres takes for one, and with an order.
+
+        Raises:
+            UserCodeError: a column of the key holds a value of another type.
+        """
+        try:
+            return tuple(part(values[position]) for position, part in self._key_parts)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UserCodeError(
+                f"table {self.name!r}: {', '.join(self.key)} of {shown(values)} cannot be a key: {error}"
+            ) from error
 
     def describe(self) -> dict[str, Any]:
         """The description stored in the graph."""
@@ -234,32 +223,6 @@ class Table(Generic[R]):
             "key": list(self.key),
             "producer_key": list(self.producer_key),
         }
-
-
-def _columns(table: str, row_type: Any) -> tuple[Column, ...]:
-    origin = get_origin(row_type) or row_type
-    if not isinstance(origin, type) or not (
-        issubclass(origin, msgspec.Struct) or dataclasses.is_dataclass(origin)
-    ):
-        raise GraphError(f"Table({table!r}): the row type must be a msgspec.Struct or a dataclass")
-    columns = []
-    for name, hint in get_type_hints(origin).items():
-        nullable = False
-        if get_origin(hint) in (Union, types.UnionType):
-            members = [member for member in get_args(hint) if member is not type(None)]
-            nullable = len(members) < len(get_args(hint))
-            hint = members[0] if len(members) == 1 else typing.Any
-        column_type = COLUMN_TYPES.get(hint)
-        columns.append(
-            Column(
-                check_name(name, "column"), column_type or "jsonb", nullable, column_type is None
-            )
-        )
-    if not columns:
-        raise GraphError(
-            f"Table({table!r}): {row_type.__name__} has no fields, so there are no columns"
-        )
-    return tuple(columns)
 
 
 @dataclass(frozen=True)

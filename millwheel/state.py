@@ -23,14 +23,14 @@ from typing import (
     cast,
     get_args,
     get_origin,
-    get_type_hints,
 )
 
 import msgspec
 
-from millwheel.codec import TYPES_KNOWN, Codec, key_text, shown
+from millwheel.codec import TYPES_KNOWN, Codec, field_hints, key_text, shown
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.model import Key
+from millwheel.stored_form import Fidelity
 
 K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
 V = TypeVar("V")
@@ -353,6 +353,8 @@ class StateLayout(Generic[S]):
         self.collections: dict[str, tuple[type[Collection], Any, Codec[Any]]] = {}
         self.stateless = self.state_type is None
         self.empty: bytes = b"null"
+        self.has_fidelity = True
+        """Whether state always equals, in all that user code can see, the one that is read from the store."""
         if get_origin(self.state_type) in (Union, types.UnionType):
             raise GraphError(
                 f"the state of {owner} is of type {self.state_type}, so its empty state is ambiguous. "
@@ -369,6 +371,10 @@ class StateLayout(Generic[S]):
         if self.collections:
             plain_type = _plain_type(self.state_type, frozenset(self.collections))
         self.codec: Codec[Any] = Codec(plain_type, what=f"state of {owner}", limit=limit)
+        self.has_fidelity = all(
+            codec.fidelity == Fidelity.FULL
+            for codec in (self.codec, *(codec for _, _, codec in self.collections.values()))
+        )
         self.encode = self.codec.encode
         if self.collections:
             self._plain_values = _fields_of(plain_type.__struct_fields__)
@@ -407,7 +413,7 @@ class StateLayout(Generic[S]):
         variables = dict(
             zip(getattr(origin, "__parameters__", ()), get_args(self.state_type), strict=False)
         )
-        for name, hint in get_type_hints(origin).items():
+        for name, hint in field_hints(origin).items():
             kind = get_origin(hint) or hint
             if kind is MapState or kind is ListState:
                 if len(name.encode()) > MAX_FIELD_BYTES:
@@ -437,19 +443,36 @@ class StateLayout(Generic[S]):
     def _encode_plain(self, state: Any) -> bytes:
         return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
+    def settle(self, encoded: bytes, state: Any) -> tuple[bytes, Any]:
+        """The stored form of a state, just encoded, and the state object that a restart reads from it.
+
+        An object with collections stays, and its plain part is replaced.
+
+        Raises:
+            UserCodeError: it is no value of the type.
+        """
+        if not self.collections:
+            return self.codec.settle(encoded, state)
+        plain = self.codec.value_type(*self._plain_values(state))
+        encoded, found = self.codec.settle(encoded, plain)
+        return encoded, self._with_plain(state, found)
+
+    def _with_plain(self, state: Any, plain: Any) -> Any:
+        for name in plain.__struct_fields__:
+            setattr(state, name, getattr(plain, name))
+        return state
+
     def decode(self, encoded: bytes | None, cells: Cells | None = None) -> Any:
         """A state object from its stored plain part (None: an empty one), with its collections
         bound to `cells`."""
         if self.stateless:
             return None
         if not self.collections:
-            return self.new() if encoded is None else self.codec.decode(encoded)
+            return self.new() if encoded is None else self.codec.read(encoded)
         assert cells is not None
         state = self.new()
         if encoded is not None:
-            plain = self.codec.decode(encoded)
-            for name in plain.__struct_fields__:
-                setattr(state, name, getattr(plain, name))
+            self._with_plain(state, self.codec.read(encoded))
         for name, (_, key_type, codec) in self.collections.items():
             getattr(state, name).bind(cells, name + "/", codec, key_type)
         return state
@@ -463,7 +486,7 @@ def _name_of(state_type: Any) -> str:
 def _plain_type(state_type: Any, collections: frozenset[str]) -> Any:
     """A struct of the fields of a state type that are not collections."""
     origin = get_origin(state_type) or state_type
-    hints = get_type_hints(origin, include_extras=True)
+    hints = field_hints(origin, include_extras=True)
     plain = [(name, hint) for name, hint in hints.items() if name not in collections]
     return msgspec.defstruct(f"{_name_of(state_type)}Plain", plain)
 

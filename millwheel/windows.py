@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -72,6 +72,53 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     final: bool = False
     early: bool = False
     retracted: bool = False
+
+
+@dataclass(frozen=True)
+class PaneOrder:
+    """How the panes of a key follow one another, which tells the newer one of two.
+
+    Attributes:
+        by_number: panes are numbered per key, and their windows have no bounds of their own (`Count`).
+        amended_for: microseconds after its end for which a window may still send panes; None: for ever.
+    """
+
+    by_number: bool = False
+    amended_for: int | None = None
+
+    def place(self, pane: Pane[Any]) -> tuple[int, ...]:
+        """The place of a pane among those of its key: of a later window before the pane's number.
+
+        Of two windows with one end, the one that starts earlier is the newer one: a session that was joined to another,
+        or one with a new start.
+        """
+        if self.by_number:
+            return (pane.number,)
+        return (to_micros(pane.end), -to_micros(pane.start), pane.number)
+
+    def superseded_after(self, end: datetime, timestamp: int) -> int | None:
+        """The instant after which no pane comes that is older than the newest one so far; None: there is none.
+
+        An older pane may be on its way from a former owner of its key's interval. It holds the low watermark at its
+        window's end or before, or at a promise that the newer pane's timestamp has reached.
+
+        Args:
+            end: the end of the newest pane's window.
+            timestamp: the newest pane's timestamp.
+        """
+        if self.by_number or self.amended_for is None:
+            return None
+        return min(max(to_micros(end) - 1, timestamp) + self.amended_for, LAST_INSTANT)
+
+    @staticmethod
+    def of_all(orders: Sequence[PaneOrder]) -> PaneOrder:
+        """The order that holds for panes of several computations; of none: nothing is known of their lateness."""
+        amended = [order.amended_for for order in orders]
+        known = [each for each in amended if each is not None]
+        return PaneOrder(
+            any(order.by_number for order in orders),
+            max(known) if known and len(known) == len(amended) else None,
+        )
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):

@@ -32,6 +32,9 @@ KEYWORDS = re.compile(
 URL_LIKE = re.compile(r"\s*(?:[^./~\s][^/]*//|[^/]*@|\S*://|//\S*@)|\s+postgres", re.IGNORECASE)
 """Mistyped URLs that are no likely names of directories: ``postgres//host/x``, ``me@host/x``, ``://host/x``."""
 
+HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-f:.]+\]):\d{1,5}(?:/[\w.-]*)?", re.IGNORECASE)
+"""A host and a port, perhaps with a database, without the rest of a URL."""
+
 _ACCEPTED = """Accepted are:
   postgresql://user@host:5432/database   a Postgres (15 or later) that you run; postgres:// too
   .millwheel, /srv/wheel, ./a:b          a directory, for an embedded Postgres in it"""
@@ -71,6 +74,12 @@ class StoreAddress:
         if re.match(r"postgres(ql)?://", text, re.IGNORECASE):
             scheme, _, rest = text.partition("://")
             return cls(url=_checked(f"{scheme.lower()}://{rest}", source))
+        if HOST_AND_PORT.fullmatch(text) is not None:
+            url = f"postgresql://USER@{text}" + ("" if "/" in text else "/DATABASE")
+            raise UsageError(
+                f"{source} is a host and a port, without the rest of a URL: write {url}. A directory of that name is "
+                f"written with ./ in front. {_ACCEPTED}"
+            )
         # Before any of it is shown: what is before the first ":" is never a secret.
         if (scheme_like := re.match(r"([a-z][a-z0-9+.-]*):", text, re.IGNORECASE)) is not None:
             hint = ""

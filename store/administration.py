@@ -12,12 +12,14 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.model import SLOTS
-from millwheel.store.asking import NOBODY, Actor, Asking
+from millwheel.store.asking import UNNAMED, Actor, Asking
 from millwheel.store.code import Code
 from millwheel.store.generations import refuse_with_members, without
 from millwheel.store.processes import is_dead
 from millwheel.store.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
 from millwheel.store.statements import READ_COMMITTED, Statements
+from millwheel.store.translation import unreached
+from millwheel.store.views import refuse_lookalikes
 
 LOCK_SECONDS = 10
 """Longest wait of a removal for readers."""
@@ -49,7 +51,7 @@ def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
             )
         )
     except psycopg.Error as error:
-        raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+        raise unreached(error) from error
     with translated(), connection:
         yield connection
 
@@ -71,7 +73,7 @@ def pause(
     injectors: Sequence[str] = (),
     *,
     paused: bool = True,
-    actor: Actor = NOBODY,
+    actor: Actor = UNNAMED,
 ) -> Paused:
     """Pause injectors of a pipeline, or resume them (`paused` False).
 
@@ -131,9 +133,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
     """
     with transaction(url) as connection:
         statements = Statements(pipeline)
-        # Deploy and migrate take the same lock: none of them begins before the drop has ended.
-        connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
-        _find(connection, pipeline)
+        _lock(connection, statements, pipeline)
         for host, pid, lease_left in _alive(connection, statements):
             raise UsageError(
                 f"pipeline {pipeline!r} is being run by process {pid} on {host!r} "
@@ -162,7 +162,9 @@ def _alive(
     ]
 
 
-def remove_computations(url: str, pipeline: str, names: list[str], *, actor: Actor = NOBODY) -> int:
+def remove_computations(
+    url: str, pipeline: str, names: list[str], *, actor: Actor = UNNAMED
+) -> int:
     """Remove nodes from a pipeline, which may be running; gives the number of deleted rows.
 
     One short transaction takes them out of the graph: workers release their intervals, senders treat records for
@@ -189,9 +191,7 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
     """Take nodes out of the graph; gives their ids."""
     statements = Statements(pipeline)
     with transaction(url) as connection:
-        # Deploy and migrate take the same lock: none of them begins before the removal has ended.
-        connection.execute(statements.get("lock_pipeline"), {"pipeline": pipeline})
-        _find(connection, pipeline)
+        _lock(connection, statements, pipeline)
         found = connection.execute(statements.get("removed_ids"), {"names": names}).fetchall()
         left = sorted({*names} - {name for _, name in found})
         if not left:
@@ -242,6 +242,7 @@ def _begin_without(
     text = statements.get("remove_intervals", latest_commits="latest_commits")
     connection.execute(text, which)
     connection.execute(statements.get("refuse_requests"), which)
+    connection.execute(statements.get("release_letters"), which)
     return ids
 
 
@@ -257,6 +258,19 @@ def _hold_intervals(
         if found == held:
             return
         held = found
+
+
+def _lock(connection: psycopg.Connection[Any], statements: Statements, pipeline: str) -> None:
+    """Find a pipeline, and take the lock that deploy and migrate take too: none of them begins before this
+    transaction has ended."""
+    _find(connection, pipeline)
+    try:
+        with connection.transaction():
+            connection.execute(statements.get("lock_pipeline"))
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        pass  # it was dropped in between
+    _find(connection, pipeline)
+    refuse_lookalikes(connection, pipeline)
 
 
 def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:

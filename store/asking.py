@@ -7,8 +7,11 @@ a computation) are noted in the same table, in their own transactions.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,7 +31,13 @@ class Actor(NamedTuple):
     reason: str
 
 
-NOBODY = Actor("", "")
+UNNAMED = Actor("", "")
+
+ITEM = re.compile(r"record:[0-9a-f]{32}|timer:\[.*\]")
+"""Names of records and timers, as errors of computations have them."""
+
+SHOWN_PARTITIONS = 20
+"""Most names of partitions in a message."""
 
 
 class LetterFilter(NamedTuple):
@@ -60,6 +69,8 @@ class MatchedLetters(NamedTuple):
     ids: list[int]
     without_key: int
     """Rows of sources that could not be read: they have no key, so no owner."""
+    removed: int
+    """Letters of computations that were removed: no code processes them."""
     retried: int
     """Letters that are being retried."""
     behind: dict[str, int]
@@ -102,6 +113,10 @@ class LogEntry(msgspec.Struct, frozen=True):
     detail: str | None
 
 
+FURTHER = ("watermarks", "forget_requests")
+"""A view and a function that statements name."""
+
+
 class Asking:
     """Requests to one pipeline, on a connection of the caller's."""
 
@@ -118,7 +133,16 @@ class Asking:
         Raises:
             UsageError: there is no such computation.
         """
-        text, slot = encode_key(key)
+        return self._ask(actor, verb, computation, encode_key(key), payload)
+
+    def _ask(
+        self,
+        actor: Actor,
+        verb: str,
+        computation: str,
+        place: tuple[bytes, int],
+        payload: dict[str, Any],
+    ) -> int:
         batch = self._new_batch()
         asked = self._rows(
             "ask",
@@ -127,13 +151,49 @@ class Asking:
             reason=actor.reason,
             verb=verb,
             computation=computation,
-            slot=slot,
-            key=text.decode(),
+            slot=place[1],
+            key=place[0].decode(),
             payload=_json(payload),
         )
         if not asked:
             raise UsageError(f"pipeline {self._pipeline!r} has no computation {computation!r}")
         return batch
+
+    def set_aside(self, actor: Actor, injector: str, partition: str | None, row: int) -> int:
+        """Ask an injector to make a dead letter of a row; gives the number of the batch.
+
+        Args:
+            partition: the name of the row's partition; None: the injector has only one.
+
+        Raises:
+            UsageError: there is no such injector or partition.
+        """
+        slots = {name: slot for slot, name in self._rows("injector_partitions", injector=injector)}
+        if not slots:
+            raise UsageError(f"pipeline {self._pipeline!r} has no injector {injector!r}")
+        names = list(slots) if partition is None else [partition]
+        if len(names) > 1 or names[0] not in slots:
+            known = ", ".join(list(slots)[:SHOWN_PARTITIONS])
+            raise UsageError(
+                f"name a partition of {injector!r} with --partition. It has {len(slots)}: {known}"
+            )
+        (name,) = names
+        return self._ask(
+            actor, "set_aside", injector, (_json(name).encode(), slots[name]), {"row": row}
+        )
+
+    def set_aside_item(self, actor: Actor, computation: str, key: Key, item: str) -> int:
+        """Ask the owner of a key for a dead letter of a record or timer; gives the number of the batch.
+
+        Args:
+            item: its name, as the error of the computation has it.
+
+        Raises:
+            UsageError: there is no such computation, or the name is none.
+        """
+        if not ITEM.fullmatch(item):
+            raise UsageError(f"{item!r} names no record or timer; take it from the error: record:…")
+        return self._ask(actor, "set_aside", computation, encode_key(key), {"item": item})
 
     def retry(
         self,
@@ -208,19 +268,18 @@ class Asking:
         found = self._rows(
             "match_dead_letters",
             **letters._asdict(),
-            dead_letters="dead_letters",
             watermarks="watermarks",
         )
-        behind: dict[str, int] = {}
-        for _, computation, _, _, is_behind, _ in found:
-            if is_behind:
-                behind[computation] = behind.get(computation, 0) + 1
+        ids, computations, without_key, removed, retried, behind, waiting = (
+            zip(*found, strict=True) if found else [()] * 7
+        )
         return MatchedLetters(
-            [row[0] for row in found],
-            sum(row[2] for row in found),
-            sum(row[3] for row in found),
-            behind,
-            sum(row[5] for row in found),
+            list(ids),
+            sum(without_key),
+            sum(removed),
+            sum(retried),
+            dict(Counter(compress(computations, behind))),
+            sum(waiting),
         )
 
     def outcomes(self, batch: int) -> Outcomes:
@@ -240,15 +299,15 @@ class Asking:
         ]  # fmt: skip
 
     def _new_batch(self) -> int:
+        """A number for a batch. Requests of long ago go, so the table does not grow with each one asked."""
+        self._rows("forget_requests", forget_requests="forget_requests")
         table = sql.Identifier(self._pipeline, "request").as_string(None)
         ((batch,),) = self._rows("new_batch", table=table)
         return int(batch)
 
     def _rows(self, name: str, **params: Any) -> list[tuple[Any, ...]]:
-        views = {
-            view: params.pop(view) for view in ("dead_letters", "watermarks") if view in params
-        }
-        text = self._statements.get(name, **views)
+        further = {each: params.pop(each) for each in FURTHER if each in params}
+        text = self._statements.get(name, **further)
         return self._connection.execute(text, params).fetchall()
 
 

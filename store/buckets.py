@@ -44,8 +44,8 @@ among them."""
 DROP_LOCK_MILLISECONDS = 50
 """Longest wait for the lock under which a bucket is dropped: readers of the parents queue behind it."""
 
-DROP_IDLE_TIMEOUT = "5s"
-"""Postgres ends a drop whose process was stopped after this time, so that readers do not wait longer."""
+IDLE_TIMEOUT = "5s"
+"""Postgres ends a change whose process was stopped after this time, so that others do not wait longer."""
 
 
 def bucket_table(parent: str, bucket: int) -> str:
@@ -75,13 +75,6 @@ async def newest_commit_table(connection: AsyncConnection[Any], statements: Stat
     return bucket_table("commit_record", row[0])
 
 
-async def act_as_owner(connection: AsyncConnection[Any], statements: Statements) -> None:
-    """Within a transaction: let the rest of it act as the owner of the parents, whatever login the worker has, so that the
-    tables it makes can be dropped by each worker (decision 61)."""
-    parent = statements.table("commit_record").as_string(None)
-    await connection.execute(statements.get("act_as_owner"), {"table": parent})
-
-
 async def create_bucket(
     connection: AsyncConnection[Any],
     statements: Statements,
@@ -96,9 +89,8 @@ async def create_bucket(
     row = await cursor.fetchone()
     assert row is not None
     bucket = Bucket(row[0], family, log, low, high)
-    tables = {f"{parent}_new": bucket_table(parent, bucket.id) for parent in _parents(family)}
-    statement = "create_bucket_time" if family == "time" else "create_bucket_seen"
-    await connection.execute(statements.get(statement, **tables))
+    text = statements.get("make_bucket", make_bucket="make_bucket")
+    await connection.execute(text, {"id": bucket.id})
     return bucket
 
 
@@ -130,7 +122,7 @@ class PostgresBuckets(Subject):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self.drop_lock_milliseconds = DROP_LOCK_MILLISECONDS
-        self._lock = {"pipeline": connections.schema, "patience": LOCK_TIMEOUT}
+        self._timeouts = {"lock": LOCK_TIMEOUT, "idle": IDLE_TIMEOUT}
 
     async def live_buckets(self) -> list[Bucket]:
         return [Bucket(*row) for row in await self.connections.rows("live_buckets")]
@@ -139,7 +131,8 @@ class PostgresBuckets(Subject):
         statements = self.connections.statements
         async with self.connections.connection() as connection, connection.pipeline():
             await connection.execute("BEGIN", prepare=True)
-            await connection.execute(statements.get("share_buckets"), self._lock, prepare=True)
+            await connection.execute(statements.get("set_timeouts"), self._timeouts, prepare=True)
+            await connection.execute(statements.get("share_buckets"), prepare=True)
             cursor = await connection.execute(statements.get("view_buckets"), prepare=True)
             await connection.execute("COMMIT", prepare=True)
             rows = await cursor.fetchall()
@@ -148,7 +141,8 @@ class PostgresBuckets(Subject):
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         statements = self.connections.statements
         async with self.connections.connection() as connection, connection.transaction():
-            await connection.execute(statements.get("lock_buckets"), self._lock)
+            await connection.execute(statements.get("set_timeouts"), self._timeouts)
+            await connection.execute(statements.get("lock_buckets"))
             cursor = await connection.execute(
                 statements.get("find_bucket"), {"family": family, "log": log, "low": low}
             )
@@ -158,13 +152,13 @@ class PostgresBuckets(Subject):
             if id_ is not None:
                 return Bucket(id_, family, log, begin, end)
             end = high if end is None else min(high, end)
-            await act_as_owner(connection, statements)
             return await create_bucket(connection, statements, family, log, begin, end)
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         statements = self.connections.statements
         async with self.connections.connection() as connection, connection.transaction():
-            await connection.execute(statements.get("lock_buckets"), self._lock)
+            await connection.execute(statements.get("set_timeouts"), self._timeouts)
+            await connection.execute(statements.get("lock_buckets"))
             await connection.execute(
                 statements.get("close_bucket"),
                 {
@@ -188,15 +182,15 @@ class PostgresBuckets(Subject):
     async def drop_bucket(self, bucket: Bucket) -> bool:
         statements = self.connections.statements
         tables = sql.SQL(", ").join(map(statements.table, tables_of(bucket)))
-        timeouts = {"lock": f"{self.drop_lock_milliseconds}ms", "idle": DROP_IDLE_TIMEOUT}
+        timeouts = {"lock": f"{self.drop_lock_milliseconds}ms", "idle": IDLE_TIMEOUT}
         try:
             async with self.connections.checked() as connection, connection.transaction():
                 await connection.execute(statements.get("set_timeouts"), timeouts)
                 await connection.execute(composed("lock_for_drop", tables=tables))
                 if not await self._is_droppable(connection, bucket):
                     return False
-                await connection.execute(statements.get("forget_bucket"), {"id": bucket.id})
-                await connection.execute(composed("drop_tables", tables=tables))
+                text = statements.get("drop_bucket", drop_bucket="drop_bucket")
+                await connection.execute(text, {"id": bucket.id})
         except psycopg.errors.LockNotAvailable:
             return False
         except psycopg.errors.UndefinedTable:

@@ -1,4 +1,4 @@
-"""Claims of intervals, and what a new owner reads afterwards; other changes of ownership are passed on to
+"""Claims of intervals, and the reads of a new owner; other changes of ownership are passed on to
 `millwheel.store.placement`."""
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from millwheel.store.placement import PostgresPlacement, as_percentiles
 from millwheel.store.port import (
     TIMER_KINDS,
     TIMERS_A_PAGE,
+    BlockingItem,
     Claim,
     FoundPartition,
     IntervalRow,
     LogRow,
+    OpenRequest,
     ParkedRows,
     Placement,
     PlacementChange,
@@ -27,6 +29,10 @@ from millwheel.store.port import (
     TimerChange,
     TimerPlace,
 )
+from millwheel.store.requests import arguments
+
+MOST_ASKED = 1_000
+"""Most requests that one claim reads."""
 
 
 class PostgresClaims(Subject):
@@ -60,11 +66,18 @@ class PostgresClaims(Subject):
             interval_ids = [id_ for id_ in interval_ids if id_ in raised]
             if not interval_ids:
                 return []
+        blocking: dict[int, list[BlockingItem]] = {}
+        for id_, key, *what in await self.connections.rows(
+            "take_blocking_items", {"interval_ids": interval_ids}
+        ):
+            blocking.setdefault(id_, []).append(BlockingItem(key.encode(), *what))
         statements = self.connections.statements
         async with self.connections.connection() as connection:
             await connection.execute(statements.get("begin_snapshot"))
             try:
-                return await self._read_claims(connection, interval_ids, raised, new_logs, timers)
+                return await self._read_claims(
+                    connection, interval_ids, raised, new_logs, timers, blocking
+                )
             finally:
                 await connection.execute("ROLLBACK")
 
@@ -75,6 +88,7 @@ class PostgresClaims(Subject):
         raised: dict[int, int],
         new_logs: dict[int, int],
         limit: int,
+        blocking: dict[int, list[BlockingItem]],
     ) -> list[Claim]:
         async def rows(name: str, **params: Any) -> list[Any]:
             cursor = await connection.execute(self.connections.statements.get(name), params)
@@ -91,6 +105,14 @@ class PostgresClaims(Subject):
         for id_, interval_id, source in await rows("read_logs", interval_ids=interval_ids):
             if id_ != new_logs.get(interval_id):
                 live_logs.setdefault(interval_id, []).append(LogRow(id_, source))
+        asked: dict[int, list[OpenRequest]] = {}
+        for number, id_, verb, slot, key, payload in await rows(
+            "requests_at_claim", interval_ids=interval_ids, limit=MOST_ASKED
+        ):
+            request = OpenRequest(
+                number, id_, verb, slot, key.encode(), arguments(payload), None, None
+            )
+            asked.setdefault(id_, []).append(request)
         parked: dict[int, list[ParkedRows]] = {}
         for id_, computation, slot, key, *sizes in await rows(
             "read_parked_keys", interval_ids=interval_ids
@@ -145,6 +167,8 @@ class PostgresClaims(Subject):
                     timers=[timer for page in pages.values() for timer in page],
                     more_timers=frozenset(k for k, page in pages.items() if len(page) == limit),
                     parked=parked.get(id_, []),
+                    blocking=blocking.get(id_, []),
+                    asked=asked.get(id_, []),
                 )
             )
         if intervals.keys() != raised.keys():
@@ -178,8 +202,8 @@ class PostgresClaims(Subject):
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         return await self._placement.release(worker, sequencers)
 
-    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
-        return await self._placement.wish(changes)
+    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
+        return await self._placement.wish(changes, term)
 
     async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
         return await self._placement.split(interval_id, sequencer, at, reason)
@@ -193,6 +217,11 @@ class PostgresClaims(Subject):
         self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
         return await self._placement.add_partitions(discovery, sequencer, found)
+
+    async def retire_partitions(
+        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
+    ) -> list[FoundPartition]:
+        return await self._placement.retire_partitions(discovery, sequencer, interval_ids)
 
 
 def _page(interval_id: int, kind: str, after: TimerPlace | None, limit: int) -> dict[str, Any]:

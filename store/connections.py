@@ -30,7 +30,7 @@ from millwheel.errors import PooledStore, StoreUnavailable
 from millwheel.store.incarnation import Incarnations, ServerSession, Warnings, begin_session
 from millwheel.store.session import OwnSession, closed_on_failure
 from millwheel.store.statements import READ_COMMITTED, Statements
-from millwheel.store.translation import translate
+from millwheel.store.translation import translate, unreached
 
 SEQUENCE = "sequence_number"
 
@@ -159,10 +159,7 @@ class Connections:
             async with await OwnSession.connect(self.url) as connection:
                 await self._begin(connection)
         except psycopg.Error as error:
-            raise StoreUnavailable(
-                f"the store cannot be reached: {str(error).strip()}\nCheck --store, and that "
-                "Postgres is running"
-            ) from error
+            raise unreached(error) from error
         await self.pool.open()
         await self.lifeline.open()
 
@@ -305,6 +302,11 @@ class Connections:
         lanes = [lane.backend for lane in self.lanes if lane.backend]
         pool = [backend for _, backend in self._pool_backends]
         return msgspec.json.encode([*lanes, *pool]).decode()
+
+    def pids(self) -> list[int]:
+        """The server processes of all connections that are in use, that of the heartbeats included."""
+        pooled = [pid for connection, (pid, _) in self._backend_of.items() if not connection.closed]
+        return [*pooled, *(lane.backend[0] for lane in self.lanes if lane.backend)]
 
     async def add_lane(self, lane: LaneConnection) -> None:
         """Store the server process of a new lane with the worker."""

@@ -19,7 +19,6 @@ from psycopg.types.json import Jsonb
 from millwheel.errors import DeployRefused
 from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.buckets import act_as_owner
 from millwheel.store.code import Code, Generation, TypeVersion
 from millwheel.store.generations import SHARED, Admission, admit
 from millwheel.store.port import ELSEWHERE, Deployment, IntervalRow, NodeDeploy, StreamDeploy
@@ -35,6 +34,8 @@ class OnSpark:
     checkpoint: str
     levels: dict[str, int]
     """The operator of each computation."""
+    is_used: bool = False
+    """Whether the checkpoint is known to have something in it."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,18 @@ def admission_of(
     return admission, code
 
 
-def obstacles_of(nodes: list[NodeDeploy], bundled: Collection[str], workers: int) -> Obstacles:
+def obstacles_of(
+    nodes: list[NodeDeploy], bundled: Collection[str], parked: Collection[str], workers: int
+) -> Obstacles:
     """The obstacles to a change of key extractors.
 
     Args:
         bundled: computations with an open numbered bundle.
+        parked: computations with parked keys.
         workers: number of other workers that run.
     """
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
-    return Obstacles(stateful, bundled, workers)
+    return Obstacles(stateful, bundled, parked, workers)
 
 
 async def deploy(
@@ -114,8 +118,9 @@ async def deploy(
         DeployRefused: it is another graph; the message shows each difference. Or the state of the pipeline is with
             Spark, and the engine would run it, or the other way round.
     """
-    await connection.execute(statements.get("lock_pipeline"), {"pipeline": statements.schema})
-    await act_as_owner(connection, statements)
+    await connection.execute(statements.get("lock_pipeline"))
+    # What a deploy makes belongs to all workers, whatever their logins: to the owner of the sequence that they draw from.
+    await connection.execute(statements.get("act_as_owner"), {"table": sequence})
     await _refuse_elsewhere(connection, statements, on_spark)
     cursor = await connection.execute(statements.get("deployed"))
     history = [
@@ -170,11 +175,18 @@ async def _refuse_elsewhere(
                 f"--engine spark --checkpoint {running[0]}, or move it back first: millwheel move MODULE:PIPELINE --to engine"
             )
         return
+    if running is not None and running[2]:
+        if on_spark.is_used and running[1] != on_spark.levels:
+            raise DeployRefused(
+                f"the graph of pipeline {name!r} has changed since its first batch was begun with the checkpoint "
+                f"{on_spark.checkpoint}. No batch was done: delete what is in the checkpoint, and give the command again"
+            )
+        return
     if running is not None and running[0] != on_spark.checkpoint:
         raise DeployRefused(
             f"the tables of pipeline {name!r} hold the results of a query with the checkpoint {running[0]}, and this one "
             f"has {on_spark.checkpoint}. Give that checkpoint; if it is lost, remove the pipeline with all its results "
-            f"(millwheel drop {name}), and begin anew"
+            f"(millwheel drop {name}), and start again"
         )
     if running is not None:
         _refuse_other_levels(name, running[1], on_spark.levels)
@@ -198,7 +210,8 @@ def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int])
         raise DeployRefused(
             f"the graph of pipeline {name!r} has changed ({', '.join(changed)}): Spark keeps the state of a computation with "
             "the operator that ran it, and these would be run by another one. Run the former code; or move it to the "
-            "engine, and back with the new code (millwheel move)"
+            "engine, and back with the new code (millwheel move); or remove it with all its results (millwheel drop "
+            f"{name}), and start again with an empty checkpoint"
         )
 
 
@@ -207,15 +220,14 @@ async def _begin_on_spark(
 ) -> None:
     """Note that the pipeline runs on Spark; its intervals are nobody's from now on."""
     running = await (await connection.execute(statements.get("runs_on_spark"))).fetchone()
-    if running is None:
+    query = {"checkpoint": on_spark.checkpoint, "levels": Jsonb(on_spark.levels)}
+    if running is not None:
+        if running[2]:
+            await connection.execute(statements.get("change_spark_query"), query)
+    else:
+        intervals = statements.table("key_interval").as_string(None)
         await connection.execute(
-            statements.get("begin_spark_query"),
-            {
-                "checkpoint": on_spark.checkpoint,
-                "levels": Jsonb(on_spark.levels),
-                "intervals": statements.table("key_interval").as_string(None),
-                "low": MIN_TIME,
-            },
+            statements.get("begin_spark_query"), {**query, "intervals": intervals, "low": MIN_TIME}
         )
         await connection.execute(
             statements.get("give_intervals"), {"generation": ELSEWHERE, "sequence": sequence}
@@ -231,13 +243,15 @@ async def _obstacles(
 ) -> Obstacles:
     """The stored obstacles to a change of key extractors. A worker that must be alone looks for other workers
     itself."""
-    cursor = await connection.execute(statements.get("open_bundles"))
-    bundled = {name for (name,) in await cursor.fetchall()}
+    bundled, parked = [
+        {name for (name,) in await (await connection.execute(statements.get(found))).fetchall()}
+        for found in ("open_bundles", "computations_with_parked_keys")
+    ]
     workers = 0
     if shared:
         cursor = await connection.execute(statements.get("count_workers"))
         workers = (await cursor.fetchone() or (0,))[0]
-    return obstacles_of(nodes, bundled, workers)
+    return obstacles_of(nodes, bundled, parked, workers)
 
 
 async def _begin(

@@ -23,7 +23,7 @@ from millwheel.graph import label_of
 from millwheel.model import MAX_TIME, MIN_TIME, Key, from_micros
 from millwheel.store.asking import EVERY_LETTER, LetterFilter
 from millwheel.store.migrate import HEAD
-from millwheel.store.one_key import KeyStatus, look_at_key
+from millwheel.store.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
 from millwheel.store.processes import is_dead
 from millwheel.store.snapshot import (
     begin_snapshot,
@@ -44,6 +44,7 @@ VIEWED = (
     "watermark_holders",
     "disk_use",
     "oldest_bucket",
+    "old_snapshots",
     "fold_lag",
 )
 
@@ -78,13 +79,18 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     """CPU seconds per second, from its last heartbeat; None before the first one."""
     rss_bytes: int | None = None
     """Memory in bytes, from its last heartbeat; None before the first one."""
+    blocked_by: str | None = None
+    """User code that blocks its event loop, from its last heartbeat; None: none does."""
+    waits: str | None = None
+    """The commit or heartbeat that the store does not finish, and the sessions that hold the locks, from its last
+    heartbeat; None: none waits for long."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The timer, state, record, input or source that holds back a computation's low watermark."""
+    """The timer, state, record, input, source or parked key that holds back a computation's low watermark."""
 
     kind: str
-    """timer, state, record, input or source."""
+    """timer, state, record, input, source or parked."""
     what: str
     key: Any
     at: str
@@ -278,6 +284,23 @@ class KeptBucket(msgspec.Struct, frozen=True):
     since: str | None
 
 
+class Operating(NamedTuple):
+    """Figures of a whole pipeline, for operators."""
+
+    open_requests: int
+    """Requests that are not carried out yet."""
+    disk: dict[str, int]
+    """Bytes of tables and indexes, by kind."""
+    dead_rows: dict[str, int]
+    """Former versions of rows that are not removed yet, by kind."""
+    snapshot_seconds: float
+    """Age of the oldest snapshot of any session, which keeps dead rows; 0: there is none."""
+
+
+UNKNOWN = Operating(0, {}, {}, 0.0)
+"""Of a schema that this code cannot read."""
+
+
 class DiskStatus(msgspec.Struct, frozen=True):
     """A pipeline on disk."""
 
@@ -289,6 +312,10 @@ class DiskStatus(msgspec.Struct, frozen=True):
     """Commits of all intervals that are not folded yet."""
     fold_age_seconds: float | None
     """Age of the oldest of them; None: all are folded."""
+    dead_rows: int
+    """Former versions of rows that are not removed yet."""
+    snapshot: str | None
+    """The session whose snapshot has kept dead rows for longer than a minute, and longest; None: none has."""
 
 
 class Totals(NamedTuple):
@@ -407,7 +434,8 @@ class Inspection:
             status.on_spark = SparkQueryStatus(
                 checkpoint, batch, time_text(low_watermark), age, counters
             )
-        status.workers = [_worker(row) for row in self._rows("status_workers", pipeline)]
+        workers = [_worker(row) for row in self._rows("status_workers", pipeline)]
+        status.workers = sorted(workers, key=lambda worker: worker.state != "running")
         intervals = self._rows("status_intervals", pipeline)
         found = {
             name: _computation(name, kind, list(rows), now)
@@ -468,12 +496,17 @@ class Inspection:
             msgspec.json.decode(row.oldest, type=list[KeptBucket]),
             row.unfolded,
             row.fold_age,
+            row.dead_rows,
+            row.snapshot,
         )
 
-    def operating(self, pipeline: str) -> tuple[int, dict[str, int]]:
-        """Number of requests that are not carried out yet, and the bytes on disk by kind."""
+    def operating(self, pipeline: str) -> Operating:
+        """Figures of the whole pipeline, for operators."""
         (row,) = self._rows("status_operating", pipeline)
-        return row.open_requests, msgspec.json.decode(row.disk, type=dict[str, int])
+        disk, dead_rows = (
+            msgspec.json.decode(text, type=dict[str, int]) for text in (row.disk, row.dead_rows)
+        )
+        return Operating(row.open_requests, disk, dead_rows, row.snapshot_seconds)
 
     def dead_letters(
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
@@ -503,14 +536,14 @@ class Inspection:
             raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
         return _dead_letter(rows[0])
 
-    def key(self, pipeline: str, computation: str, key: Key) -> KeyStatus:
+    def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
         """One key of a computation: its state, its timers, and records on their way to it.
 
         Raises:
             UsageError: the pipeline has no such computation.
         """
         self.require_current(pipeline)
-        return look_at_key(self._connection, pipeline, computation, key)
+        return look_at_key(self._connection, pipeline, computation, key, page)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
         """The intervals of a pipeline, in the order of its graph and of slots."""

@@ -9,7 +9,6 @@ a COMMIT of a failed transaction answers ``ROLLBACK``, without an error.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from decimal import Decimal
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -28,15 +27,17 @@ from millwheel.errors import (
     StatementError,
     StoreUnavailable,
     StoreWentBack,
+    UserCodeError,
 )
-from millwheel.sinks import Column, Table
+from millwheel.sinks import Table
 from millwheel.store import rows
 from millwheel.store.buckets import bucket_table, refuse_dropped
 from millwheel.store.incarnation import ServerSession
 from millwheel.store.port import ANOTHER_CHAIN, Commit, SettledRequest
 from millwheel.store.session import OwnSession, closed_on_failure
-from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements, composed
-from millwheel.store.translation import UNDEFINED_TABLE, translate
+from millwheel.store.statements import FENCE, READ_COMMITTED, Part, Statements
+from millwheel.store.table_rows import coalesced, refuse_rounding, write_rows
+from millwheel.store.translation import UNDEFINED_TABLE, translate, unreached
 
 Parts = list[tuple[Part, dict[str, Any]]]
 """Statements of a commit that are sent as one, with their parameters."""
@@ -68,6 +69,8 @@ class PostgresLane:
         self._ended = ended
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
+        self._scales: dict[str, dict[str, int]] = {}
+        """By table, see `_scales_of`."""
         self._prepared: tuple[Commit, Parts] | None = None
         """A commit with its encoded statements."""
         self.backend: tuple[int, str] | None = None
@@ -91,7 +94,7 @@ class PostgresLane:
             async with closed_on_failure(connection):
                 self.backend = (await self._begin(connection)).backend
         except psycopg.Error as error:
-            raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+            raise unreached(error) from error
         self._connection = connection
 
     async def close(self) -> None:
@@ -191,8 +194,11 @@ class PostgresLane:
             )
             parts.append(((FENCE, tables), _as_json(rows.link_rows(group, stamp))))
         if commit.timers:
-            found = rows.timer_rows(commit.timers, stamp)
-            add("insert_timers", bucket_table("timer_change", bucket), _as_json(found))
+            table = bucket_table("timer_change", bucket)
+            if len(commit.timers) >= rows.ARRAY_ROWS:
+                add("insert_many_timers", table, rows.timer_arrays(commit.timers, stamp))
+            else:
+                add("insert_timers", table, _as_json(rows.timer_rows(commit.timers, stamp)))
         if commit.stragglers:
             found = rows.straggler_rows(commit.stragglers, streams, stamp)
             add("insert_stragglers", bucket_table("straggler", bucket), _as_json(found))
@@ -236,10 +242,11 @@ class PostgresLane:
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
         """Run the user's rows and statements, each of which is blamed for its own error; then COMMIT."""
         try:
-            by_table = _coalesced(commit.rows)
-        except TypeError as error:
-            raise StatementError(f"rows cannot be told apart by their keys: {error}") from error
+            by_table = coalesced(commit.rows)
+        except UserCodeError as error:
+            raise StatementError(str(error)) from error
         for table, values in by_table:
+            refuse_rounding(table, values, await self._scales_of(connection, table))
             statement = write_rows(self._statements, table)
             await self._as_user(connection, statement, values, table=table)
         for statement, params in commit.statements:
@@ -252,6 +259,20 @@ class PostgresLane:
                 raise
             raise translate(error, user="what was deferred to the commit") from error
         _check_committed(done.statusmessage)
+
+    async def _scales_of(
+        self, connection: AsyncConnection[Any], table: Table[Any]
+    ) -> Mapping[str, int]:
+        """Digits after the point that columns of Decimals keep, of those with a limit."""
+        if not any(column.type == "numeric" for column in table.columns):
+            return {}
+        if table.name not in self._scales:
+            name = self._statements.table(table.name).as_string(None)
+            cursor = await connection.execute(
+                self._statements.get("numeric_scales"), {"table": name}
+            )
+            self._scales[table.name] = dict(await cursor.fetchall())
+        return self._scales[table.name]
 
     async def _as_user(
         self,
@@ -329,62 +350,6 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
     return translate(error)
 
 
-def _coalesced(
-    found: list[tuple[Table[Any], tuple[Any, ...]]],
-) -> list[tuple[Table[Any], list[list[Any]]]]:
-    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by key, so that
-    one statement never meets a row twice and two lanes never deadlock."""
-    by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
-    for table, values in found:
-        by_table.setdefault(table.name, (table, []))[1].append(values)
-    result = []
-    for _, (table, values_list) in sorted(by_table.items()):
-        if table.key:
-            positions = table.key_positions
-            last = {tuple(v[p] for p in positions): v for v in values_list}
-            values_list = [last[key] for key in sorted(last)]
-        columns = zip(table.columns, zip(*values_list, strict=True), strict=True)
-        result.append((table, [_alike(column, values) for column, values in columns]))
-    return result
-
-
-def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
-    """The values of one column. psycopg sends lists of one Python type, so an int among floats or decimals is
-    converted."""
-    kind = {"double precision": float, "numeric": Decimal}.get(column.type)
-    if kind is None:
-        return list(values)
-    return [kind(v) if type(v) is int and v.bit_length() < 1024 else v for v in values]
-
-
 def _named(statement: str, table: Table[Any] | None) -> str:
     """The name of a user's statement, or of rows for a table, in error messages."""
     return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"
-
-
-def write_rows(statements: Statements, table: Table[Any]) -> str:
-    """The set-based INSERT or upsert of a table sink, with one array parameter for each column."""
-    names = [sql.Identifier(column.name) for column in table.columns]
-    arrays, selected = [], []
-    for column, name in zip(table.columns, names, strict=True):
-        bound = "text" if column.type == "jsonb" else column.type
-        arrays.append(sql.SQL("%s::{}[]").format(sql.SQL(bound)))
-        selected.append(
-            sql.SQL("x.{}::jsonb").format(name)
-            if column.type == "jsonb"
-            else sql.SQL("x.{}").format(name)
-        )
-    parts: dict[str, sql.Composable] = {
-        "table": statements.table(table.name),
-        "names": sql.SQL(", ").join(names),
-        "selected": sql.SQL(", ").join(selected),
-        "arrays": sql.SQL(", ").join(arrays),
-    }
-    if not table.key:
-        return composed("insert_rows", **parts)
-    parts["key"] = sql.SQL(", ").join(map(sql.Identifier, table.key))
-    rest = [name for name, c in zip(names, table.columns, strict=True) if c.name not in table.key]
-    if not rest:
-        return composed("insert_new_rows", **parts)
-    changes = [sql.SQL("{0} = excluded.{0}").format(name) for name in rest]
-    return composed("upsert_rows", **parts, changes=sql.SQL(", ").join(changes))

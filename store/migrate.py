@@ -7,19 +7,38 @@ itself. Reading the version needs no Alembic; only a migration does.
 from __future__ import annotations
 
 import shlex
+import threading
 
 import psycopg
 from psycopg import sql
 
-from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
+from millwheel.errors import SchemaBehind, StoreError
 from millwheel.store.address import StoreAddress
 from millwheel.store.statements import READ_COMMITTED, composed, text_of
+from millwheel.store.translation import unreached
 
-HEAD = "0008"
+HEAD = "0016"
 """The newest revision in ``migrations/versions``; a test compares both."""
 
+FIRST = "0008"
+"""The first revision: no migration leads to it from schemas that were made before."""
+
 ATTEMPTS = 5
-"""Most attempts to migrate: one and a reader of several views may wait for each other."""
+"""Most attempts to migrate."""
+
+IN_THIS_PROCESS = threading.Lock()
+"""Alembic works with a global variable."""
+
+IN_BETWEEN = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.DuplicateSchema,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UniqueViolation,
+)
+"""Errors after which an attempt is repeated: a reader of several views and a migration wait for each other, or another
+process makes or drops the schema at this moment. Two that make it wait for each other at its name, which is unique."""
 
 
 def schema_version(url: str, schema: str) -> str | None:
@@ -41,19 +60,19 @@ def schema_version(url: str, schema: str) -> str | None:
             ).fetchone()
             return None if version is None else str(version[0])
     except psycopg.Error as error:
-        raise StoreUnavailable(
-            f"the store cannot be reached: {str(error).strip()}\nCheck --store, and that Postgres "
-            "is running"
-        ) from error
+        raise unreached(error) from error
 
 
 def migrate(url: str, schema: str) -> None:
     """Create the schema, or migrate it to `HEAD`; safe to run from several processes.
 
     Raises:
-        StoreError: Postgres refuses it, or a newer millwheel made the schema, which stays unchanged.
+        StoreError: Postgres refuses it, or a newer millwheel made the schema, or one from before the first release. The
+            schema stays unchanged.
     """
-    _refuse_newer(schema, schema_version(url, schema))
+    version = schema_version(url, schema)
+    _refuse_newer(schema, version)
+    _refuse_unreleased(schema, version)
     from alembic import command
     from alembic.config import Config
     from sqlalchemy import create_engine, exc, pool
@@ -65,22 +84,24 @@ def migrate(url: str, schema: str) -> None:
         ),
         poolclass=pool.NullPool,
     )
-    version = sql.Identifier(schema, "alembic_version").as_string(None)
+    version_table = sql.Identifier(schema, "alembic_version").as_string(None)
+    generation = sql.Identifier(schema, "generation")
     config = Config()
     config.set_main_option("script_location", "millwheel:migrations")
     config.set_main_option("path_separator", "os")
     try:
         for left in reversed(range(ATTEMPTS)):
             try:
-                with engine.begin() as connection:
-                    connection.exec_driver_sql(text_of("lock_pipeline"), {"pipeline": schema})
-                    connection.exec_driver_sql(text_of("act_as_owner"), {"table": version})
+                with IN_THIS_PROCESS, engine.begin() as connection:
+                    name = {"table": generation.as_string(None)}
+                    if connection.exec_driver_sql(text_of("find_table"), name).scalar():
+                        connection.exec_driver_sql(composed("lock_pipeline", generation=generation))
+                    connection.exec_driver_sql(text_of("act_as_owner"), {"table": version_table})
                     config.attributes["connection"] = connection
                     config.attributes["schema"] = schema
                     command.upgrade(config, "head")
-            except (exc.OperationalError, psycopg.errors.DeadlockDetected) as error:
-                cause = getattr(error, "orig", error)
-                if not (left and isinstance(cause, psycopg.errors.DeadlockDetected)):
+            except (exc.DBAPIError, psycopg.errors.DeadlockDetected) as error:
+                if not (left and isinstance(getattr(error, "orig", error), IN_BETWEEN)):
                     raise
             else:
                 break
@@ -98,6 +119,15 @@ def _refuse_newer(schema: str, version: str | None) -> None:
             f"the schema {schema!r} of the store is at version {version}, and this code knows "
             f"versions up to {HEAD}: a newer millwheel made it. Install that one, or use another "
             "store"
+        )
+
+
+def _refuse_unreleased(schema: str, version: str | None) -> None:
+    if version is not None and version < FIRST:
+        raise StoreError(
+            f"the schema {schema!r} of the store is at version {version}, from before the first release: no "
+            f"migration leads from it to {HEAD}. Use another store, or export what you need by SQL, and drop "
+            "the pipeline with the millwheel that has made it"
         )
 
 

@@ -1,11 +1,12 @@
 """Everything that a store has of one key of a computation, at one moment.
 
-The cost does not grow with the number of keys: the slot of the key is known, and the primary keys begin with it.
+The cost does not grow with the number of keys: the slot of the key is known, and the primary keys begin with it. Of the
+entries and timers of the key, one page is read, and the others are counted.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
@@ -16,6 +17,16 @@ from millwheel.errors import UsageError
 from millwheel.model import Key
 from millwheel.store.snapshot import iso_text
 from millwheel.store.statements import Statements
+
+
+class Page(NamedTuple):
+    """A page of the entries of a key's collections, and of its timers."""
+
+    limit: int = 100
+    skip: int = 0
+
+
+FIRST_PAGE = Page()
 
 MOST_PENDING = 100
 """Most records on their way to the key that are read."""
@@ -57,14 +68,21 @@ class KeyStatus(msgspec.Struct, frozen=True):
     version: int | None
     """Version of the state's type when it was written."""
     entries: dict[str, msgspec.Raw]
-    """Entries of its collections as JSON, by field/entry."""
+    """A page of the entries of its collections as JSON, by field/entry."""
+    entries_total: int
     timers: list[KeyTimer]
+    """A page of its timers, the soonest first."""
+    timers_total: int
     pending: list[KeyRecord]
     """The oldest records, at most `MOST_PENDING`."""
 
 
 def look_at_key(
-    connection: psycopg.Connection[Any], pipeline: str, computation: str, key: Key
+    connection: psycopg.Connection[Any],
+    pipeline: str,
+    computation: str,
+    key: Key,
+    page: Page = FIRST_PAGE,
 ) -> KeyStatus:
     """Read one key, on a connection with a snapshot.
 
@@ -74,7 +92,8 @@ def look_at_key(
     text, slot = encode_key(key)
     statements = Statements(pipeline)
     params = {
-        "computation": computation, "key": text.decode(), "slot": slot, "limit": MOST_PENDING,
+        "computation": computation, "key": text.decode(), "slot": slot, "most_pending": MOST_PENDING,
+        **page._asdict(),
     }  # fmt: skip
 
     def rows(name: str, **functions: str) -> list[tuple[Any, ...]]:
@@ -82,14 +101,14 @@ def look_at_key(
 
     try:
         state = rows("key_state", state_of="state_of")
-        timers = rows("key_timers", timers_of="timers_of")
+        timers = rows("key_timers", micros_to_time="micros_to_time")
         pending = rows("key_pending", pending_of="pending_of")
     except errors.RaiseException as error:
         found = error.diag
         raise UsageError(f"{found.message_primary}. {found.message_hint or ''}".strip()) from error
     owned = rows("key_interval_of")
     interval, owner, is_alive = owned[0] if owned else (0, None, False)
-    plain = next(((value, version) for entry, value, version in state if not entry), None)
+    plain = next(((value, version) for entry, value, version, _ in state if not entry), None)
     return KeyStatus(
         computation,
         key,
@@ -98,8 +117,10 @@ def look_at_key(
         owner if is_alive else None,
         None if plain is None else msgspec.Raw(plain[0].encode()),
         None if plain is None else plain[1],
-        {entry: msgspec.Raw(value.encode()) for entry, value, _ in state if entry},
-        [KeyTimer(kind, tag, *map(_time, times)) for kind, tag, *times in timers],
+        {entry: msgspec.Raw(value.encode()) for entry, value, *_ in state if entry},
+        state[0][-1] if state else 0,
+        [KeyTimer(kind, tag, *map(_time, times)) for kind, tag, *times, _ in timers],
+        timers[0][-1] if timers else 0,
         [
             KeyRecord(sender, stream, id_, msgspec.Raw(value.encode()), *map(_time, times))
             for sender, stream, id_, value, *times in pending

@@ -181,13 +181,15 @@ class PostgresPlacement:
         await self._trim_events()
         return released
 
-    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange], term: int | None) -> list[int]:
         last = {change.interval_id: change for change in changes}
         by_kind: dict[type[PlacementChange], list[PlacementChange]] = {}
         for change in last.values():
             by_kind.setdefault(type(change), []).append(change)
 
         async def work(connection: AsyncConnection[Any]) -> list[int]:
+            if term is not None and not await self._still_leads(connection, term):
+                return []
             changed: list[int] = []
             for kind, found in by_kind.items():
                 columns = {
@@ -200,6 +202,10 @@ class PostgresPlacement:
         changed = await self._change(list(last), None, work)
         await self._trim_events()
         return changed
+
+    async def _still_leads(self, connection: AsyncConnection[Any], term: int) -> bool:
+        cursor = await connection.execute(self._statements.get("still_leads"), {"term": term})
+        return await cursor.fetchone() is not None
 
     async def _ids(
         self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
@@ -265,6 +271,23 @@ class PostgresPlacement:
 
         return await self._change([discovery], None, work)
 
+    async def retire_partitions(
+        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
+    ) -> list[FoundPartition]:
+        params = {
+            "discovery": discovery,
+            "sequencer": sequencer,
+            "interval_ids": list(interval_ids),
+        }
+
+        async def work(connection: AsyncConnection[Any]) -> list[FoundPartition]:
+            await connection.execute(self._statements.get("retire_partitions"), params)
+            return await self._partitions(connection, discovery)
+
+        rest = await self._change([discovery, *interval_ids], None, work)
+        await self._trim_events()
+        return rest
+
     async def _add_partition(
         self,
         connection: AsyncConnection[Any],
@@ -285,10 +308,7 @@ class PostgresPlacement:
         cursor = await connection.execute(
             self._statements.get("list_partitions"), {"discovery": discovery}
         )
-        return [
-            FoundPartition(id_, slot, sequencer, source, low_watermark, as_percentiles(percentiles))
-            for id_, slot, sequencer, source, low_watermark, percentiles in await cursor.fetchall()
-        ]
+        return [_partition(*row) for row in await cursor.fetchall()]
 
     async def _take_apart(
         self, connection: AsyncConnection[Any], sequencers: dict[int, int]
@@ -413,6 +433,21 @@ def _history(row: Sequence[Any]) -> IntervalHistory:
         counters=msgspec.json.decode(counters),
         grain=grain,
     )
+
+
+def _partition(
+    id_: int,
+    slot: int,
+    sequencer: int,
+    source: str,
+    low_watermark: int,
+    percentiles: Any,
+    position: Any,
+) -> FoundPartition:
+    """A row of ``list_partitions.sql``."""
+    decoded = None if position is None else msgspec.json.decode(position)
+    early = as_percentiles(percentiles)
+    return FoundPartition(id_, slot, sequencer, source, low_watermark, early, decoded)
 
 
 def as_percentiles(stored: Mapping[str, int] | None) -> dict[float, int]:

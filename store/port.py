@@ -136,6 +136,8 @@ class DeadLetter(NamedTuple):
     """Its part in a parked key (decision 60); None: its key goes on."""
     watermark: int | None = None
     """In a parked key, the low watermark that user code sees when it runs."""
+    hold: int | None = None
+    """In a parked key, where it holds the low watermark if the key's computation parks with ``hold_watermark``."""
 
 
 class PlacedSlots(NamedTuple):
@@ -177,6 +179,16 @@ class ParkedRows(NamedTuple):
     """Their timestamps, in microseconds."""
 
 
+class BlockingItem(NamedTuple):
+    """A record or timer whose code has blocked the event loop of a worker for longer than the limit."""
+
+    key: bytes
+    item: str
+    """Identifies it among the records and timers of its key: see `millwheel.runtime.interval.refused_items`."""
+    error: str
+    """What happened, and the lines of the code that blocked."""
+
+
 class ParkedKeyPlace(NamedTuple):
     """A parked key of an interval."""
 
@@ -194,7 +206,8 @@ class OpenRequest(NamedTuple):
     verb: str
     slot: int
     key: bytes
-    payload: dict[str, Any]
+    payload: Any
+    """Its arguments, a dict; None: they could not be read."""
     about: int | None
     """The dead letter that it is about."""
     letter: KeptLetter | None
@@ -250,7 +263,7 @@ class Commit:
     seen: dict[int, list[SeenRow] | Columns[SeenRow]] = field(default_factory=dict)
     """Seen records by bucket."""
     states: list[StateRow] | Columns[StateRow] = field(default_factory=list)
-    timers: list[TimerChange] = field(default_factory=list)
+    timers: list[TimerChange] | Columns[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] | Chunks = field(default_factory=list)
     stragglers: list[Delivery[Any]] = field(default_factory=list)
     """Weak productions that were sent and are not acknowledged yet (paper 6.1.3)."""
@@ -308,6 +321,10 @@ class Claim:
     """Kinds that have further pending timers; see `Store.read_timers`."""
     parked: list[ParkedRows]
     """The parked keys."""
+    blocking: list[BlockingItem]
+    """Records and timers that blocked a former owner for too long. The store has forgotten them."""
+    asked: list[OpenRequest]
+    """The open requests to set records aside and, of an injector's interval, all open requests."""
 
 
 @dataclass(slots=True)
@@ -439,6 +456,11 @@ class PlacedWorker:
     generation: int
     """Generation of its code."""
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether user code blocks its event loop: a thread sends its heartbeats."""
+        return "blocked" in self.load
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -537,6 +559,8 @@ class FoundPartition:
     low_watermark: int
     """Stored low watermark of the interval."""
     percentiles: dict[float, int]
+    position: dict[str, Any] | None
+    """Stored position of the interval."""
 
 
 @dataclass(slots=True)
@@ -779,6 +803,14 @@ class Store(Protocol):
         """The due time and the hold of one durable timer, in microseconds; None: there is none."""
         ...
 
+    async def blockers(self) -> list[str]:
+        """The sessions of the server that this worker's sessions wait for, in words.
+
+        Raises:
+            StoreUnavailable: the server does not answer.
+        """
+        ...
+
     async def is_owner(self, interval_id: int, sequencer: int) -> bool:
         """Whether an interval still has a sequencer: no other worker has claimed it since."""
         ...
@@ -815,17 +847,39 @@ class Store(Protocol):
         """
         ...
 
+    async def retire_partitions(
+        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
+    ) -> list[FoundPartition]:
+        """Delete the intervals of partitions that have ended, with their logs.
+
+        The caller makes sure that they have stored the end of time as low watermark, so that nothing of them is
+        un-ACKed, and that their owners do no more than find their interval gone.
+
+        Args:
+            discovery: the interval of the discovery.
+            sequencer: the sequencer of that interval.
+            interval_ids: the intervals to delete; one that is gone already is left out.
+
+        Returns:
+            The remaining partitions.
+        """
+        ...
+
     async def read_placement(self) -> Placement:
         """Read intervals, owners, wanted owners and workers: one snapshot, one round trip."""
         ...
 
-    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
         """Store wishes (wanted owners, pins, splits, merges) for intervals that still have the given sequencer.
 
         Each change adds a placement event. A wish changes nothing if it holds already or is impossible (a
         slot outside the interval, a wrong neighbour, an injector's partition). The last of several changes
         of one interval counts. Every later raise of a sequencer ends wishes to split and to merge, because
         they were decided for the interval as it was before.
+
+        Args:
+            term: the leader's term (`try_lead`): nothing is stored once another worker leads. None: an
+                operator's wish, or an owner's own.
 
         Returns:
             The changed intervals.
@@ -837,11 +891,11 @@ class Store(Protocol):
         draws them; two concurrent callers get the same."""
         ...
 
-    async def try_lead(self, seconds: float) -> bool:
-        """Whether this store object leads; it takes a free leadership.
+    async def try_lead(self, worker: str, seconds: float) -> int | None:
+        """The term of the leadership if this worker leads; it takes a free one. None: another worker leads.
 
-        Each call keeps the leadership. It is lost after `seconds` without a call: then the next call gives
-        False, and the call after that tries again.
+        Each call keeps the leadership for `seconds`. It is free after that, and as soon as the worker's lease has
+        ended; a worker without a lease cannot lead. Each change of the leader raises the term.
         """
         ...
 

@@ -35,6 +35,7 @@ from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.records import PostgresRecords
 from millwheel.store.requests import PostgresRequests
 from millwheel.store.states import PostgresStates
+from millwheel.store.thread_heartbeat import ThreadHeartbeat
 from millwheel.store.workers import PostgresWorkers
 
 
@@ -74,7 +75,6 @@ class PostgresStore(
         return self
 
     async def close(self) -> None:
-        await self.leadership.close()
         await self.connections.close()
 
     async def incarnation(self) -> str:
@@ -82,6 +82,10 @@ class PostgresStore(
 
     def begin_again(self) -> None:
         self.connections.begin_again()
+
+    def thread_heartbeat(self) -> ThreadHeartbeat:
+        """Heartbeats for a thread, while the event loop is blocked."""
+        return ThreadHeartbeat(self.connections)
 
     async def now(self) -> int:
         ((micros,),) = await self.connections.rows("database_time")

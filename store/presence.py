@@ -20,6 +20,7 @@ from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.store import embedded, session
 from millwheel.store.address import StoreAddress
 from millwheel.store.statements import text_of
+from millwheel.store.translation import unreached
 
 CONNECT_SECONDS = 5
 
@@ -126,7 +127,4 @@ def _connect(url: str, address: StoreAddress) -> psycopg.Connection[Any]:
             make_conninfo(url, application_name="millwheel", connect_timeout=CONNECT_SECONDS)
         )
     except psycopg.Error as error:
-        raise StoreUnavailable(
-            f"the store {address.redacted()} cannot be reached: {str(error).strip()}\nCheck "
-            "--store, and that Postgres is running there"
-        ) from error
+        raise unreached(error, f"the store {address.redacted()}") from error

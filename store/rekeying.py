@@ -24,6 +24,8 @@ class Obstacles:
     """Computations that keep state by key."""
     bundled: Collection[str] = frozenset()
     """Computations with an open numbered bundle."""
+    parked: Collection[str] = frozenset()
+    """Computations with parked keys."""
     workers: int = 0
     """Number of workers that run, without the one that deploys."""
 
@@ -75,6 +77,12 @@ def check_keys(history: Sequence[Generation], code: Code, obstacles: Obstacles) 
                 f"{what} changed, and a numbered bundle of {name!r} is open: its records would come "
                 "again under other keys, and it would wait for them for ever. Start the former code, "
                 "pause the injectors until the bundle is delivered, and deploy then"
+            )
+        if name in obstacles.parked:
+            raise DeployRefused(
+                f"{what} changed, and {name!r} has parked keys (see the view parked_keys): the records that wait in them "
+                "would run under their former keys, and later ones overtake them under the new keys. Retry or discard "
+                f"them first: millwheel dead-letters list --computation {name} --waiting"
             )
         if obstacles.workers:
             raise DeployRefused(

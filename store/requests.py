@@ -91,5 +91,14 @@ def _open_request(
     if about is not None and stream is not None:
         id_ = None if record_id is None else record_id.bytes
         letter = KeptLetter(about, stream, id_, value, ts, attempts, parked, watermark, stamp)
-    arguments = msgspec.json.decode(payload) if payload else {}
-    return OpenRequest(number, interval_id, verb, slot, key.encode(), arguments, about, letter)
+    return OpenRequest(
+        number, interval_id, verb, slot, key.encode(), arguments(payload), about, letter
+    )
+
+
+def arguments(payload: str | None) -> Any:
+    """The arguments of a request; None: Postgres takes larger numbers and deeper objects than this program."""
+    try:
+        return msgspec.json.decode(payload) if payload else {}
+    except (msgspec.DecodeError, RecursionError):
+        return None

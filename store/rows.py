@@ -32,6 +32,10 @@ ARRAY_BYTES = 1 << 16
 """A commit with this many bytes of values, or more, is sent as arrays too: JSON has to quote them."""
 
 
+REMOVED = -(1 << 63)
+"""Stands for the missing due time of a timer that has fired or was cancelled, in an array."""
+
+
 def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
     """Rows as columns."""
     return found.columns if isinstance(found, Columns) else list(zip(*found, strict=True))
@@ -145,7 +149,38 @@ def state_rows(states: Iterable[StateRow]) -> list[Row]:
 
 def timer_rows(timers: Iterable[TimerChange], stamp: int) -> list[Row]:
     """Rows of ``insert_timers.sql``."""
-    return [{**timer._asdict(), "key": timer.key.decode(), "set_at": stamp} for timer in timers]
+    return [
+        {
+            "interval_id": interval_id,
+            "n": n,
+            "computation": computation,
+            "slot": slot,
+            "key": key.decode(),
+            "kind": kind,
+            "tag": tag,
+            "due": due,
+            "hold": hold,
+            "set_at": stamp,
+        }
+        for interval_id, n, computation, slot, key, kind, tag, due, hold in timers
+    ]
+
+
+def timer_arrays(timers: Iterable[TimerChange], stamp: int) -> dict[str, Any]:
+    """Parameters of ``insert_many_timers.sql``."""
+    interval_ids, ns, computations, slots, keys, kinds, tags, dues, holds = columns(timers)
+    return {
+        "interval_id": bigints(interval_ids),
+        "n": bigints(ns),
+        "computation": smallints(computations),
+        "slot": integers(slots),
+        "key": texts(keys),
+        "kind": texts(list(map(str.encode, kinds))),
+        "tag": texts(list(map(str.encode, tags))),
+        "due": bigints([REMOVED if due is None else due for due in dues]),
+        "hold": bigints([REMOVED if hold is None else hold for hold in holds]),
+        "set_at": stamp,
+    }
 
 
 def straggler_rows(

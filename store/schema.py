@@ -86,6 +86,28 @@ peer_secret = Table(
     "a process that knows it can act as a worker",
 )
 
+leader = Table(
+    "leader",
+    metadata,
+    Column(
+        "single",
+        Boolean,
+        CheckConstraint("single"),
+        primary_key=True,
+        autoincrement=False,
+        comment="always true: there is only one row",
+    ),
+    Column("worker", UUID, comment="the worker that decides the placement; null: none has yet"),
+    Column("term", BigInteger, nullable=False, comment="number of changes of the leader"),
+    Column(
+        "lease_until",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="when another worker may lead, even if this one lives",
+    ),
+    comment="The leadership: the right to write wishes (decision 22)",
+)
+
 incarnation = Table(
     "incarnation",
     metadata,
@@ -448,6 +470,11 @@ dead_letter = Table(
         BigInteger,
         comment="in a parked key: the low watermark that it is processed with; microseconds",
     ),
+    Column(
+        "hold",
+        BigInteger,
+        comment="in a parked key: where it holds the low watermark, if its computation says so; microseconds",
+    ),
     Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
     Index(
         "dead_letter_parked",
@@ -457,6 +484,21 @@ dead_letter = Table(
         postgresql_where=text("parked IS NOT NULL"),
     ),
     comment="Records, rows and timers that the engine gave up on, with the reason",
+)
+
+blocking_item = Table(
+    "blocking_item",
+    metadata,
+    _computation(),
+    _slot(),
+    _key(),
+    Column("item", Text, nullable=False, comment="identifies it among those of its key"),
+    Column("worker", UUID, nullable=False, comment="worker.id of the worker that it blocked"),
+    Column("at", DateTime(timezone=True), nullable=False, comment="when the limit was reached"),
+    Column("error", Text, nullable=False, comment="what happened, and the lines that blocked"),
+    PrimaryKeyConstraint("computation", "slot", "key", "item"),
+    comment="Records and timers whose code has blocked a worker for longer than block_limit_seconds. The "
+    "next owner of the key takes the row, and gives up on the record or timer as if its code had raised",
 )
 
 request = Table(
@@ -484,6 +526,10 @@ request = Table(
     Column("outcome", Text, comment="done, refused or failed; null: not carried out yet"),
     Column("detail", Text, comment="why it was refused or has failed, or what was done"),
     Column("settled_at", DateTime(timezone=True), comment="when the outcome was written"),
+    CheckConstraint("slot BETWEEN 0 AND 65535", name="request_slot"),
+    CheckConstraint(
+        "jsonb_typeof(key::jsonb) IN ('string', 'number', 'array')", name="request_key"
+    ),
     Index("request_open", "id", postgresql_where=text("outcome IS NULL")),
     Index("request_by_batch", "batch"),
     Index("request_of_letter", "letter", unique=True, postgresql_where=text("outcome IS NULL")),

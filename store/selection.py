@@ -29,11 +29,14 @@ UNDEFINED_FUNCTION = "42883"
 
 REACHES_OTHERS = re.compile(
     r"""\b(pg_(?:try_)?advisory_\w+|pg_(?:terminate|cancel)_backend|pg_(?:reload_conf|rotate_logfile|promote|switch_wal)
-    |pg_log_backend_memory_contexts|pg_\w*replication_(?:slot|origin)\w*|dblink\w*|lo_\w+)"?\s*\(""",
+    |pg_log_backend_memory_contexts|pg_\w*replication_(?:slot|origin)\w*|pg_stat\w*_reset\w*|dblink\w*
+    |lo_(?:create|creat|open|put|get|import|export|unlink|truncate\w*|from_bytea)
+    |query_to_xml\w*|ts_stat|ts_rewrite|U&(?="))""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Calls of functions that a read-only transaction allows and that reach other sessions: signals and locks. An advisory lock
-may be the liveness lock of a worker."""
+"""Names of functions that a read-only transaction allows and that reach other sessions: signals, locks, counters of the
+server; functions that run a text as a statement; and the beginning of a name in escapes, which would hide all of these. Each
+is refused wherever it stands, in a text or a comment too. It guards against accidents; against people there are roles."""
 
 OF_THE_SERVER = ("08", "53", "57", "58")
 """SQLSTATE classes that concern the connection or the server, not the statement."""
@@ -74,6 +77,7 @@ def select(
     several = pipeline is None and len(known) > 1
     path = () if several or not known else (choose(known, pipeline),)
     with reading(url, seconds, (*path, "public")) as connection:
+        _refuse_to_run_as_superuser(connection)
         _register_loaders(connection, as_json=as_json)
         try:
             if len(statements) > 1:
@@ -88,6 +92,19 @@ def select(
             ) from error
         except psycopg.Error as error:
             raise _refusal(error, known if several else []) from error
+
+
+def _refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
+    """Refuse a login that may run programs on the server where others have made tables, views or functions: their code would
+    run with its rights, also in a transaction that only reads."""
+    with translated():
+        found = connection.execute(text_of("others_code")).fetchone()
+    if found is not None:
+        raise UsageError(
+            f"{connection.info.user} is a superuser, or may use files and programs of the server, and {found[1]} has made "
+            f"{found[0]}: what somebody has put into a view or a policy runs with the rights of whoever reads it. Give "
+            "--store a login of the pipeline's reader (`millwheel migrate --roles` makes that role)"
+        )
 
 
 def _answers(
@@ -110,8 +127,8 @@ def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
     """
     if (found := REACHES_OTHERS.search(text)) is not None:
         raise UsageError(
-            f"{found[1]} reaches other sessions, by a signal or a lock; `millwheel sql` is for reading. Use psql, as a role "
-            "that may do this"
+            f"{found[1]} may reach other sessions, by a signal or a lock; `millwheel sql` is for reading. Use psql, as a "
+            "role that may do this"
         )
     prepared = connection.pgconn.prepare(b"", text.encode())
     if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:

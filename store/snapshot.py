@@ -28,13 +28,17 @@ from psycopg.adapt import Buffer
 from psycopg.conninfo import make_conninfo
 from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 
-from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.errors import MillwheelError, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
+from millwheel.store.blockers import lock_holders
 from millwheel.store.presence import present
 from millwheel.store.statements import BUCKETED, Statements, composed, text_of
-from millwheel.store.translation import translate
+from millwheel.store.translation import translate, unreached
 
 CONNECT_SECONDS = 5
+
+LOCK_SECONDS = 3
+"""Longest wait of a look for a lock on a table."""
 
 STATEMENT_SECONDS = 60
 """Longest run of one statement."""
@@ -91,16 +95,32 @@ def reading(
                 connect_timeout=CONNECT_SECONDS,
                 client_encoding="utf8",
                 options=f"-c search_path={path} -c timezone=UTC -c datestyle=ISO "
-                f"-c statement_timeout={int(seconds * 1000)} -c jit=off",
+                f"-c statement_timeout={int(seconds * 1000)} -c lock_timeout={LOCK_SECONDS}s -c jit=off",
             ),
             autocommit=True,
         )
     except psycopg.Error as error:
-        raise StoreUnavailable(f"the store cannot be reached: {str(error).strip()}") from error
+        raise unreached(error) from error
     with contextlib.closing(connection):
-        with translated():
-            connection.execute(text_of("set_read_only"))
-        yield connection
+        try:
+            with translated():
+                connection.execute(text_of("set_read_only"))
+            yield connection
+        except MillwheelError as error:
+            if isinstance(error.__cause__, errors.LockNotAvailable):
+                raise _locked(url) from error
+            raise
+
+
+def _locked(url: str) -> StoreUnavailable:
+    holders = lock_holders(url)
+    whom = "".join(f"\n  {holder}" for holder in holders)
+    return StoreUnavailable(
+        f"tables of the store were locked for {LOCK_SECONDS} s by other sessions:{whom}\nEnd that transaction, or its "
+        "session. Workers wait for it too"
+        if holders
+        else f"tables of the store were locked for {LOCK_SECONDS} s by another session, which has gone since: try again"
+    )
 
 
 def begin_snapshot(
@@ -148,11 +168,12 @@ def choose(pipelines: Sequence[str], wanted: str | None) -> str:
     if wanted is not None:
         if wanted not in pipelines:
             raise UsageError(
-                f"the store has no pipeline {wanted!r}; it has: {', '.join(pipelines) or 'none'}"
+                f"the store has no pipeline {wanted!r} that this login has a role of; it may read: "
+                f"{', '.join(pipelines) or 'none'}"
             )
         return wanted
     if not pipelines:
-        raise UsageError("the store has no pipeline yet")
+        raise UsageError("the store has no pipeline yet that this login has a role of")
     if len(pipelines) > 1:
         raise UsageError(
             f"the store has several pipelines: {', '.join(pipelines)}; name one with --pipeline"

@@ -85,6 +85,16 @@ def _column_type(of: inspect.Type) -> str:
             return "boolean"
         case inspect.DateTimeType():
             return "timestamp with time zone"
+        case inspect.DateType():
+            return "date"
+        case inspect.DecimalType():
+            return "numeric"
+        case inspect.UUIDType():
+            return "uuid"
+        case inspect.BytesType() | inspect.ByteArrayType() | inspect.MemoryViewType():
+            return "bytea"
+        case inspect.TimeType() | inspect.TimeDeltaType():  # as JSON has them
+            return TEXT
         case _:
             return JSON
 

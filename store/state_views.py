@@ -38,10 +38,6 @@ MOST_VERSION = 32_767
 NAME_BYTES = 63
 """Length of the longest name in Postgres, which cuts longer ones."""
 
-FUNCTIONS = (
-    "json_to_bigint", "json_to_double", "json_to_boolean", "json_to_time", "map_key", "list_number"
-)  # fmt: skip
-
 Columns = tuple[tuple[str, str, str], ...]
 """Name, type and comment of each column."""
 
@@ -50,7 +46,13 @@ CASTS = {
     "double precision": "json_to_double",
     "boolean": "json_to_boolean",
     "timestamp with time zone": "json_to_time",
+    "date": "json_to_date",
+    "numeric": "json_to_numeric",
+    "uuid": "json_to_uuid",
+    "bytea": "json_to_bytea",
 }
+
+FUNCTIONS = (*CASTS.values(), "map_key", "list_number")
 
 
 class ViewColumn(NamedTuple):

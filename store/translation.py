@@ -15,6 +15,7 @@ from millwheel.errors import (
 )
 
 UNDEFINED_TABLE = "42P01"
+NO_RIGHT = "42501"
 
 RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about the data of a statement of the engine's."""
@@ -46,4 +47,28 @@ def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> Mi
         return StatementError(f"Postgres refused {user}: {text}")
     if not alive or (isinstance(error, LOST) and (not state or state[:2] in RETRY_CLASSES)):
         return StoreUnavailable(f"the store broke off{f' {user}' if user else ''}: {text}")
+    if state == NO_RIGHT:
+        return _without_right(text)
     return StoreError(f"the store answered {state}: {text}")
+
+
+def unreached(error: psycopg.Error, store: str = "the store") -> StoreError:
+    """The engine's error for a connection that could not be opened, or not be used at all.
+
+    Args:
+        store: the store and its address, for the message.
+    """
+    text = str(error).strip()
+    if error.sqlstate == NO_RIGHT:
+        return _without_right(text)
+    return StoreUnavailable(
+        f"{store} cannot be reached: {text}\nCheck --store, and that Postgres is running there"
+    )
+
+
+def _without_right(text: str) -> StoreError:
+    return StoreError(
+        f"this login has no right to do that in the store: {text}\nGive it a role of the pipeline. As the owner of "
+        "its schema, run `millwheel migrate PIPELINE --roles`, then GRANT DATABASE_PIPELINE_worker TO the login of a worker, "
+        "DATABASE_PIPELINE_operator for commands, or DATABASE_PIPELINE_reader to look"
+    )

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import psycopg
 
-from millwheel.errors import Fenced
+from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.store import processes
+from millwheel.store.blockers import blockers_of
 from millwheel.store.connections import Connections, Subject
-from millwheel.store.leadership import Leadership
 from millwheel.store.port import HeartbeatReply, OtherWorker
 
 ENDED = (
@@ -19,12 +20,22 @@ ENDED = (
 )
 
 
+def heartbeat_of(
+    connections: Connections, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int
+) -> dict[str, Any]:
+    """The parameters of ``heartbeat.sql``."""
+    return {
+        "id": worker,
+        "lease_seconds": lease_seconds,
+        "backends": connections.backends(),
+        "load": msgspec.json.encode(load).decode(),
+        "stamp": stamp,
+        "pipeline": connections.schema,
+    }
+
+
 class PostgresWorkers(Subject):
     """Rows of the table `worker`, the workers' shared secret, and the leadership."""
-
-    def __init__(self, connections: Connections) -> None:
-        super().__init__(connections)
-        self.leadership = Leadership(connections.url, connections.statements)
 
     async def register_worker(
         self,
@@ -52,19 +63,13 @@ class PostgresWorkers(Subject):
             raise Fenced(ENDED)
         await self.connections.run("cut_leases", {})
         await self.connections.run("forget_workers", {})
+        await self.connections.run("forget_requests", {}, forget_requests="forget_requests")
 
     async def heartbeat(
         self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
     ) -> HeartbeatReply:
         connections = self.connections
-        params = {
-            "id": worker,
-            "lease_seconds": lease_seconds,
-            "backends": connections.backends(),
-            "load": msgspec.json.encode(load).decode(),
-            "stamp": stamp,
-            "pipeline": connections.schema,
-        }
+        params = heartbeat_of(connections, worker, lease_seconds, load, stamp)
         async with connections.connection(connections.lifeline) as connection:
             cursor = await connection.execute(
                 connections.statements.get("heartbeat"), params, prepare=True
@@ -74,6 +79,12 @@ class PostgresWorkers(Subject):
         if row is None:
             raise Fenced(ENDED)
         return HeartbeatReply(row[0])
+
+    async def blockers(self) -> list[str]:
+        try:
+            return await blockers_of(self.connections.url, self.connections.pids())
+        except psycopg.Error as error:
+            raise StoreUnavailable(str(error).strip()) from error
 
     async def stop_worker(self, worker: str) -> None:
         await self.connections.run("stop_worker", {"id": worker})
@@ -111,5 +122,6 @@ class PostgresWorkers(Subject):
                 return bytes(rows[0][0])
             await self.connections.run("make_peer_secret", {})
 
-    async def try_lead(self, seconds: float) -> bool:
-        return await self.leadership.try_lead(seconds)
+    async def try_lead(self, worker: str, seconds: float) -> int | None:
+        rows = await self.connections.rows("lead", {"worker": worker, "seconds": seconds})
+        return rows[0][0] if rows else None

@@ -51,11 +51,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """For ``-n auto`` one more than there are processors: tests wait for nearly half of their time,
+    """For ``-n auto`` twice as many as there are processors: tests wait for more than half of their time,
     for commands to start and leases to run out. None: the environment says how many."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return (os.cpu_count() or 1) + 1
+    return 2 * (os.cpu_count() or 1)
 
 
 TOGETHER = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from millwheel.model import Key
 from millwheel.timers.holds import Holds
@@ -28,8 +28,7 @@ UNDECIDED = 1 << 62
 """Stands for the number of the commit that will remove a fired timer while it is not known."""
 
 
-@dataclass(slots=True, frozen=True)
-class Pending:
+class Pending(NamedTuple):
     """A timer that is set. `due` and `hold` are in microseconds."""
 
     due: int

@@ -18,9 +18,13 @@ does not know yet (I17).
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Set
 from typing import NamedTuple
 
 from millwheel.model import MAX_TIME, MIN_TIME
+
+FIRST_SLOT = 1
+"""The first slot of a partition of such a source; the discovery has the slot before it."""
 
 
 class WatermarkReport(NamedTuple):
@@ -90,6 +94,21 @@ class SlotWatermarks:
             self._stretches[place] = known._replace(end=slot)
             self._stretches.insert(place + 1, known)
 
+    def free(self, slot: int, kept: Set[int]) -> None:
+        """Let reported slots from `slot` on hold nothing if no interval is there any more.
+
+        Args:
+            kept: the first slots of the intervals that exist.
+        """
+        for place, (start, known) in enumerate(zip(self._starts, self._stretches, strict=True)):
+            if start >= slot and known.sequencer >= 0 and start not in kept:
+                self._stretches[place] = known._replace(watermark=MAX_TIME)
+        self.least = min(stretch.watermark for stretch in self._stretches)
+
+    def at(self, slot: int) -> int:
+        """The watermark of a slot."""
+        return self._stretches[bisect_right(self._starts, slot) - 1].watermark
+
     def least_from(self, slot: int) -> int | None:
         """The least watermark of the reported slots from `slot` on; None if there are none."""
         found = zip(self._starts, self._stretches, strict=True)
@@ -149,19 +168,34 @@ class Watermarks:
         of = self._of[report.computation]
         before = of.least
         of.report(*report[1:])
-        if of.least == before:
-            return []
+        return [] if of.least == before else self._moved(report.computation)
+
+    def _moved(self, computation: int) -> list[int]:
+        """Recompute the input low watermark of a sender's readers; gives those that have a new one."""
         moved = []
-        for computation in self._readers.get(report.computation, ()):
-            least = min(self._of[sender].least for sender in self._senders[computation])
-            if least > self._input[computation]:
-                self._input[computation] = least
-                moved.append(computation)
+        for reader in self._readers.get(computation, ()):
+            least = min(self._of[sender].least for sender in self._senders[reader])
+            if least > self._input[reader]:
+                self._input[reader] = least
+                moved.append(reader)
         return moved
 
     def input(self, computation: int) -> int:
         """The input low watermark of a computation."""
         return self._input[computation]
+
+    def free(self, computation: int, slot: int, kept: Set[int]) -> list[int]:
+        """Forget the partitions of a source, in slots from `slot` on, that exist no more.
+
+        Returns:
+            The computations with a new input low watermark.
+        """
+        self._of[computation].free(slot, kept)
+        return self._moved(computation)
+
+    def at(self, computation: int, slot: int) -> int:
+        """The stored low watermark of a slot."""
+        return self._of[computation].at(slot)
 
     def all_at_end(self) -> bool:
         """Whether every computation has stored the end of time for all its slots."""

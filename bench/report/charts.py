@@ -1,4 +1,4 @@
-"""Charts as PNG files, if matplotlib is installed (``pip install 'millwheel[bench]'``)."""
+"""Charts as PNG files, if matplotlib is installed (the extra ``bench``)."""
 
 from __future__ import annotations
 

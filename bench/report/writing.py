@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from bench.report import charts, engine_parts, wide_parts
 from bench.report.model import Section, Table
+from millwheel.distribution import install
 
 SECTIONS: dict[str, Callable[[Any], Section]] = {
     "rate": engine_parts.rate,
@@ -43,7 +44,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     **wide_parts.GROWTH,
     "peers": wide_parts.peers,
 }
-NO_CHARTS = "No charts: matplotlib is not installed (`pip install 'millwheel[bench]'`)."
+NO_CHARTS = f"No charts: matplotlib is not installed (`{install('bench')}`)."
 
 
 class Part(NamedTuple):

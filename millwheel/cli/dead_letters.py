@@ -5,20 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 
 import msgspec
-import typer
 
-from millwheel.cli.asking import actor, asking, json_of, report
-from millwheel.cli.output import print_json, print_table
-from millwheel.cli.state import key_of
+from millwheel.cli.asking import actor, asking, json_of, key_of, report
+from millwheel.cli.output import confirm, count_of, cut, print_json, print_table, say
 from millwheel.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.asking import LetterFilter, MatchedLetters
 from millwheel.store.inspection import DeadLetterEntry, inspect
 from millwheel.store.presence import present
-
-LIMIT_WIDTH = 60
-"""Longest cell of a printed list; `--json` and `show` print the whole text."""
 
 
 def selected(
@@ -84,10 +79,10 @@ def _print_list(found: list[DeadLetterEntry]) -> None:
                 entry.given_up_at,
                 entry.computation,
                 entry.stream,
-                "" if entry.key is None else _cut(str(entry.key)),
+                "" if entry.key is None else cut(str(entry.key)),
                 entry.parked or "",
                 entry.place,
-                *(_cut(text) for text in (entry.error, entry.value)),
+                *(cut(text) for text in (entry.error, entry.value)),
             ]
             for entry in found
         ],
@@ -99,10 +94,6 @@ def _letter(entry: DeadLetterEntry) -> dict[str, object]:
     return {name: getattr(entry, name) for name in names}
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LIMIT_WIDTH else text[: LIMIT_WIDTH - 1] + "…"
-
-
 def show(number: int, store: str | None, pipeline: str | None, *, as_json: bool) -> None:
     """Print one dead letter with its traceback."""
     with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
@@ -111,10 +102,10 @@ def show(number: int, store: str | None, pipeline: str | None, *, as_json: bool)
         print_json(entry)
         return
     for name, value in _letter(entry).items():
-        typer.echo(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
+        say(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
     if entry.traceback:
-        typer.echo()
-        typer.echo(entry.traceback.rstrip())
+        say("")
+        say(entry.traceback.rstrip())
 
 
 def export(letters: LetterFilter, store: str | None, pipeline: str | None) -> None:
@@ -122,7 +113,7 @@ def export(letters: LetterFilter, store: str | None, pipeline: str | None) -> No
     with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
         found = inspection.dead_letters(inspection.choose(pipeline), None, letters)
     for entry in reversed(found):
-        typer.echo(msgspec.json.encode(_letter(entry)).decode())
+        say(msgspec.json.encode(_letter(entry)).decode())
 
 
 def retry(
@@ -152,31 +143,43 @@ def retry(
                 return
             batch, count = asked.retry(actor(reason), matched.ids, rate=rate, payload=payload)
         if not count:
-            typer.echo("there is nothing to ask for")
+            say("there is nothing to ask for")
             return
-        typer.echo(f"asked for {count:,} as batch {batch}")
+        say(f"asked for {count:,} as batch {batch}")
         report(desk, batch, desk.wait(batch, count, wait))
 
 
 def _tell(matched: MatchedLetters) -> None:
     """Say which letters match, and which of them will be late or cannot be retried."""
-    typer.echo(f"{len(matched.ids):,} dead letters match")
+    _tell_how_many(matched)
     if matched.without_key:
-        typer.echo(
-            f"{matched.without_key:,} of them are rows of a source that could not be read: no key owns them. Mend the "
-            "rows, and send them again"
+        say(
+            f"rows of a source that could not be read: {matched.without_key:,} of them; no key owns them. Mend the rows, "
+            "and send them again"
+        )
+    if matched.removed:
+        say(
+            f"of computations that were removed: {matched.removed:,} of them; no code processes them. Export them, or "
+            "discard them"
         )
     if matched.retried:
-        typer.echo(f"{matched.retried:,} of them are being retried already")
+        say(f"being retried already: {matched.retried:,} of them")
     if matched.waiting:
-        typer.echo(
-            f"{matched.waiting:,} records wait behind them in parked keys, and follow by themselves"
+        one = matched.waiting == 1
+        say(
+            f"{count_of(matched.waiting, 'record')} wait{'s' if one else ''} behind them in parked keys, and "
+            f"follow{'s' if one else ''} by {'itself' if one else 'themselves'}"
         )
     for computation, count in sorted(matched.behind.items()):
-        typer.echo(
-            f"{count:,} of them are behind the low watermark of {computation}: the records that they produce are late, "
-            "and a reader that drops late records will drop them"
+        say(
+            f"behind the low watermark of {computation}: {count:,} of them; the records that they produce are late, and a "
+            "reader that drops late records will drop them"
         )
+
+
+def _tell_how_many(matched: MatchedLetters) -> None:
+    number = len(matched.ids)
+    say(f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}")
 
 
 def discard(
@@ -186,9 +189,12 @@ def discard(
     *,
     reason: str,
     wait: float,
+    dry_run: bool,
+    sure: bool,
     all_of_them: bool,
 ) -> None:
-    """Delete dead letters that match a filter, or all of them; the owners of parked keys are asked to."""
+    """Delete dead letters that match a filter, or all of them, after confirmation unless `sure`; the owners of parked
+    keys are asked to."""
     _require_filter(letters, all_of_them=all_of_them, verb="discard")
     with asking(store, pipeline, needs_owners=False) as desk:
         with desk.transaction() as asked:
@@ -199,15 +205,25 @@ def discard(
                     f"pipeline {desk.pipeline!r} has no dead letter {', '.join(map(str, missing))}; "
                     "nothing was discarded. For records that only wait in parked keys, add --waiting"
                 )
+        if dry_run or not matched.ids:
+            _tell_how_many(matched)
+            return
+        what = f"{count_of(len(matched.ids), 'dead letter')} of {desk.pipeline}"
+        confirm(
+            f"discarding {what} cannot be undone (millwheel dead-letters export keeps a copy)",
+            f"Discard {what}? This cannot be undone",
+            sure=sure,
+        )
+        with desk.transaction() as asked:
             gone = asked.discard(actor(reason), matched.ids)
             batch, count = asked.discard_parked(actor(reason), matched.ids)
         left = len(matched.ids) - len(gone) - count
-        typer.echo(
-            f"discarded {len(gone):,} dead letter{'' if len(gone) == 1 else 's'} of {desk.pipeline}"
+        say(
+            f"discarded {count_of(len(gone), 'dead letter')} of {desk.pipeline}"
             + (f"; {left:,} are being retried, and stay" if left else "")
         )
         if count:
-            typer.echo(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
+            say(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
             report(desk, batch, desk.wait(batch, count, wait))
 
 

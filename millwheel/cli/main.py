@@ -386,12 +386,15 @@ def migrate(
         bool,
         typer.Option(
             "--roles",
-            help="Make the roles NAME_owner, NAME_worker, NAME_operator and NAME_reader, or renew their rights.",
+            help="Make the roles DATABASE_NAME_owner, _worker, _operator and _reader, or renew their rights.",
         ),
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores."""
+    """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores.
+
+    With MODULE:PIPELINE, the streams of a new pipeline that have an Inbox take records from then on.
+    """
     from millwheel.cli.store import migrate
 
     migrate(target, store, roles=roles)
@@ -495,6 +498,38 @@ def resume(
     from millwheel.cli.store import pause
 
     pause(pipeline, injectors or [], store, paused=False, reason=reason)
+
+
+@app.command("set-aside")
+@command
+def set_aside(
+    name: Annotated[str, typer.Argument(metavar="COMPUTATION|INJECTOR", show_default=False)],
+    item: Annotated[
+        str,
+        typer.Argument(metavar="RECORD|ROW", help="As the error names it.", show_default=False),
+    ],
+    store: Store = None,
+    pipeline: OnePipeline = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Of a record: its key as JSON.", show_default=False),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of a row: its partition. Default: the only one.",
+            show_default=False,
+        ),
+    ] = None,
+    reason: Reason = "",
+    debug: Debug = False,
+) -> None:
+    """Make a dead letter of a record, or of a source's row, that stops the pipeline. The error of the worker names
+    this command."""
+    from millwheel.cli.asking import set_aside
+
+    set_aside(name, item, store, pipeline, key=key, partition=partition, reason=reason)
 
 
 @app.command()
@@ -691,7 +726,9 @@ def remove(
 
 StoreDirectory = Annotated[
     Path | None,
-    typer.Argument(metavar="DIR", help="Directory of the store.", show_default=False),
+    typer.Argument(
+        metavar="DIR", help="Directory of the store, as --store DIR.", show_default=False
+    ),
 ]
 
 
@@ -699,37 +736,39 @@ StoreDirectory = Annotated[
 @command
 def stop(
     directory: StoreDirectory = None,
+    store: Store = None,
     debug: Debug = False,
 ) -> None:
     """Stop the embedded Postgres of a directory, even while other processes use it."""
     from millwheel.cli.store import stop
 
-    stop(directory)
+    stop(directory, store)
 
 
 @app.command()
 @command
 def url(
     directory: StoreDirectory = None,
+    store: Store = None,
     debug: Debug = False,
 ) -> None:
     """Print the URL of a directory's embedded Postgres, for psql and other programs, while it runs."""
     from millwheel.cli.store import url
 
-    url(directory)
+    url(directory, store)
 
 
 @app.command()
 @command
 def spark(
     target: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="MODULE:NAME",
             help="A pipeline whose aggregates to keep up to date, or a function that takes a millwheel.spark.Job.",
             show_default=False,
         ),
-    ] = None,
+    ],
     store: Store = None,
     pipeline: OnePipeline = None,
     output: Annotated[
@@ -768,23 +807,12 @@ def spark(
     driver_memory: DriverMemory = "1g",
     conf: SparkSettings = None,
     py_files: PyFiles = None,
-    prepare: Annotated[
-        bool,
-        typer.Option(
-            "--prepare",
-            help="Only write an archive of Spark's classes, about 200 MB: later starts are faster.",
-        ),
-    ] = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     debug: Debug = False,
 ) -> None:
     """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""
-    from millwheel.cli.spark import prepare_starts, run, settings_of
-
-    if prepare or target is None:
-        prepare_starts(target, prepare=prepare)
-        return
+    from millwheel.cli.spark import run, settings_of
     from millwheel.spark.launch import Cluster
 
     cluster = Cluster(master, remote, driver_memory, settings_of(conf or []), py_files or ())

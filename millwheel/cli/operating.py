@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from millwheel.cli.options import Debug, Json, OnePipeline, Reason, Store
+from millwheel.cli.options import Debug, Json, OnePipeline, Reason, Store, Yes
 from millwheel.cli.reporting import command
 
 state = typer.Typer(no_args_is_help=True)
@@ -49,6 +49,7 @@ OfError = Annotated[
 Waiting = Annotated[
     bool, typer.Option("--waiting", help="Also records that only wait in parked keys.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say which match, and end.")]
 Since = Annotated[datetime | None, typer.Option(help="Only those given up since then, UTC.")]
 
 
@@ -59,13 +60,18 @@ def get_state(
     key: OneKey,
     store: Store = None,
     pipeline: OnePipeline = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most entries and most timers.")] = 100,
+    skip: Annotated[
+        int, typer.Option(min=0, help="Leave out the first ones: show those after so many.")
+    ] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show the state, the timers and the pending records of one key; fast with any number of keys."""
     from millwheel.cli.state import get
+    from millwheel.store.one_key import Page
 
-    get(computation, key, store, pipeline, as_json=as_json)
+    get(computation, key, store, pipeline, page=Page(limit, skip), as_json=as_json)
 
 
 @state.command("set")
@@ -257,7 +263,7 @@ def retry_dead_letters(
         float | None,
         typer.Option(min=0.001, metavar="N", help="At most N a second.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say which match, and end.")] = False,
+    dry_run: DryRun = False,
     store: Store = None,
     pipeline: OnePipeline = None,
     reason: Reason = "",
@@ -287,6 +293,8 @@ def discard_dead_letters(
         bool, typer.Option("--all", help="Discard all dead letters of the pipeline.")
     ] = False,
     waiting: Waiting = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     store: Store = None,
     pipeline: OnePipeline = None,
     reason: Reason = "",
@@ -297,7 +305,9 @@ def discard_dead_letters(
     from millwheel.cli.dead_letters import discard, selected
 
     letters = selected(ids or [], computation, stream, key, error, since, waiting=waiting)
-    discard(letters, store, pipeline, reason=reason, wait=wait, all_of_them=all_of_them)
+    discard(
+        letters, store, pipeline, reason=reason, wait=wait, dry_run=dry_run, sure=yes, all_of_them=all_of_them,
+    )  # fmt: skip
 
 
 @command

@@ -1,7 +1,12 @@
-"""Print results to standard output as JSON, CSV or tables."""
+"""Print results to standard output as text, JSON, CSV or tables.
+
+Keys, values and errors in a store come from strangers, and may hold characters that a terminal obeys. The functions of
+this module escape such characters.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,10 +15,49 @@ import msgspec
 import typer
 from rich.cells import cell_len
 
+from millwheel.errors import UsageError
+
+COLUMN_WIDTH = 60
+"""Characters of the longest text in a table; ``--json`` has the whole text."""
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text that may have lines; other control characters are escaped."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+    typer.echo(text, err=err)
+
+
+def cut(text: str) -> str:
+    """A text for a column of a table, cut to its width."""
+    return text if len(text) <= COLUMN_WIDTH else text[: COLUMN_WIDTH - 1] + "…"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Format a number of things: ``1 dead letter``, ``2,000 dead letters``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def confirm(deletes: str, question: str, *, sure: bool) -> None:
+    """Ask on a terminal before something is deleted, unless the command was given ``--yes``.
+
+    Args:
+        deletes: the consequence of the command, for scripts that have no terminal.
+
+    Raises:
+        UsageError: there is no terminal.
+        Abort: the answer is no.
+    """
+    if sure:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"{deletes}; confirm with --yes")
+    typer.confirm(question, abort=True)
+
 
 def print_json_line(value: Any) -> None:
     """Print a value as one line of JSON and flush: the reader may wait for it."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    sys.stdout.write(_json_text(msgspec.json.encode(value, enc_hook=str)) + "\n")
     sys.stdout.flush()
 
 
@@ -22,7 +66,15 @@ def print_json(value: Any) -> None:
     data = msgspec.json.encode(value, enc_hook=str)
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
-    typer.echo(data.decode())
+    typer.echo(_json_text(data))
+
+
+def _json_text(data: bytes) -> str:
+    """JSON as text; the control characters that JSON allows in a string are escaped as JSON does."""
+    text = data.decode()
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> int:
@@ -96,6 +148,6 @@ def print_rows_as_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) ->
     before = "["
     for row in rows:
         line = msgspec.json.encode(dict(zip(columns, row, strict=True)), enc_hook=str)
-        write(f"{before}\n{line.decode()}")
+        write(f"{before}\n{_json_text(line)}")
         before = ","
     write("[]\n" if before == "[" else "\n]\n")

@@ -26,6 +26,9 @@ from typing import Any, ParamSpec
 
 import typer
 
+from millwheel.cli.awaiting import awaited
+from millwheel.cli.output import say
+from millwheel.distribution import check_alone
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
 P = ParamSpec("P")
@@ -38,8 +41,8 @@ LEVELS = {
     "error": logging.ERROR,
 }
 
-REPETITIVE = "psycopg.pool"
-"""Logger of a library that repeats few kinds of warnings many times."""
+REPETITIVE = ("psycopg.pool", "uvicorn.error")
+"""Loggers of libraries that repeat few kinds of warnings many times: of a pool that waits, of clients that send no HTTP."""
 REPEAT_SECONDS = 5.0
 """Shortest time between two log lines of the same kind from `REPETITIVE`."""
 
@@ -53,8 +56,10 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             signal.signal(signal.SIGTERM, _terminated)
         debug = bool(kwargs.get("debug"))
         try:
+            check_alone()
             configure_log(kwargs.get("log_format"), kwargs.get("log_level"))  # type: ignore[arg-type]
-            function(*args, **kwargs)
+            with awaited(_foreign_paths()):
+                function(*args, **kwargs)
             sys.stdout.flush()
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -88,13 +93,13 @@ def report(error: MillwheelError, *, debug: bool) -> None:
     print_error(str(error))
     place = _users_place(error)
     if place is not None:
-        typer.echo(f"  at {place}", err=True)
+        say(f"  at {place}", err=True)
 
 
 def print_error(message: str) -> None:
     """Print an error message on standard error."""
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(message, err=True)
+    say(message, err=True)
 
 
 def _users_place(error: BaseException | None) -> str | None:
@@ -156,7 +161,7 @@ class ToStructlog(logging.Handler):
         import structlog
 
         log, level, text = structlog.get_logger(record.name), record.levelno, record.getMessage()
-        if record.name != REPETITIVE or level >= logging.ERROR:
+        if record.name not in REPETITIVE or level >= logging.ERROR:
             log.log(level, text)
             return
         template, now = str(record.msg), self._clock()

@@ -11,7 +11,7 @@ from millwheel.cli.asking import actor
 from millwheel.cli.target import load_pipeline, names_a_pipeline
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
-from millwheel.spark.launch import Cluster, require_packages
+from millwheel.spark.launch import Cluster
 from millwheel.store.address import StoreAddress
 from millwheel.store.administration import transaction
 from millwheel.store.asking import Asking
@@ -68,25 +68,6 @@ def run(
             cluster=cluster,
             snapshot_seconds=snapshot_seconds or None,
         )
-
-
-def prepare_starts(target: str | None, *, prepare: bool) -> None:
-    """Write the archive with which Spark starts faster.
-
-    Raises:
-        UsageError: there is something to run as well, or nothing to do.
-    """
-    if prepare == (target is not None):
-        raise UsageError(
-            "give MODULE:NAME, a pipeline or a function; or --prepare alone, which makes later starts faster"
-        )
-    require_packages(Cluster())
-    from millwheel.spark.preparing import prepare_spark
-
-    typer.echo("writing an archive of Spark's classes: this takes one to two minutes")
-    archive = prepare_spark()
-    size = archive.file.stat().st_size / 1e6
-    typer.echo(f"wrote {archive.file} ({size:.0f} MB)")
 
 
 def run_engine(

@@ -5,34 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import typer
 
-from millwheel.cli.asking import actor, asking, json_of, report
-from millwheel.cli.output import print_json, print_table
-from millwheel.codec import is_key
+from millwheel.cli.asking import actor, asking, json_of, key_of, report
+from millwheel.cli.output import print_json, print_table, say
 from millwheel.errors import UsageError
 from millwheel.model import Key
 from millwheel.services.operating import short
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import inspect
-from millwheel.store.one_key import MOST_PENDING, KeyStatus
+from millwheel.store.one_key import FIRST_PAGE, MOST_PENDING, KeyStatus, Page
 from millwheel.store.presence import present
-
-MOST_ROWS = 100
-"""Most entries, and most timers, that are printed without --json."""
 
 
 def get(
-    computation: str, key: str, store: str | None, pipeline: str | None, *, as_json: bool
+    computation: str,
+    key: str,
+    store: str | None,
+    pipeline: str | None,
+    *,
+    page: Page = FIRST_PAGE,
+    as_json: bool,
 ) -> None:
-    """Print all that the store has of one key."""
+    """Print the state of one key, a page of its entries and timers, and the records on their way to it."""
     wanted = key_of(key)
     with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
-        found = inspection.key(inspection.choose(pipeline), computation, wanted)
+        found = inspection.key(inspection.choose(pipeline), computation, wanted, page)
     if as_json:
         print_json(found)
     else:
-        _print(found)
+        _print(found, page)
 
 
 def set_state(
@@ -108,51 +109,34 @@ def _ask(
         report(desk, batch, desk.wait(batch, 1, wait))
 
 
-def key_of(text: str) -> Key:
-    """The key that a word of a command line stands for: JSON, or else the text itself.
-
-    Raises:
-        UsageError: it is JSON that cannot be a key.
-    """
-    try:
-        found = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-    key = tuple(found) if isinstance(found, list) else found
-    if not is_key(key):
-        raise UsageError(
-            f"{text} cannot be a key: a key is a text, a whole number, or a list of these. A text that looks like "
-            f"other JSON is written in quotes: '\"{text}\"'"
-        )
-    return key
-
-
-def _print(found: KeyStatus) -> None:
+def _print(found: KeyStatus, page: Page) -> None:
     owner = "no worker" if found.owner is None else f"worker {short(found.owner)}"
-    typer.echo(
+    say(
         f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, interval "
         f"{found.interval} of {owner}"
     )
-    if found.state is None and not found.entries:
-        typer.echo(f"no state{_other_type(found.key)}")
+    if found.state is None and not found.entries_total and not page.skip:
+        say(f"no state{_other_type(found.key)}")
     if found.state is not None:
-        typer.echo(f"state (version {found.version}): {bytes(found.state).decode()}")
+        say(f"state (version {found.version}): {bytes(found.state).decode()}")
     if found.entries:
-        typer.echo()
+        say("")
         _print_some(
             ["entry", "value"],
             [[entry, bytes(value).decode()] for entry, value in found.entries.items()],
+            found.entries_total,
         )
-    typer.echo()
-    if found.timers:
+    say("")
+    if found.timers_total:
         _print_some(
             ["timer", "tag", "due", "holds the watermark at", "set at"],
             [[t.kind, t.tag, t.due, t.hold, t.set_at] for t in found.timers],
+            found.timers_total,
         )
     else:
-        typer.echo("no timers")
+        say("no further timers" if page.skip else "no timers")
     if found.pending:
-        typer.echo()
+        say("")
         print_table(
             ["sent by", "stream", "id", "timestamp", "sent at", "value"],
             [
@@ -161,16 +145,16 @@ def _print(found: KeyStatus) -> None:
             ],
         )
         if len(found.pending) == MOST_PENDING:
-            typer.echo(f"the oldest {MOST_PENDING} records; there may be more")
+            say(f"the oldest {MOST_PENDING} records; there may be more")
     else:
-        typer.echo("no records on their way to it")
+        say("no records on their way to it")
 
 
-def _print_some(columns: list[str], rows: list[list[str]]) -> None:
-    """Print the first rows of a table, and how many more there are."""
-    print_table(columns, rows[:MOST_ROWS])
-    if len(rows) > MOST_ROWS:
-        typer.echo(f"and {len(rows) - MOST_ROWS:,} more: --json has all")
+def _print_some(columns: list[str], rows: list[list[str]], total: int) -> None:
+    """Print a page of a table, and how many rows there are in all."""
+    print_table(columns, rows)
+    if len(rows) < total:
+        say(f"{len(rows):,} of {total:,}: --limit and --skip show others")
 
 
 def _other_type(key: Key) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -13,10 +12,19 @@ from typing import Literal
 import typer
 
 from millwheel.cli.asking import actor
-from millwheel.cli.output import print_csv, print_json, print_rows_as_json, print_table
+from millwheel.cli.output import (
+    confirm,
+    count_of,
+    print_csv,
+    print_json,
+    print_rows_as_json,
+    print_table,
+    say,
+)
 from millwheel.cli.target import load_pipeline
 from millwheel.context import COMMON_COUNTERS
 from millwheel.errors import UsageError
+from millwheel.pipeline import Pipeline
 from millwheel.services.endpoint import Endpoint
 from millwheel.store import administration, embedded
 from millwheel.store.address import StoreAddress
@@ -50,12 +58,14 @@ MOVING_SHOWN = 10
 
 
 def migrate(target: str, store: str | None, *, roles: bool) -> None:
-    """Create a pipeline's schema, or upgrade it to this code's version; make its roles."""
-    name = load_pipeline(target).name if ":" in target else check_name(target, "pipeline")
+    """Create a pipeline's schema, or upgrade it to this code's version; register its inboxes; make its roles."""
+    pipeline = load_pipeline(target) if ":" in target else None
+    name = check_name(target, "pipeline") if pipeline is None else pipeline.name
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
         before = schema_version(presence.url, name)
         require_version(presence.url, name, address=address, migrate_now=True)
+        streams = [] if pipeline is None else _registered(pipeline, presence.url)
         made = make_roles(presence.url, name) if roles else ()
     if before == HEAD:
         typer.echo(f"schema {name} is already at version {HEAD}")
@@ -63,8 +73,18 @@ def migrate(target: str, store: str | None, *, roles: bool) -> None:
         typer.echo(f"migrated schema {name} from version {before} to version {HEAD}")
     else:
         typer.echo(f"created schema {name} at version {HEAD}")
+    for stream in streams:
+        typer.echo(f"stream {stream} takes records")
     for role in made:
         typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
+
+
+def _registered(pipeline: Pipeline, url: str) -> list[str]:
+    from millwheel.services.registering import (
+        register_inboxes,
+    )  # the engine, which is slow to import
+
+    return register_inboxes(pipeline, url)
 
 
 def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
@@ -101,6 +121,10 @@ def disk(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
         typer.echo(
             f"{found.unfolded:,} commits are not folded, the oldest for {found.fold_age_seconds:,.0f} s"
         )
+    if found.snapshot is not None:
+        typer.echo(
+            f"{found.dead_rows:,} dead rows; none that is newer can be removed until this ends: {found.snapshot}"
+        )
 
 
 def serve_status(pipeline: str | None, store: str | None, http: str) -> None:
@@ -136,14 +160,14 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
         typer.echo(f"  worker {worker.id[:8]}: {', '.join(_worker(worker))}")
     if status.complete:
         typer.echo("  complete: all input is processed, and event time is at its end")
-    elif not status.workers:
+    elif all(worker.state != "running" for worker in status.workers):
         typer.echo("  no worker is running it")
     labels = labels_of(status)
     for line in (*moving(status.intervals, labels), *unowned(status)):
         typer.echo(f"  {line}")
     paused = {computation.name for computation in status.computations if computation.paused}
     for source in status.sources:
-        typer.echo(
+        say(
             f"  {source.computation} reads {source.source}"
             + (", read to its end" if source.ended else "")
             + (", paused" if source.computation in paused else "")
@@ -266,6 +290,8 @@ def _worker(worker: WorkerStatus) -> list[str]:
         *([byte_text(worker.rss_bytes)] if worker.rss_bytes is not None else []),
         *([f"at {worker.address}"] if worker.address else []),
         f"code of generation {worker.generation}",
+        *([f"event loop blocked by {worker.blocked_by}"] if worker.blocked_by else []),
+        *([worker.waits] if worker.waits else []),
     ]
 
 
@@ -413,7 +439,7 @@ def pause(
     done = "paused" if paused else "resumed"
     names = ", ".join(found.changed)
     typer.echo(
-        f"{done} {_count(len(found.changed), 'injector')} of {pipeline}"
+        f"{done} {count_of(len(found.changed), 'injector')} of {pipeline}"
         + (f": {names}" if names else "")
     )
     if found.unchanged:
@@ -422,14 +448,10 @@ def pause(
     if found.workers:
         change = "stop reading" if paused else "continue reading"
         typer.echo(
-            f"{_count(found.workers, 'worker')} running: will {change} within {NOTICED_SECONDS} s"
+            f"{count_of(found.workers, 'worker')} running: will {change} within {NOTICED_SECONDS} s"
         )
     else:
         typer.echo("no worker is running")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
@@ -437,18 +459,13 @@ def drop(pipeline: str, store: str | None, *, sure: bool) -> None:
     address = StoreAddress.parse(store)
     with present(address) as presence:
         tables, size = administration.schema_size(presence.url, pipeline)
-        if not sure:
-            what = f"pipeline {pipeline!r} in {address.redacted()}"
-            if not (sys.stdin.isatty() and sys.stdout.isatty()):
-                raise UsageError(
-                    f"dropping {what} deletes all its data ({tables} tables, "
-                    f"{byte_text(size)}); confirm with --yes"
-                )
-            typer.confirm(
-                f"Drop {what} with its state, its results and all its other data "
-                f"({tables} tables, {byte_text(size)})?",
-                abort=True,
-            )
+        what = f"pipeline {pipeline!r} in {address.redacted()}"
+        data = f"{count_of(tables, 'table')}, {byte_text(size)}"
+        confirm(
+            f"dropping {what} deletes all its data ({data})",
+            f"Drop {what} with its state, its results and all its other data ({data})?",
+            sure=sure,
+        )
         administration.drop_pipeline(presence.url, pipeline)
     typer.echo(f"dropped pipeline {pipeline}")
 
@@ -458,17 +475,8 @@ def remove(pipeline: str, names: list[str], store: str | None, *, sure: bool, re
     address = StoreAddress.parse(store)
     what = f"{', '.join(names)} of pipeline {pipeline!r} in {address.redacted()}"
     with present(address) as presence:
-        if not sure:
-            if not (sys.stdin.isatty() and sys.stdout.isatty()):
-                raise UsageError(
-                    f"removing {what} deletes its state, its timers and the records it has sent "
-                    "that are not processed yet; confirm with --yes"
-                )
-            typer.confirm(
-                f"Remove {what} with its state, its timers and the records it has sent that are "
-                "not processed yet?",
-                abort=True,
-            )
+        data = "its state, its timers and the records it has sent that are not processed yet"
+        confirm(f"removing {what} deletes {data}", f"Remove {what} with {data}?", sure=sure)
         rows = administration.remove_computations(
             presence.url, pipeline, names, actor=actor(reason)
         )
@@ -485,18 +493,18 @@ def byte_text(size: float) -> str:
     raise AssertionError
 
 
-def stop(directory: Path | None) -> None:
+def stop(directory: Path | None, store: str | None) -> None:
     """Stop the embedded server of a directory."""
-    directory = _existing(directory, "stop it there")
+    directory = _existing(directory, store, "stop it there")
     stopped = embedded.stop(directory)
     typer.echo(
         f"stopped the server of {directory}" if stopped else f"{directory}: no server is running"
     )
 
 
-def url(directory: Path | None) -> None:
+def url(directory: Path | None, store: str | None) -> None:
     """Print the URL of the embedded server of a directory."""
-    directory = _existing(directory, "its URL is the one that you gave")
+    directory = _existing(directory, store, "its URL is the one that you gave")
     found = embedded.status(directory).url
     if found is None:
         raise UsageError(
@@ -505,10 +513,12 @@ def url(directory: Path | None) -> None:
     typer.echo(found)
 
 
-def _existing(directory: Path | None, instead: str) -> Path:
-    """The directory of a store; None: the default one."""
+def _existing(directory: Path | None, store: str | None, instead: str) -> Path:
+    """The directory of a store, by argument or option; None: the default one."""
+    if directory is not None and store is not None:
+        raise UsageError("give the directory once: DIR or --store DIR")
     if directory is None:
-        directory = StoreAddress.parse(None).directory
+        directory = StoreAddress.parse(store).directory
         if directory is None:
             raise UsageError(f"the store is a Postgres that millwheel did not start; {instead}")
     if embedded.status(directory).state == "absent":

@@ -19,7 +19,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from millwheel.cli.output import print_json_line, table
+from millwheel.cli.output import count_of, print_json_line, table
 from millwheel.cli.store import (
     at_work,
     byte_text,
@@ -164,8 +164,8 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     injectors = [one for one in status.computations if one.kind == "injector"]
     rates = [one.per_second for one in injectors if one.per_second is not None]
     figures = [
-        _number(len(status.workers), "worker"),
-        _number(len(status.intervals), "interval"),
+        count_of(sum(worker.state == "running" for worker in status.workers), "worker"),
+        count_of(len(status.intervals), "interval"),
         *([f"{sum(rates):,.0f} rows/s"] if rates else []),
         f"backlog {backlog:,}",
         *(["complete"] if status.complete else []),
@@ -191,10 +191,6 @@ def _pipeline(status: PipelineStatus) -> list[str]:
         if one.holder is not None and one.low_watermark != END_OF_TIME
     ]
     return shown
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _worker(worker: WorkerStatus) -> list[str]:

@@ -19,12 +19,15 @@ from millwheel.files.rows import (
     PLAIN,
     QUOTED,
     START,
-    BadRow,
     RowFormat,
     listed,
     split_lines,
 )
+from millwheel.json_rows import BadRow
 from millwheel.sources import Row
+
+_NUMBER = re.compile(r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$", re.MULTILINE)
+"""A cell that lax conversion takes for seconds: since 1970 for a datetime, so that 20240101 is a day of August 1970."""
 
 _NullMeaning: TypeAlias = Literal["none", "default", "text"]
 """The meaning of a null cell: None, the field's default, or the cell's text."""
@@ -46,6 +49,8 @@ class _Field:
     has_default: bool
     if_null: _NullMeaning
     """The meaning of a null cell in its column."""
+    is_time: bool
+    """Whether it takes times or durations, and no numbers."""
 
 
 class _Fields(NamedTuple):
@@ -54,6 +59,7 @@ class _Fields(NamedTuple):
     fields: tuple[_Field, ...] | None
     """None: the type takes any columns, with null cells as in `other`."""
     other: _NullMeaning
+    others_are_times: bool
     tag: str | None
     closed: bool
     """Whether columns without a field are an error."""
@@ -69,9 +75,10 @@ def _fields_of(value_type: Any) -> _Fields:
     while isinstance(found, msgspec.inspect.Metadata):
         found = found.type
     if isinstance(found, msgspec.inspect.AnyType):
-        return _Fields(None, "none", None, False)
+        return _Fields(None, "none", False, None, False)
     if isinstance(found, msgspec.inspect.DictType):
-        return _Fields(None, _if_null(found.value_type, True), None, False)
+        kind = found.value_type
+        return _Fields(None, _if_null(kind, True), _is_time(kind), None, False)
     struct = msgspec.inspect.StructType
     if isinstance(
         found, (struct, msgspec.inspect.DataclassType, msgspec.inspect.TypedDictType)
@@ -79,10 +86,16 @@ def _fields_of(value_type: Any) -> _Fields:
         is_struct = isinstance(found, struct)
         return _Fields(
             tuple(
-                _Field(field.encode_name, not field.required, _if_null(field.type, field.required))
+                _Field(
+                    field.encode_name,
+                    not field.required,
+                    _if_null(field.type, field.required),
+                    _is_time(field.type),
+                )
                 for field in found.fields
             ),
             "text",
+            False,
             found.tag_field if is_struct else None,  # type: ignore[union-attr]
             found.forbid_unknown_fields if is_struct else False,  # type: ignore[union-attr]
         )
@@ -92,7 +105,8 @@ def _fields_of(value_type: Any) -> _Fields:
     )
 
 
-def _if_null(found: msgspec.inspect.Type, required: bool) -> _NullMeaning:
+def _members(found: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
+    """The types of which a value has one."""
     kinds: list[msgspec.inspect.Type] = []
     rest = [found]
     while rest:
@@ -103,6 +117,17 @@ def _if_null(found: msgspec.inspect.Type, required: bool) -> _NullMeaning:
             rest.extend(kind.types)
         else:
             kinds.append(kind)
+    return kinds
+
+
+def _is_time(found: msgspec.inspect.Type) -> bool:
+    of = msgspec.inspect
+    kinds = [kind for kind in _members(found) if not isinstance(kind, of.NoneType)]
+    return bool(kinds) and all(isinstance(k, (of.DateTimeType, of.TimeDeltaType)) for k in kinds)
+
+
+def _if_null(found: msgspec.inspect.Type, required: bool) -> _NullMeaning:
+    kinds = _members(found)
     if any(isinstance(k, (msgspec.inspect.NoneType, msgspec.inspect.AnyType)) for k in kinds):
         return "none"
     if required or any(isinstance(k, msgspec.inspect.StrType) for k in kinds):
@@ -137,6 +162,8 @@ class CsvFormat(RowFormat):
         self._columns: tuple[str, ...] = ()
         self._names: tuple[str, ...] = ()
         self._if_null: tuple[_NullMeaning, ...] = ()
+        self._times: tuple[str, ...] = ()
+        """The columns with times."""
         self._pick: Callable[[Sequence[str]], Sequence[str]] = tuple
         self._wanted = _fields_of(value_type)
 
@@ -161,6 +188,7 @@ class CsvFormat(RowFormat):
         if wanted.fields is None:
             self._names = columns
             self._if_null = (wanted.other,) * len(columns)
+            self._times = columns if wanted.others_are_times else ()
             return
         known = {field.name for field in wanted.fields}
         missing = [
@@ -184,6 +212,8 @@ class CsvFormat(RowFormat):
         if_null = {field.name: field.if_null for field in wanted.fields}
         self._names = tuple(c for c in columns if c in known or c == wanted.tag)
         self._if_null = tuple(if_null.get(c, "text") for c in self._names)
+        times = {field.name for field in wanted.fields if field.is_time}
+        self._times = tuple(c for c in self._names if c in times)
         places = [columns.index(c) for c in self._names]
         if len(places) == len(columns):
             self._pick = tuple
@@ -273,7 +303,12 @@ class CsvFormat(RowFormat):
                 cells = [text.split(delimiter) for text in texts]
             if len(cells) != len(raws) or set(map(len, cells)) != {len(self._columns)}:
                 return None
-            values: list[Any] = msgspec.convert(self._assign(cells), self._types, strict=False)
+            assigned = self._assign(cells)
+            for column in self._times:
+                times = [row.get(column) or "" for row in assigned]
+                if _NUMBER.search("\n".join(times)):
+                    return None
+            values: list[Any] = msgspec.convert(assigned, self._types, strict=False)
         except Exception:  # a type's __post_init__ may raise anything
             return None
         return values
@@ -310,6 +345,13 @@ class CsvFormat(RowFormat):
             raise BadRow(f"the row has {len(cells)} cells, the header {len(self._columns)}")
 
     def _convert(self, values: dict[str, str | None]) -> Any:
+        for column in self._times:
+            cell = values.get(column)
+            if cell is not None and _NUMBER.fullmatch(cell):
+                raise BadRow(
+                    f"column {column!r} holds {cell!r}, a number, and not a time such as 2013-01-01T05:00:00Z or a "
+                    "duration such as PT90S; if it is in seconds, declare the field as int or float and convert it"
+                )
         try:
             return msgspec.convert(values, self._type, strict=False)
         except msgspec.ValidationError as error:

@@ -1,14 +1,23 @@
 """Discovery of files that match a pattern or appear in a directory.
 
-Each new file is a partition, identified by the path at which it was first seen. These do not count as
-new files:
+Each file is a partition of its own, under any name. A file that was truncated and written again is
+another one. Its identity is the path at which it was first
+seen, with a number if another file was seen there before: ``/logs/app.log``, ``/logs/app.log#2``. No file
+is in two partitions. These are not new files:
 
-* a renamed file: it has the inode of a known file that is no longer at its path, and the same head;
-* a rotated sibling (``app.log.1`` beside ``app.log``), which the reader of ``app.log`` finds itself;
+* a renamed file: it has the inode of a known file, and begins as that file does;
+* a corrected file, at the start: it begins with the bytes that were acknowledged of the file at its path, or
+  nothing was acknowledged and its inode is known;
+* the successor of a file that is gone: it is at the same path, or is called like a rotated file of it
+  (``app.log.1.gz`` beside ``app.log``), and begins as that file did;
+* a copy of a file that is truncated afterwards (*copytruncate*): it is called like a rotated file of it,
+  and has nothing but that file's bytes. It is a new file if the other one is still whole after
+  COPY_SECONDS;
 * a link to a known file;
 * an empty file: it has no rows yet, and may still be renamed.
 
-New files are numbered by modification time, then by name.
+A rotated file that does not match the pattern is read if it may have been at a known path since that path
+was first seen. New files are numbered by modification time, then by name.
 """
 
 from __future__ import annotations
@@ -16,23 +25,34 @@ from __future__ import annotations
 import asyncio
 import glob
 import os
+import re
 from collections.abc import Iterator
-from contextlib import suppress
 from fnmatch import fnmatchcase
-from io import FileIO
 from typing import Any
 
 import msgspec
-import xxhash
 
 from millwheel.errors import InputError
+from millwheel.files.catalogue import Catalogue, KnownFile
+from millwheel.files.content import FINGERPRINT_BYTES, Fingerprint, Glimpse
+from millwheel.files.directory import (
+    PACKED_NAMES,
+    DirectoryEntry,
+    bases,
+    entries_of,
+    entry_at,
+    may_follow,
+)
 from millwheel.files.followed_path import DENIED_SECONDS
 from millwheel.files.followed_position import first_position
-from millwheel.files.rotation import PACKED_NAMES, bases, packing
 from millwheel.files.watching import Signal, logger
 
-HEAD_BYTES = 1024
-"""Size of a file's head, which distinguishes it from a later file with the same inode."""
+COPY_SECONDS = 5.0
+"""Time for a file to be truncated after it was copied. Later, the copy is a file of its own."""
+MOST_PLACES = 3
+"""Number of places that are remembered of one file."""
+ENDED_FILES = 100
+"""Number of files that are remembered although they are gone and read to their end."""
 
 
 class Pattern:
@@ -69,40 +89,57 @@ class Pattern:
         return fnmatchcase(os.path.basename(path), os.path.basename(self._glob))
 
 
-class _Known(msgspec.Struct):
+class _Known(msgspec.Struct, array_like=True):
     """The identity of a known file."""
 
-    device: int
-    number: int
-    """Inode number."""
+    first: str
+    """The path at which it was first seen."""
+    path: str
+    """The path at which it was last seen."""
+    places: list[tuple[int, int]]
+    """Devices and inodes at which its content was seen, the latest last: a copy may have taken its place."""
+    begins: Fingerprint
+    """Its first bytes; all that was read, if its partition has ended."""
     size: int
-    """Size of the head, bytes."""
-    head: str
-    """Digest of the head."""
-    youngest: int = 0
-    """Modification time of its youngest rotated sibling when the file was found; 0: it had none."""
+    ended: bool = False
+    """Its partition has ended."""
+    skips: int = 0
+    """Number of its first bytes that were read by a partition that has ended."""
+    line: int = 1
+    """Line number of the byte behind these."""
+
+    def move(self, place: tuple[int, int]) -> None:
+        """Note where its content is."""
+        kept = [other for other in self.places if other != place]
+        self.places = [*kept[1 - MOST_PLACES :], place]
+
+    def goes_on_in(self, entry: DirectoryEntry, glimpse: Glimpse, *, is_truncated: bool) -> bool:
+        """Whether another file, which is called like it, has the content that this one had.
+
+        If its partition has ended, another file may begin with the same few bytes.
+        """
+        is_sure = is_truncated or entry.path == f"{self.path}.gz" or not self.ended
+        return glimpse.begins(self.begins) if is_sure else glimpse.is_copy(self.begins)
+
+    def is_called_like(self, entry: DirectoryEntry) -> bool:
+        """Whether a file is at the path of this one, or is called like a rotated file of it."""
+        directory = os.path.dirname(entry.path)
+        return entry.path in (self.first, self.path) or any(
+            os.path.dirname(path) == directory and may_follow(entry.name, os.path.basename(path))
+            for path in (self.first, self.path)
+        )
 
 
 class _DiscoveryPosition(msgspec.Struct):
-    files: dict[str, _Known]
-    """Known files, by the path at which they were first seen."""
-    renamed: dict[str, _Known]
-    """Renamed files, by their current path."""
+    known: dict[str, _Known]
+    """Known files, by identity."""
+    skipped: list[KnownFile]
+    """Rotated files that were beside a path when it was first seen, and do not match the pattern."""
 
 
-class _Found(msgspec.Struct):
-    path: str
-    inode: tuple[int, int]
-    """Device and inode number."""
-    modified: int
-    size: int
-    is_link: bool
-
-
-def _bases_of(path: str) -> list[str]:
-    """Return the paths that a file may be a rotated sibling of."""
-    directory, name = os.path.split(path)
-    return [os.path.join(directory, base) for base in bases(name)]
+def path_of(identity: str) -> str:
+    """Return the path at which the file of a partition was first seen."""
+    return re.sub(r"#\d+$", "", identity)
 
 
 class FileDiscovery:
@@ -113,149 +150,243 @@ class FileDiscovery:
     ) -> None:
         self._pattern = pattern
         self._poll_seconds = poll_seconds
-        stored = (
-            _DiscoveryPosition({}, {})
-            if position is None
-            else msgspec.convert(position, _DiscoveryPosition)
-        )
-        self._known, self._renamed = stored.files, stored.renamed
+        stored = _DiscoveryPosition({}, [])
+        if position is not None:
+            try:
+                stored = msgspec.convert(position, _DiscoveryPosition)
+            except msgspec.ValidationError as error:
+                raise InputError(
+                    f"{pattern.given}: the stored list of its files is not one of this version "
+                    f"({error}). Remove the pipeline with `millwheel drop`, or give it a new name"
+                ) from error
+        self._known = stored.known
+        self._skipped = Catalogue(stored.skipped)
+        self._whole: set[int] = set()
+        """Known files that the last look has found, by `id`."""
+        self._acknowledged: dict[int, Fingerprint] = {}
+        """Bytes of known files that were acknowledged before this start."""
         self._signal = Signal()
         self._watched: set[str] = set()
         self._settled: set[str] = set()
         """Names that need no new scan when they change."""
+        self._glimpses: dict[DirectoryEntry, Glimpse] = {}
+        self._copying: dict[tuple[int, int], tuple[int, float]] = {}
+        """Files that may be copies in progress: their size, and the time since when they have it."""
         self._warned: set[str] = set()
         """Paths of compressed files that were logged as not followed."""
         self._denied: dict[str, float] = {}
         """Files without read permission and the time since; the permission may still be granted."""
 
     async def look(self) -> list[str]:
-        """Scan for files; return the first-seen paths of all files found so far, in numbering order.
+        """Scan for files; return the identities of all files that have not ended, in numbering order.
 
         Raises:
             InputError: a directory or a file cannot be read.
         """
         self._signal.clear()
-        directories, found, youngest = await asyncio.to_thread(self._scan)
+        directories, matching, others = await asyncio.to_thread(self._scan)
         for directory in directories - self._watched:
             self._signal.watch(directory, self._concerns)
             self._watched.add(directory)
-        found.sort(key=lambda file: (file.is_link, file.modified, file.path))
-        paths = {file.path for file in found} | self._known.keys()
-        moved = self._moved(found)
-        renamed, self._renamed = self._renamed, {}
-        taken: set[tuple[int, int]] = set()
-        for file in found:
-            if (inode := file.inode) in taken or not file.size:
-                continue
-            is_known = file.path in self._known
-            if not is_known and not paths.isdisjoint(_bases_of(file.path)):
-                continue
-            head = self._head(file)
-            if head is None:
-                continue
-            taken.add(inode)
-            was = moved.get(inode) or renamed.get(file.path)
-            if not is_known and was is not None and self._is_same(was, file, head):
-                self._renamed[file.path] = _Known(*inode, *head)
-                continue
-            self._known[file.path] = _Known(*inode, *head, youngest.get(file.path, 0))
-        self._settled = {
-            os.path.basename(file.path)
-            for file in found
-            if file.size and file.path not in self._denied
+        paths = {path for file in self._known.values() for path in (file.first, file.path)}
+        rotated = [entry for entry in others if _is_sibling(entry, paths)]
+        found = sorted(matching, key=_order) + sorted(rotated, key=_order)
+        self._glimpses = {e: g for e, g in self._glimpses.items() if e in set(found)}
+        rest = self._recognize(found)
+        skipped = self._skipped.recognize([entry for entry in rest if entry in set(rotated)])
+        for entry in rest:
+            if entry not in skipped and not self._is_copying(entry):
+                self._add(entry, others)
+        ended = (file.path for file in self._known.values() if file.ended)
+        self._settled = {entry.name for entry in matching if entry.size} - {
+            os.path.basename(path) for path in (*self._denied, *(e.path for e in rest), *ended)
         }
-        return list(self._known)
+        self._forget()
+        return [identity for identity, file in self._known.items() if not file.ended]
 
-    def _moved(self, found: list[_Found]) -> dict[tuple[int, int], _Known]:
-        """Return the known files that are no longer at their path, by inode."""
-        at = {file.path: file.inode for file in found}
-        known = {**self._renamed, **self._known}
-        return {
-            (file.device, file.number): file
-            for path, file in known.items()
-            if at.get(path) != (file.device, file.number)
-        }
-
-    def _scan(self) -> tuple[set[str], list[_Found], dict[str, int]]:
+    def _scan(self) -> tuple[set[str], list[DirectoryEntry], list[DirectoryEntry]]:
         """Scan the file system.
 
         Returns:
-            The directories, the matching files, and for paths with rotated siblings the modification
-            time of the youngest.
+            The directories, the matching files, and the other files of the directories.
         """
-        found = []
-        youngest: dict[str, int] = {}
         directories = set(self._pattern.directories())
-        for directory in directories:
+        listed = [e for each in directories for e in entries_of(each, self._pattern.given)]
+        matching: dict[tuple[int, int], DirectoryEntry] = {}
+        for path in sorted(self._pattern.paths(), key=lambda path: (os.path.islink(path), path)):
             try:
-                with os.scandir(directory) as entries:
-                    for entry in entries:
-                        for base in _bases_of(entry.path):
-                            with suppress(FileNotFoundError):
-                                modified = entry.stat(follow_symlinks=False).st_mtime_ns
-                                youngest[base] = max(youngest.get(base, 0), modified)
-            except FileNotFoundError:
+                entry = entry_at(path)
+            except InputError:
+                continue  # a directory, for example
+            if entry is not None:
+                matching.setdefault(entry.inode, entry)
+        others = [entry for entry in listed if entry.inode not in matching]
+        return directories, list(matching.values()), others
+
+    def _recognize(self, found: list[DirectoryEntry]) -> list[DirectoryEntry]:
+        """Find the known files; return the others that can be read."""
+        by_inode: dict[tuple[int, int], list[_Known]] = {}
+        for file in self._known.values():
+            for place in file.places:
+                by_inode.setdefault(place, []).append(file)
+        self._whole = whole = set[int]()
+        rest = []
+        for entry in found:
+            glimpse = self._glimpse(entry) if entry.size else None
+            same = by_inode.get(entry.inode, ())
+            for file in same:
+                if file.places[-1] == entry.inode and not file.ended:
+                    file.path = entry.path
+            if glimpse is None:
                 continue
-            except OSError as error:
-                raise InputError(
-                    f"{self._pattern.given}: {directory} cannot be listed: {error.strerror}"
-                ) from error
-        for path in self._pattern.paths():
-            try:
-                state = os.stat(path)
-            except OSError:
-                continue  # removed since, or a dangling link
-            if os.path.isfile(path):
-                found.append(
-                    _Found(
-                        path, (state.st_dev, state.st_ino), state.st_mtime_ns, state.st_size,
-                        os.path.islink(path),
-                    )
-                )  # fmt: skip
-        return directories, found, youngest
+            known = next((file for file in same if glimpse.begins(file.begins)), None)
+            if known is None:
+                rest.append(entry)
+            elif known.ended and glimpse.size > known.begins.byte:
+                self._go_on(known, entry)
+            else:
+                whole.add(id(known))
+                self._note(known, entry, glimpse)
+        new, here = [], {entry.inode for entry in found}
+        for entry in rest:
+            glimpse = self._glimpses[entry]
+            for file in self._known.values():
+                if id(file) in whole or not file.is_called_like(entry):
+                    continue
+                is_corrected = self._is_corrected(file, entry, glimpse)
+                is_truncated = not here.isdisjoint(file.places)
+                if not is_corrected and not file.goes_on_in(
+                    entry, glimpse, is_truncated=is_truncated
+                ):
+                    continue
+                if file.ended and glimpse.size > file.begins.byte:
+                    self._go_on(file, entry)
+                    break
+                whole.add(id(file))
+                if is_corrected:
+                    file.begins = glimpse.beginning()
+                file.path = entry.path
+                file.move(entry.inode)
+                break
+            else:
+                new.append(entry)
+        self._acknowledged.clear()
+        return new
 
-    def _is_same(self, known: _Known, file: _Found, head: tuple[int, str]) -> bool:
-        """Whether a file is the known one: same inode and same head."""
-        if file.inode != (known.device, known.number):
+    def _is_corrected(self, file: _Known, entry: DirectoryEntry, glimpse: Glimpse) -> bool:
+        """Whether a file is a known one that was corrected while nothing ran."""
+        acknowledged = self._acknowledged.get(id(file))
+        if acknowledged is None or entry.path != file.path:
             return False
-        size, digest = head
-        if size > known.size:
-            digest = self._digest(file.path, known.size)
-        return size >= known.size and digest == known.head
+        if not acknowledged.byte:
+            return entry.inode in file.places
+        return glimpse.begins(acknowledged)
 
-    def _head(self, file: _Found) -> tuple[int, str] | None:
-        """Return size and digest of a file's head; None: it is removed, excluded or not readable yet."""
-        known = self._known.get(file.path)
-        if (
-            known is not None
-            and (known.device, known.number) == file.inode
-            and known.size == min(file.size, HEAD_BYTES)
+    def _note(self, file: _Known, entry: DirectoryEntry, glimpse: Glimpse) -> None:
+        """Note where a known file is, and more of its first bytes."""
+        file.path = entry.path
+        file.move(entry.inode)
+        if not file.ended and file.begins.byte < min(len(glimpse.head), FINGERPRINT_BYTES):
+            file.begins = glimpse.beginning()
+
+    def _is_copying(self, entry: DirectoryEntry) -> bool:
+        """Whether a file is a copy of a known one, which may be truncated soon."""
+        glimpse, now = self._glimpses[entry], asyncio.get_running_loop().time()
+        copied = glimpse.fingerprint()
+        for file in self._known.values():
+            if id(file) in self._whole and file.is_called_like(entry):
+                try:
+                    original = entry_at(file.path)
+                    is_copy = original is not None and Glimpse(original).begins(copied)
+                except (OSError, InputError):
+                    continue
+                if is_copy:
+                    size, since = self._copying.get(entry.inode, (-1, now))
+                    if size != entry.size:
+                        since = now
+                    self._copying[entry.inode] = entry.size, since
+                    return now < since + COPY_SECONDS
+        return False
+
+    def _go_on(self, ended: _Known, entry: DirectoryEntry) -> None:
+        """Make a partition for the rest of a file that was read by a partition that has ended."""
+        (former,) = [identity for identity, file in self._known.items() if file is ended]
+        rest = _Known(
+            first=ended.first,
+            path=entry.path,
+            places=[entry.inode],
+            begins=ended.begins,
+            size=self._glimpses[entry].size,
+            skips=ended.begins.byte,
+            line=ended.line,
+        )
+        self._known[self._new_identity(ended.first)] = rest
+        del self._known[former]
+        self._whole.add(id(rest))
+
+    def _new_identity(self, path: str) -> str:
+        """Return an identity with a higher number than all known ones: one that has ended may not be retired yet."""
+        numbers = [
+            int(identity[len(path) + 1 :] or 1)
+            for identity, file in self._known.items()
+            if file.first == path
+        ]
+        if not numbers and path_of(path) == path:
+            return path
+        return f"{path}#{max(numbers, default=1) + 1}"
+
+    def _add(self, entry: DirectoryEntry, others: list[DirectoryEntry]) -> None:
+        """Make a partition for a new file."""
+        glimpse = self._glimpses[entry]
+        is_known = any(file.first == entry.path for file in self._known.values())
+        if not is_known:
+            beside = [other for other in others if _is_sibling(other, {entry.path})]
+            known = self._skipped.recognize(beside)
+            inodes = {place for file in self._known.values() for place in file.places}
+            self._skipped.skip(e for e in beside if e not in known and e.inode not in inodes)
+        self._known[self._new_identity(entry.path)] = _Known(
+            entry.path, entry.path, [entry.inode], glimpse.beginning(), entry.size
+        )
+        self._copying.pop(entry.inode, None)
+
+    def _glimpse(self, entry: DirectoryEntry) -> Glimpse | None:
+        """Look into a file once, until it changes; None: it is not readable yet, or not followed."""
+        glimpse = self._glimpses.get(entry)
+        if glimpse is None:
+            try:
+                glimpse = Glimpse(entry)
+            except (OSError, InputError) as error:
+                now = asyncio.get_running_loop().time()
+                if now < self._denied.setdefault(entry.path, now) + DENIED_SECONDS:
+                    return None
+                raise InputError(str(error)) from error
+            self._denied.pop(entry.path, None)
+            self._glimpses[entry] = glimpse
+        if glimpse.is_gone:
+            return None
+        return None if self._is_refused(entry, glimpse) else glimpse
+
+    def _is_refused(self, entry: DirectoryEntry, glimpse: Glimpse) -> bool:
+        """Whether a file of a directory is compressed, and not one that was followed before."""
+        if not self._pattern.is_directory or not (
+            glimpse.packed or entry.path.endswith(PACKED_NAMES)
         ):
-            return known.size, known.head
-        try:
-            with FileIO(file.path) as opened:
-                head = opened.read(HEAD_BYTES)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            now = asyncio.get_running_loop().time()
-            if now < self._denied.setdefault(file.path, now) + DENIED_SECONDS:
-                return None
-            raise InputError(f"{file.path}: cannot be opened: {error.strerror}") from error
-        self._denied.pop(file.path, None)
-        if self._pattern.is_directory and (packing(head) or file.path.endswith(PACKED_NAMES)):
-            if file.path not in self._warned:
-                self._warned.add(file.path)
-                logger().warning("packed_file_not_followed", path=file.path)
-            return None
-        return len(head), xxhash.xxh3_128_hexdigest(head)
+            return False
+        if any(
+            file.is_called_like(entry) and (bases(entry.name) or glimpse.begins(file.begins))
+            for file in self._known.values()
+        ):
+            return False
+        if entry.path not in self._warned:
+            self._warned.add(entry.path)
+            logger().warning("packed_file_not_followed", path=entry.path)
+        return True
 
-    def _digest(self, path: str, size: int) -> str:
-        try:
-            with FileIO(path) as opened:
-                return xxhash.xxh3_128_hexdigest(opened.read(size))
-        except OSError:
-            return ""
+    def _forget(self) -> None:
+        """Forget the oldest files that are gone and read to their end."""
+        gone = [i for i, file in self._known.items() if file.ended and id(file) not in self._whole]
+        for identity in gone[:-ENDED_FILES]:
+            del self._known[identity]
 
     def _concerns(self, name: str) -> bool:
         return name not in self._settled and self._pattern.may_match(name)
@@ -264,21 +395,45 @@ class FileDiscovery:
         """Wait until a file may have appeared."""
         await self._signal.wait(self._poll_seconds)
 
-    def first_position(self, path: str) -> dict[str, Any]:
+    def first_position(self, identity: str) -> dict[str, Any]:
         """Return the position of a file that is not opened yet.
 
-        It holds the file's inode and head, since the file may be renamed before it is opened.
+        It holds the file's inode and first bytes, since the file may be renamed before it is opened.
         """
-        known = self._known[path]
-        return first_position(
-            path, known.device, known.number, known.youngest, known.size, known.head
-        )
+        file = self._known[identity]
+        return first_position(file.places[-1], file.begins, file.size, file.skips, file.line)
+
+    def resumed(self, identity: str, position: dict[str, Any], *, ended: bool) -> None:
+        """Note the stored position of a partition: at the start, and when its reader has ended."""
+        file = self._known.get(identity)
+        if file is None:
+            return
+        files = msgspec.convert(position["files"], list[KnownFile])
+        if files[0].place not in file.places:
+            file.places.insert(0, files[0].place)
+        if ended:
+            file.begins, file.line, file.ended = files[0].known, position["line"], True
+        elif position["format"]:  # otherwise it was never opened
+            self._acknowledged[id(file)] = Fingerprint(
+                position["byte"], position["head"], position["tail"]
+            )
 
     def position(self) -> dict[str, Any]:
-        """Return the state to store: inode and head of each file."""
-        found: dict[str, Any] = msgspec.to_builtins(_DiscoveryPosition(self._known, self._renamed))
+        """Return the state to store: inode and first bytes of each file."""
+        found: dict[str, Any] = msgspec.to_builtins(_DiscoveryPosition(self._known, []))
+        found["skipped"] = self._skipped.stored()
         return found
 
     def close(self) -> None:
         """Remove all watches."""
         self._signal.close()
+
+
+def _is_sibling(entry: DirectoryEntry, paths: set[str]) -> bool:
+    """Whether a file is called like a rotated file of one of these paths."""
+    directory = os.path.dirname(entry.path)
+    return any(os.path.join(directory, base) in paths for base in bases(entry.name))
+
+
+def _order(entry: DirectoryEntry) -> tuple[int, str]:
+    return entry.modified, entry.path

@@ -1,4 +1,4 @@
-"""A followed path and its directory: the file there, its rotated siblings and its copies."""
+"""A followed path: the file there, and the files of its directory that were or will be at it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from millwheel.errors import InputError
-from millwheel.files.followed_position import FollowedFile, Log
-from millwheel.files.packed import READ_AGAIN
-from millwheel.files.rotation import (
-    Denied,
+from millwheel.files.catalogue import Catalogue, KnownFile
+from millwheel.files.content import Denied, Fingerprint, Log, matches, open_log
+from millwheel.files.directory import (
     DirectoryEntry,
+    bases,
     entry_at,
-    matches,
+    may_follow,
     may_hold,
-    open_log,
     other_entries,
     siblings,
 )
+from millwheel.files.followed_position import FollowedFile
+from millwheel.files.packed import READ_AGAIN
 from millwheel.files.watching import Signal, logger
 
 DENIED_SECONDS = 5.0
@@ -38,10 +39,20 @@ class Following:
     """The absolute path."""
     poll_seconds: float
     on_missing: OnMissing
-    takes_older: Callable[[str], bool] | None = None
-    """Whether to read a rotated sibling that existed before the reader's first start; None: none."""
+    is_one_file: bool = False
+    """Whether to read only this file, until it is removed or truncated: all else is other partitions'."""
     elsewhere: Callable[[], list[str]] | None = None
     """Returns further paths to search when the file is no longer in its directory."""
+
+
+@dataclass(frozen=True)
+class NextFile:
+    """A file to be read next."""
+
+    log: Log
+    number: int
+    resumes: KnownFile | None = None
+    """It is a file that was read before, has come back, and has grown."""
 
 
 class FollowedPath:
@@ -50,10 +61,10 @@ class FollowedPath:
     def __init__(self, following: Following) -> None:
         self._following = following
         self.path = following.path
+        self.is_one_file = following.is_one_file
         self.signal = Signal()
         """Set when something in the directory may have changed."""
-        self.youngest_at_begin = 0
-        """Modification time of the youngest rotated sibling at the start, if the path did not exist."""
+        self.catalogue = Catalogue()
         self._denied_at: float | None = None
         """Since when opening the file at the path has been denied."""
 
@@ -94,38 +105,16 @@ class FollowedPath:
         return now, None
 
     def siblings(self) -> list[DirectoryEntry]:
-        """Return the rotated siblings of the path, oldest first."""
-        return siblings(self.path, self.others())
+        """Return the rotated files by their names, oldest first. An empty one has no rows yet."""
+        if self.is_one_file:
+            return []
+        return [e for e in siblings(self.path, self.others()) if self.catalogue.size(e)]
 
-    def since(self, modified: int) -> list[DirectoryEntry]:
-        """Return the rotated siblings modified after a time, oldest first."""
-        return [entry for entry in self.siblings() if entry.modified > modified]
-
-    def younger(self, file: FollowedFile | None) -> list[DirectoryEntry]:
-        """Return the rotated siblings younger than a file, oldest first; without a file, all."""
-        found = self.siblings()
-        if file is None:
-            return found
-        own = next((entry.age[1:] for entry in found if file.is_at(entry)), (1, ""))
-        age = (file.modified, *own)
-        return [
-            entry
-            for entry in found
-            if entry.age > age
-            and not file.is_at(entry)
-            and not (file.before is not None and file.before.is_at(entry))
-        ]
-
-    def older(self) -> list[DirectoryEntry]:
-        """Return the rotated siblings to read before the path, when nothing has been read yet."""
-        takes = self._following.takes_older
-        if self.youngest_at_begin:  # siblings since the start have been at the path
-            return [
-                e
-                for e in self.since(0)
-                if e.modified > self.youngest_at_begin or (takes and takes(e.path))
-            ]
-        return [] if takes is None else [entry for entry in self.since(0) if takes(entry.path)]
+    def unread(self) -> list[DirectoryEntry]:
+        """Return the rotated files that were not read, oldest first."""
+        found, now = self.siblings(), self.entry()
+        known = self.catalogue.recognize(found, now)
+        return [e for e in found if e not in known and (now is None or e.inode != now.inode)]
 
     def elsewhere(self) -> list[DirectoryEntry]:
         """Return files in other directories that may be the file that was at the path."""
@@ -152,23 +141,49 @@ class FollowedPath:
         """Whether opening the file at the path is denied at present."""
         return self._denied_at is not None
 
-    def open_first_of(
-        self, find: Callable[[], list[DirectoryEntry]], *, patient: bool
-    ) -> Log | None:
-        """Open the first rotated file that `find` returns, or otherwise the file at the path.
+    def open_next(self, number: int, *, patient: bool) -> NextFile | None:
+        """Open the file to be read next: the one that had this number before a restart; the oldest rotated
+        file that was not read; or the file at the path.
 
         Args:
             patient: wait DENIED_SECONDS for the permission to open it.
 
         Returns:
-            None: the file does not exist, or not any more.
+            None: there is none, or not any more.
+
+        Raises:
+            InputError: it cannot be opened.
         """
-        younger = find()
-        entry = younger[0] if younger else self.entry()
+        found, now = self.siblings(), self.entry()
+        known = self.catalogue.recognize(found, now)
+        planned = self.catalogue.get(number)
+        is_planned = planned is not None and planned.known.byte > 0
+        if planned is not None and is_planned:
+            entry = self._find_planned(planned, known, now)
+        else:
+            unread = [e for e in found if e not in known and (now is None or e.inode != now.inode)]
+            entry = unread[0] if unread else now
         if entry is None:
             return None
+        read = known.get(entry) if entry is now and not is_planned else None
+        if read is not None and read.known.byte >= entry.size:
+            return None  # it was read, and has been put back
+        log = self._open(entry, patient=patient)
+        if log is None:
+            return None
+        if entry is now and not is_planned and self.unread():
+            log.close()  # the file that was at the path until now must be read first
+            self.signal.set()
+            return None
+        self.catalogue.prune(known.values())
+        return NextFile(log, number, read)
+
+    def _is_rotated(self, entry: DirectoryEntry) -> bool:
+        return entry.path != self.path or (self.is_one_file and bool(bases(entry.name)))
+
+    def _open(self, entry: DirectoryEntry, *, patient: bool) -> Log | None:
         try:
-            log = open_log(entry, rotated=bool(younger))
+            log = open_log(entry, rotated=self._is_rotated(entry))
         except Denied:
             clock = asyncio.get_running_loop().time()
             self._denied_at = self._denied_at or clock
@@ -176,48 +191,92 @@ class FollowedPath:
                 raise
             return None
         self._denied_at = None
-        if log is not None and not younger and find():
-            log.close()  # the file that was at the path until now must be read first
-            log = None
         if log is None:
             self.signal.set()  # files have just been renamed: try again
         return log
 
+    def _find_planned(
+        self,
+        planned: KnownFile,
+        known: dict[DirectoryEntry, KnownFile],
+        now: DirectoryEntry | None,
+    ) -> DirectoryEntry | None:
+        """Find the file that had its number before a restart."""
+        others = self.others()
+        for entry in others if now is None else (now, *others):
+            if entry.inode == planned.place and self.catalogue.begins(entry, planned.known):
+                return entry
+        found = [entry for entry, file in known.items() if file is planned]
+        found += self.copies(planned.number, planned.known, others)
+        return found[0] if found else None
+
+    def is_lost(self, number: int) -> KnownFile | None:
+        """Return the file that had a number before a restart, if it is not here any more."""
+        planned, now = self.catalogue.get(number), self.entry()
+        if planned is None or not planned.known.byte:
+            return None
+        known = self.catalogue.recognize(self.siblings(), now)
+        return planned if self._find_planned(planned, known, now) is None else None
+
     # -- copies
 
-    def copies_before_reading(
-        self, file: FollowedFile, now: DirectoryEntry | None
+    def copies(
+        self, number: int, known: Fingerprint, others: list[DirectoryEntry]
     ) -> list[DirectoryEntry]:
-        """Return copies of a file that was copied and truncated before any byte of it was read."""
-        if file.log.taken:
-            return []
-        younger = self.younger(file)
-        if not younger or (file.is_at(now) and file.is_at(self.entry())):
-            return younger
-        return written_before(file, younger)
-
-    async def younger_than_copy(
-        self, file: FollowedFile, younger: list[DirectoryEntry]
-    ) -> list[DirectoryEntry]:
-        """Return the rotated files younger than the copy of a file, which was itself removed."""
-        for number, entry in enumerate(younger):
-            log = open_log(entry, rotated=True) if file.log.taken else None
-            if log is not None and await continues(file, log):
-                log.close()
-                file.device, file.inode = entry.device, entry.inode
-                file.modified = entry.modified
-                return younger[number + 1 :]
-        return younger
+        """Return the files that begin with the known bytes of a file, the longest first: copies of it, or
+        the file from a backup. A name must begin like the path, and files with another number do not count.
+        """
+        now, file = self.entry(), self.catalogue.get(number)
+        if self.is_one_file:
+            place = None if file is None else file.place
+            own = {entry.name for entry in others if entry.inode == place}
+            is_here = bool(own) or (now is not None and now.inode == place)
+            own.add(os.path.basename(self.path))
+            named = [e for e in others if any(may_follow(e.name, name) for name in own)]
+            if not is_here and not any(self.catalogue.holds(entry, known) for entry in named):
+                named = [e for e in others if e.name.endswith(".gz")]  # renamed, and compressed
+        else:
+            named = [entry for entry in others if may_hold(self.path, entry)]
+        taken = self.catalogue.recognize(named, now)
+        if now is not None:
+            named.append(now)
+        return sorted(
+            (
+                entry
+                for entry in named
+                if (entry not in taken or taken[entry].number == number)
+                and self.catalogue.holds(entry, known)
+            ),
+            key=lambda entry: -self.catalogue.size(entry),
+        )
 
     async def open_copy(self, file: FollowedFile) -> Log | None:
         """Open the copy of a file, made before it was truncated, behind the bytes that were read."""
-        named = likely_copies(self.path, self.others())
-        for entry in sorted(named, key=lambda e: e.modified < file.modified):
-            with suppress(InputError):  # unreadable or compressed differently: cannot be identified
-                log = open_log(entry, rotated=True)
-                if log is not None and await continues(file, log):
+        others = self.others()
+        for bytes_ in dict.fromkeys((file.known, file.read)):
+            for entry in self.copies(file.number, bytes_, others):
+                if not file.is_at(entry) and (log := await self.open_behind(entry, file.read)):
                     return log
         return None
+
+    async def open_behind(self, entry: DirectoryEntry, known: Fingerprint) -> Log | None:
+        """Open a file behind the bytes of a fingerprint; None if it does not begin with them.
+
+        Raises:
+            InputError: it cannot be read, or is compressed in a way that cannot be read.
+        """
+        log = open_log(entry, rotated=self._is_rotated(entry))
+        if log is None:
+            return None
+        try:
+            found = await matches(log, known)
+        except BaseException:
+            log.close()
+            raise
+        if not found:
+            log.close()
+            return None
+        return log
 
     # -- missing rows
 
@@ -249,29 +308,6 @@ class FollowedPath:
             'on_missing="skip" to continue without these rows at the start of the current file, or '
             f"{READ_AGAIN}"
         )
-
-
-def likely_copies(path: str, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-    """Return the files that may be copies of the file at a path, judged by name; oldest first."""
-    return sorted((e for e in entries if may_hold(path, e)), key=lambda e: e.age)
-
-
-def written_before(file: FollowedFile, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
-    """Return the entries that were last changed before `file` was."""
-    changed = file.log.state().st_mtime_ns
-    return [entry for entry in entries if entry.modified < changed]
-
-
-async def continues(file: FollowedFile, log: Log) -> bool:
-    """Whether `log` begins with the bytes read of `file`; if not, it is closed."""
-    try:
-        found = await matches(log, file.known)
-    except BaseException:
-        log.close()
-        raise
-    if not found:
-        log.close()
-    return found
 
 
 def outline(state: os.stat_result) -> tuple[int, int, int]:

@@ -10,18 +10,22 @@ A row's number is made of the file's number and the row's number in that file. N
 increase, and do not depend on rows that are appended to a file after the reader has left it: such a
 row, read after a restart, gets a number that no other row has.
 
+Which files have been at the path is known by their inodes and contents (`millwheel.files.catalogue`).
 At the end of the current file::
 
     this file is at the path    wait
     no file is at the path      wait: it may come back
     another file is at the path wait until this file has not grown for GRACE_SECONDS; then continue with
-                                the younger rotated siblings, and then with the path
+                                the rotated files that were not read, and then with the path
     this file was truncated     continue in the copy that was made before, if there is one in the
                                 directory; then as above. Without a copy, either all rows were read,
                                 or rows are missing
 
 When the reader leaves a file, it takes a last line without a newline as it is: no writer will
 complete it.
+
+In a directory, where each file is a partition, a reader ends when its file was removed or truncated, or has
+not grown for FINISHED_SECONDS.
 """
 
 from __future__ import annotations
@@ -29,37 +33,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import msgspec
 
 from millwheel.errors import InputError
-from millwheel.files.followed_path import (
-    FollowedPath,
-    Following,
-    continues,
-    outline,
-    written_before,
-)
+from millwheel.files.catalogue import NOTHING, Catalogue
+from millwheel.files.content import Growing, Log, Rewritten
+from millwheel.files.directory import DirectoryEntry
+from millwheel.files.followed_path import FollowedPath, Following, NextFile, outline
 from millwheel.files.followed_position import (
     FILE_ROWS,
     FollowedFile,
     FollowedPosition,
     HeadAndTail,
-    Log,
-    PreviousFile,
     position_at,
     read_position,
 )
-from millwheel.files.position_search import PositionSearch, ReadFile
+from millwheel.files.packed import CHUNK_BYTES
+from millwheel.files.position_search import ATTEMPTS, PositionSearch, ReadFile, Removed
 from millwheel.files.reader import FileReader, RowBoundary
-from millwheel.files.rotation import Growing, Rewritten
 from millwheel.files.rows import RowFormat
 from millwheel.files.watching import logger
 from millwheel.sources import Lag, Row
 
 GRACE_SECONDS = 0.3
 """A renamed file is left when it has not grown for this time."""
+FINISHED_SECONDS = 600.0
+"""A file of a directory that was read to its end, and has not grown for this time, is finished."""
+
+
+class _Idle(NamedTuple):
+    """A file that has not grown, and may be left after some seconds."""
+
+    size: int
+    seconds: float
+    since: float
+
+    @property
+    def left(self) -> float:
+        """Seconds until it may be left."""
+        return max(0.0, self.since + self.seconds - asyncio.get_running_loop().time())
 
 
 class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
@@ -74,9 +89,11 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         self._search = PositionSearch(self._path, format_)
         self._stored: FollowedPosition | None = None
         """The position to resume at, until its file is found."""
-        self._truncated = False
-        self._idle_since: tuple[float, int] | None = None
-        """Since when the renamed file has not grown, and its size."""
+        self._truncated = self.ended = False
+        self._idle: _Idle | None = None
+        """Whether the file rests at its end, and may be left soon."""
+        self._searches = 0
+        """Vain searches for the next file, which had its number before a restart."""
         self._last_snapshot: object = None
         """The file system's state at the last read."""
         super().__init__(format_, HeadAndTail(), None)
@@ -84,9 +101,15 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
     # -- the Reader protocol
 
     @property
-    def ended(self) -> bool:
-        """Always false: a followed path does not end."""
-        return False
+    def promised(self) -> object:
+        """The files that have numbers, and the inode of the current one, and whether it has given rows.
+
+        The position must be stored before these rows are sent: it makes the file known by its content.
+        """
+        file, number = self._file, self._path.catalogue.next_number
+        if file is None:
+            return number, None, False
+        return number, file.inode, self._rows > file.number * FILE_ROWS
 
     async def read(self, limit: int) -> Sequence[Row]:
         """Return up to `limit` further complete rows."""
@@ -97,14 +120,18 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return await super().read(limit)
 
     async def wait(self) -> None:
-        """Wait until something changed, or until a renamed file may be left."""
+        """Wait until something changed, or until the file may be left."""
         path, signal = self._path, self._path.signal
         while True:
-            seconds = self._poll_seconds
-            if self._idle_since is not None or path.is_denied:
-                await signal.wait(min(seconds, GRACE_SECONDS))
-                return
-            if await signal.wait(seconds) or self._last_snapshot != path.snapshot(self._file):
+            seconds = min(self._poll_seconds, GRACE_SECONDS if path.is_denied else inf)
+            if self._idle is not None:
+                seconds = min(seconds, self._idle.left)
+            if (
+                await signal.wait(seconds)
+                or path.is_denied
+                or (self._idle is not None and not self._idle.left)
+                or self._last_snapshot != path.snapshot(self._file)
+            ):
                 return
 
     def progress(self) -> None:
@@ -112,15 +139,20 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
 
     def lag(self) -> Lag:
         """The number of bytes not yet returned as rows: of this file and of those to be read next."""
+        if self.ended:
+            return Lag(bytes=0)
         waiting = 0
         file = self._file
         with suppress(InputError):
             now = self._path.entry()
-            if file is None or not file.is_at(now):
+            if (file is None or not file.is_at(now)) and not self._path.is_one_file:
+                self._note()
                 waiting += now.size if now is not None else 0
-                waiting += sum(entry.size for entry in self._path.younger(file))
+                waiting += sum(entry.size for entry in self._path.unread())
         if file is not None and isinstance(file.log, Growing):
-            waiting += max(0, file.log.state().st_size - self._byte)
+            size = file.log.state().st_size
+            file.seen = max(file.seen, size)
+            waiting += max(0, size - self._byte)
         return Lag(bytes=waiting)
 
     def close(self) -> None:
@@ -139,13 +171,14 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         """
         path = self._path
         path.watch()
-        if stored is not None:
+        if stored is None:
+            path.catalogue.skip(path.siblings())
+        else:
             self._stored = read_position(stored, path.path, self._format.name)
+            path.catalogue = Catalogue(self._stored.files)
             self._rows = self._acknowledged = self._stored.row
-        youngest = max((entry.modified for entry in path.since(0)), default=1)
         await self._find(patient=False)
-        if self._file is None:
-            path.youngest_at_begin = youngest
+        if self._file is None and not self.ended:
             logger().info("file_not_there_yet", path=path.path)
 
     async def _find(self, *, patient: bool) -> None:
@@ -155,8 +188,11 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         if isinstance(found, ReadFile):
             assert position is not None
             self._resume(found, position)
-        elif found is not None:
-            self._begin_file(found.log, found.number, found.before)
+        elif isinstance(found, NextFile):
+            self._begin_file(found)
+        elif isinstance(found, Removed):
+            self.ended = True
+            return
         if found is not None:
             self._stored = None
 
@@ -175,55 +211,75 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         self._proof = HeadAndTail(log.head, log.last)
         self._rows = max(self._rows, position.number * FILE_ROWS)
         self._format.file = self._path.name_of(log.name)
+        self._note()
         if (size := found.shrunk_to) is not None:
             self._path.report_missing(size, position.seen, position.line, position.row)
 
+    def _note(self) -> None:
+        """Note in the catalogue how much was read of the file."""
+        if (file := self._file) is not None and (known := file.known).byte:
+            self._path.catalogue.note(file.number, file.inode, known)
+
     # -- from one file to the next
 
-    def _begin_file(self, log: Log | None, number: int, before: PreviousFile | None) -> bool:
-        """Continue at the start of a file; return False if there is none."""
-        if log is None:
-            return False
-        if self._file is not None and self._file.log is not log:
+    def _begin_file(self, found: NextFile) -> None:
+        """Continue in another file, at its start or, if it was read before, at its rest."""
+        log, number, catalogue = found.log, found.number, self._path.catalogue
+        if self._file is not None:
             self._file.log.close()
-        file = FollowedFile(log, number, before)
+        planned = catalogue.get(number)
+        file = FollowedFile(log, number, NOTHING if planned is None else planned.known)
         self._format.file = self._path.name_of(log.name)
         self._rows = max(self._rows, number * FILE_ROWS)
-        self._go_to(RowBoundary(file))
-        if self._place.file is None:  # it is the first file of this reader
-            self._place, self._proof = RowBoundary(file), HeadAndTail()
+        place: RowBoundary[FollowedFile | None] = RowBoundary(file)
+        proof = HeadAndTail()
+        if (read := found.resumes) is not None:
+            catalogue.forget(read.number)
+            place, proof = _behind(file, read.known.byte)
+        catalogue.note(number, file.inode, file.known)
+        self._go_to(place)
+        if read is not None or self._place.file is None:  # it is the first file of this reader
+            self._move_to(place, proof)
         else:
-            self._append_block(0, RowBoundary(file), HeadAndTail())
-        self._idle_since = None
-        self._truncated = False
-        return True
+            self._append_block(0, place, proof)
+        self._idle, self._truncated, self._searches = None, False, 0
 
     def _continue_in(self, log: Log) -> None:
         """Continue at the same byte in a copy of the current file."""
         file = self._file
         assert file is not None
-        other = FollowedFile(log, file.number, file.before)
-        if log.name != self._path.path:
-            other.modified = file.modified
         file.log.close()
-        self._file = other
+        self._file = FollowedFile(log, file.number, file.before)
         self._format.file = self._path.name_of(log.name)
-        self._idle_since = None
+        self._note()
+        self._idle = None
         self._truncated = False
 
     def _read_piece(self, size: int) -> bytes:
         file = self._file
         if file is None or self._truncated:
             return b""
-        if not file.log.taken and self._path.copies_before_reading(file, self._path.entry()):
+        is_first = not file.log.taken
+        if is_first and file.is_another():
+            self._truncated = True
             return b""
         try:
             piece = file.log.read(size)
         except Rewritten:
             self._truncated = True
             return b""
+        if is_first and piece and isinstance(file.log, Growing) and self._comes_later(file):
+            file.log.rewind()  # it was copied and truncated before
+            return b""
         file.seen = max(file.seen, file.log.taken)
         return piece
+
+    def _comes_later(self, file: FollowedFile) -> bool:
+        """Whether there are older files than one of which nothing was read: copies of its former content."""
+        if file.before.byte:
+            return False  # it has its number
+        unread = [entry.inode for entry in self._path.unread()]
+        return bool(unread) and unread[0] != file.inode
 
     async def _at_end(self, rows: list[Row]) -> bool:
         """Handle the end of a file: wait, or continue with another file.
@@ -231,7 +287,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         Nothing is lost if this is cancelled.
         """
         file = self._file
-        if file is None or rows:
+        if file is None or rows or self.ended:
             return False
         if self._truncated:
             return await self._after_truncation(file, rows)
@@ -239,71 +295,107 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         self._last_snapshot = now, outline(state)
         if isinstance(file.log, Growing):
             file.seen = max(file.seen, state.st_size)
-            if younger := self._path.copies_before_reading(file, now):
-                log = self._path.open_first_of(lambda: younger, patient=True)
-                return self._begin_file(log, file.number, before=file.before)
-            if file.is_at(now):
-                file.modified = state.st_mtime_ns
+            is_at_path = file.is_at(now)
+            if not file.log.taken and self._comes_later(file):
+                return self._leave(file, rows)
+            if file.log.is_gone:  # as if it had been truncated: a copy may have its rest
+                self._truncated = True
+                return await self._after_truncation(file, rows)
             if state.st_size > file.log.taken:
                 self._path.signal.set()  # it has just grown: try again
                 return False
-            if file.is_at(now):
-                self._idle_since = None
+            if self._path.is_one_file and state.st_nlink:
+                return self._finish(state.st_size)
+            if is_at_path:
+                self._idle = None
                 return False
-            if state.st_nlink == 0 and now is not None and await self._is_replaced(file):
+            if state.st_nlink == 0 and now is not None and await self._is_replaced(file, now):
                 return True
-        younger = self._path.younger(file)
-        if younger and state.st_nlink == 0:
-            younger = await self._path.younger_than_copy(file, younger)
-        if now is None and not younger:
-            self._idle_since = None  # it may come back
-            return False
-        if isinstance(file.log, Growing) and not self._rests(state.st_size):
-            return False
+            if now is None and not self._path.is_one_file and not self._path.unread():
+                self._idle = None  # it may come back
+                return False
+            if not self._rests(state.st_size, GRACE_SECONDS):
+                return False
         return self._leave(file, rows)
 
-    def _rests(self, size: int) -> bool:
-        """Whether the file, of this size now, has not grown for GRACE_SECONDS."""
-        now = asyncio.get_running_loop().time()
-        if self._idle_since is None or self._idle_since[1] != size:
-            self._idle_since = (now, size)
+    def _rests(self, size: int, seconds: float) -> bool:
+        """Whether the file, of this size now, has not grown for a time."""
+        if self._idle is None or self._idle[:2] != (size, seconds):
+            self._idle = _Idle(size, seconds, asyncio.get_running_loop().time())
             return False
-        return now >= self._idle_since[0] + GRACE_SECONDS
+        return not self._idle.left
+
+    def _finish(self, size: int) -> bool:
+        """End if the file has not grown for long; if it grows later, its rest is another partition's.
+
+        A file that ends within a row is not finished.
+        """
+        if self._byte < size or self._cut is not None:
+            self._idle = None
+        elif self._rests(size, FINISHED_SECONDS):
+            self._end()
+        return False
+
+    def _end(self) -> None:
+        """End the only file to read, and close it."""
+        self._note()
+        self.ended = True
+        if self._file is not None and isinstance(self._file.log, Growing):
+            self._file.log.rest()
 
     def _leave(self, file: FollowedFile, rows: list[Row]) -> bool:
-        log = self._path.open_first_of(lambda: self._path.younger(file), patient=True)
-        if log is None:
+        """Continue with the next file, or end if there can be none."""
+        self._note()
+        if self._path.is_one_file:
+            self._take_last_line(rows)
+            self._end()
+            return bool(rows)
+        # an empty file gets no number: it may not exist at the next start
+        number = file.number + bool(file.log.taken)
+        found = self._path.open_next(number, patient=True)
+        if found is None:
+            self._search_again(number)
             return False
         self._take_last_line(rows)
-        if not file.log.taken:  # an empty file gets no number: it may not exist at the next start
-            return self._begin_file(log, file.number, before=file.before)
-        return self._begin_file(log, file.number + 1, before=file.as_previous)
+        if found.resumes is not None and any(block.row < block.end_row for block in self._blocks):
+            found.log.close()  # a stored position may still name the number that the file had before
+            self._idle = _Idle(file.log.taken, GRACE_SECONDS, asyncio.get_running_loop().time())
+            return bool(rows)
+        self._begin_file(found)
+        return True
 
-    async def _is_replaced(self, file: FollowedFile) -> bool:
+    def _search_again(self, number: int) -> None:
+        """Wait for the file that had a number before a restart; at last, its rows are missing."""
+        lost = self._path.is_lost(number)
+        if lost is None:
+            return
+        self._searches += 1
+        if self._searches >= ATTEMPTS:
+            self._path.report_missing(0, lost.known.byte, 1, number * FILE_ROWS)
+            self._path.catalogue.forget(number)
+            self._path.signal.set()
+
+    async def _is_replaced(self, file: FollowedFile, now: DirectoryEntry) -> bool:
         """Check whether a removed file is at the path again, perhaps longer; if so, continue there."""
-        log = self._path.open_first_of(list, patient=True) if file.log.taken else None
-        if log is None or not await continues(file, log):
+        log = await self._path.open_behind(now, file.known) if file.log.taken else None
+        if log is None:
             return False
         self._continue_in(log)
         return True
 
     async def _after_truncation(self, file: FollowedFile, rows: list[Row]) -> bool:
         """Continue in the copy made before the truncation, or otherwise with the next file."""
+        self._note()
         copy = await self._path.open_copy(file)
         if copy is not None:
             self._continue_in(copy)
             return True
-        now = self._path.entry()
-        if now is None:
+        is_alone = self._path.is_one_file
+        if not is_alone and self._path.entry() is None and not self._path.unread():
             return False
         if file.seen > file.log.taken:
             self._path.report_missing(file.log.taken, file.seen, self._line, self._rows)
             file.seen = file.log.taken
-        was_rotated = not file.is_at(now) and isinstance(file.log, Growing)
-        if was_rotated and not written_before(file, self._path.younger(file)):
-            self._take_last_line(rows)  # what was written to it since comes next
-            file.log.rewind()
-            return self._begin_file(file.log, file.number + 1, before=file.before)
         return self._leave(file, rows)
 
     def _take_last_line(self, rows: list[Row]) -> None:
@@ -323,7 +415,8 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             rows.append(format_.bad(self._rows, self._line, last, f"{what} at the end of the file"))
         else:
             format_.decode([last], rows, self._rows, self._line)
-        self._take_last(last[taken:], rows)
+        size = len(last) - taken
+        self._cover(1, size, self._line, [size], 0, cut=self._byte + self._lead)
 
     def _describe(
         self, row: int, place: RowBoundary[FollowedFile | None], proof: HeadAndTail
@@ -331,5 +424,18 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         if self._stored is not None:
             found: dict[str, Any] = msgspec.to_builtins(self._stored)
             return found
-        path = self._path
-        return position_at(path.path, self._format.name, row, place, proof, path.youngest_at_begin)
+        self._note()
+        return position_at(self._format.name, row, place, proof, self._path.catalogue)
+
+
+def _behind(file: FollowedFile, byte: int) -> tuple[RowBoundary[FollowedFile | None], HeadAndTail]:
+    """The place behind the bytes of a file that were read before, with its proof."""
+    log = file.log
+    assert isinstance(log, Growing)
+    proof, lines = HeadAndTail(), 1
+    for start in range(0, byte, CHUNK_BYTES):
+        piece = log.between(start, min(byte, start + CHUNK_BYTES))
+        proof.update(piece)
+        lines += piece.count(b"\n")
+    log.start_at(byte, proof.head, proof.tail)
+    return RowBoundary(file, byte, lines), proof

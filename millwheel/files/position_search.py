@@ -5,7 +5,8 @@
     the position has acknowledged bytes     the file that begins with them, preferably the same inode;
                                             if there is none, rows may be missing, and the search ends
                                             with the next file
-    it has none                             the same inode, or the next file of the path
+    it has none                             the same, by the bytes that were read ahead, or seen
+    no byte was ever seen                   the next file of the path
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import asyncio
 from dataclasses import dataclass
 
 from millwheel.errors import InputError
-from millwheel.files.followed_path import FollowedPath, likely_copies
-from millwheel.files.followed_position import FollowedFile, FollowedPosition, Log, PreviousFile
+from millwheel.files.catalogue import NOTHING, KnownFile
+from millwheel.files.content import Fingerprint, Log, matches
+from millwheel.files.directory import DirectoryEntry, siblings
+from millwheel.files.followed_path import FollowedPath, NextFile
+from millwheel.files.followed_position import FollowedFile, FollowedPosition
 from millwheel.files.packed import CHUNK_BYTES
 from millwheel.files.reader import BOM
-from millwheel.files.rotation import DirectoryEntry, matches, open_log, siblings
 from millwheel.files.rows import RowFormat
 
 ATTEMPTS = 3
@@ -28,21 +31,16 @@ ATTEMPT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
-class UnreadFile:
-    """A file to be read from its start."""
-
-    log: Log
-    number: int
-    before: PreviousFile | None
-
-
-@dataclass(frozen=True)
 class ReadFile:
     """The file of a position, in which reading continues there."""
 
     file: FollowedFile
     shrunk_to: int | None
     """Its size, if it is a copy that is smaller than the file was: rows may be missing."""
+
+
+class Removed:
+    """The only file to read was removed or truncated."""
 
 
 class PositionSearch:
@@ -59,7 +57,7 @@ class PositionSearch:
 
     async def find(
         self, position: FollowedPosition | None, *, patient: bool
-    ) -> ReadFile | UnreadFile | None:
+    ) -> ReadFile | NextFile | Removed | None:
         """Open the file of a position or, without a position, the first file; None if there is none.
 
         Args:
@@ -70,112 +68,96 @@ class PositionSearch:
             InputError: the file is missing, and `on_missing` is "fail"; or it cannot be followed.
         """
         path = self._path
-        if position is None:
-            log = path.open_first_of(path.older, patient=patient)
-            return _unread(log, 0, before=None)
+        number = path.catalogue.next_number if position is None else position.number
+        known = path.catalogue.get(number)
+        if position is None or known is None:
+            return path.open_next(number, patient=patient)
+        seen = max(position.seen, known.known.byte)
         for _ in range(ATTEMPTS):
             now, others = path.entry(), path.others()
-            moved = path.elsewhere() if now is None and not patient else []
-            if not position.byte:
-                others += moved
-                return await self._find_unread(position, now, others, patient=patient)
-            if found := await self._find_read(position, now, others, moved):
+            if (now is None or path.is_one_file) and not patient:
+                others += path.elsewhere()
+            if found := await self._find(position, known, now, others):
                 return found
-            if now is None:
+            if not seen or (not known.known.byte and path.unread()):
+                return path.open_next(number, patient=patient)
+            if now is None and not path.is_one_file:
                 return None  # it may come back
             await asyncio.sleep(ATTEMPT_SECONDS)
-        known = (position.device, position.inode)
-        rotated = siblings(path.path, others)
-        assert now is not None
-        is_truncated = any((e.device, e.inode) == known for e in [now, *rotated])
-        if not is_truncated or position.seen > position.byte:
-            path.report_missing(position.byte, position.seen, position.line, position.row)
-        log = path.open_first_of(lambda: path.since(position.modified), patient=patient)
-        return _unread(log, position.number + 1, before=position.as_previous)
+        rotated = siblings(path.path, others)  # another name may have the inode of a removed file
+        is_truncated = any(e is not None and e.inode == known.place for e in (now, *rotated))
+        was_left = path.catalogue.get(number + 1) is not None
+        is_read = position.byte > 0 and (is_truncated or was_left or path.is_one_file)
+        if not is_read or seen > position.byte:
+            path.report_missing(position.byte, seen, position.line, position.row)
+        if path.is_one_file:
+            return Removed()
+        if position.byte:
+            path.catalogue.note(number, known.place, position.acknowledged)
+        return path.open_next(number + 1, patient=patient)
 
-    async def _find_read(
+    async def _find(
         self,
         position: FollowedPosition,
+        known: KnownFile,
         now: DirectoryEntry | None,
         others: list[DirectoryEntry],
-        moved: list[DirectoryEntry],
     ) -> ReadFile | None:
-        """Open the file that holds the bytes read so far; in another directory, only the same inode."""
-        known = (position.device, position.inode)
-        for entry in [*others, *moved] if now is None else [now, *others]:
-            if (entry.device, entry.inode) == known and (
-                found := await self._open(entry, position)
+        """Open the file that holds the bytes acknowledged so far or, of one without any, those seen."""
+        path = self._path
+        present = others if now is None else [now, *others]
+        same = [entry for entry in present if entry.inode == known.place]
+        begins = position.acknowledged if position.byte else known.known
+        for entry in same:
+            if path.catalogue.begins(entry, begins) and (
+                found := await self._open(entry, position, is_surely=True)
             ):
                 return found
-        named = likely_copies(self._path.path, others)
-        if now is not None:
-            named.append(now)
-        # a copy of the file, plain or compressed, is not older than the file
-        for entry in sorted(named, key=lambda e: e.modified < position.modified):
-            if found := await self._open(entry, position):
-                return found
+        for bytes_ in dict.fromkeys((known.known, begins)):
+            for entry in path.copies(position.number, bytes_, others):
+                if found := await self._open(entry, position, is_surely=False):
+                    return found
+        if now in same and position.format and not position.byte:  # it has been corrected
+            return await self._open(now, position, is_surely=True, is_corrected=True)
         return None
 
-    async def _find_unread(
+    async def _open(
         self,
+        entry: DirectoryEntry,
         position: FollowedPosition,
-        now: DirectoryEntry | None,
-        others: list[DirectoryEntry],
         *,
-        patient: bool,
-    ) -> ReadFile | UnreadFile | None:
-        """Open a file without acknowledged bytes, which no fingerprint identifies."""
+        is_surely: bool,
+        is_corrected: bool = False,
+    ) -> ReadFile | None:
+        """Open this file at the position if it begins with the acknowledged bytes."""
         path = self._path
-        number, before = position.number, position.before
-        if not position.format and path.older():
-            log = path.open_first_of(path.older, patient=patient)
-            return _unread(log, number, before)
-        for entry in others:
-            if position.is_at(entry):
-                return await self._open(entry, position)
-        if now is None:
-            return None
-        if position.begins is not None and position.is_at(now):
-            return _unread(path.open_first_of(list, patient=patient), number, before)
-        since = position.modified - bool(position.seen)
-        log = path.open_first_of(
-            lambda: [e for e in path.since(since) if before is None or not before.is_at(e)],
-            patient=patient,
-        )
-        return _unread(log, number, before)
-
-    async def _open(self, entry: DirectoryEntry, position: FollowedPosition) -> ReadFile | None:
-        """Open this file at the position if it is the one that was read."""
-        is_path = entry.path == self._path.path
-        is_surely = (entry.device, entry.inode) == (position.device, position.inode)
         try:
-            log = open_log(entry, rotated=not is_path)
+            log = await path.open_behind(entry, position.acknowledged)
+            if log is not None and self._format.has_header and position.byte:
+                log = await self._with_header(log, position.acknowledged)
         except InputError:
             if is_surely:
                 raise
             return None
         if log is None:
             return None
+        is_copy = entry.path != path.path and not is_surely and not log.packed
+        shrunk = is_copy and entry.size < position.seen
+        before = path.catalogue.get(position.number)
+        known = NOTHING if before is None or is_corrected else before.known
+        return ReadFile(FollowedFile(log, position.number, known), entry.size if shrunk else None)
+
+    async def _with_header(self, log: Log, known: Fingerprint) -> Log:
+        """Read the header of a file, and return to the position."""
         try:
-            found = await matches(log, position.fingerprint)
-            if found and self._format.has_header and position.byte:
-                log.rewind()
-                await self._read_header(log)
-                log.rewind()
-                found = await matches(log, position.fingerprint)
-        except BaseException as error:
+            log.rewind()
+            await self._read_header(log)
+            log.rewind()
+            await matches(log, known)
+        except BaseException:
             log.close()
-            if isinstance(error, InputError) and not is_surely:
-                return None
             raise
-        if not found:
-            log.close()
-            return None
-        file = FollowedFile(log, position.number, position.before)
-        if not is_path:
-            file.modified = position.modified
-        is_copy = not is_path and not is_surely and not log.packed
-        return ReadFile(file, entry.size if is_copy and entry.size < position.seen else None)
+        return log
 
     async def _read_header(self, log: Log) -> None:
         """Read the header of a file whose rows are not read from its start."""
@@ -191,7 +173,3 @@ class PositionSearch:
                 raise InputError(f"{log.name}: a CSV file starts with a header row; it has none")
             data += piece
             await asyncio.sleep(0)
-
-
-def _unread(log: Log | None, number: int, before: PreviousFile | None) -> UnreadFile | None:
-    return None if log is None else UnreadFile(log, number, before)

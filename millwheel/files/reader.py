@@ -120,6 +120,7 @@ class FileReader(ABC, Generic[P, F]):
         self._rows = 0
         self._taken = 0
         self._pieces = 0
+        self._found_none = False
         self._go_to(RowBoundary(file))
 
     def _go_to(self, place: RowBoundary[F]) -> None:
@@ -136,6 +137,11 @@ class FileReader(ABC, Generic[P, F]):
 
     # -- the Reader protocol
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether the last `read` has found no complete row."""
+        return self._found_none
+
     async def read(self, limit: int) -> Sequence[Row]:
         """Return up to `limit` further rows, fewer if they are large; empty if none is available.
 
@@ -147,6 +153,7 @@ class FileReader(ABC, Generic[P, F]):
         """
         if self._failure is not None:
             raise self._failure
+        self._found_none = False
         rows = FoundRows()
         enough = self._taken + READ_BYTES
         self._pieces = 0
@@ -160,6 +167,7 @@ class FileReader(ABC, Generic[P, F]):
             self._failure = error
             if not rows:
                 raise
+        self._found_none = not rows
         return rows if rows.together is None else rows.together
 
     def position(self, acknowledged: int) -> dict[str, Any]:
@@ -425,15 +433,15 @@ class FileReader(ABC, Generic[P, F]):
         self._base = byte
         self._searched = self._lead = 0
 
+    def _move_to(self, place: RowBoundary[F], proof: P) -> None:
+        """Move the position to another place. All rows returned so far are acknowledged."""
+        self._blocks.clear()
+        self._place, self._proof = place, proof
+
     def _append_block(self, count: int, end: RowBoundary[F], proof: P) -> None:
         """Add a block without keeping its bytes."""
         first, self._rows = self._rows, self._rows + count
         self._blocks.append(_Block(first, self._rows, b"", 0, 0, [], 0, 0, end, proof))
-
-    def _take_last(self, last: bytes, rows: list[Row]) -> None:
-        """Account for a last row without a newline that was appended to `rows`."""
-        size = len(last)
-        self._cover(1, size, self._line, [size], 0, cut=self._byte + self._lead)
 
     def _open_quote(self) -> InputError:
         return InputError(

@@ -9,6 +9,7 @@ from typing import Any, Self
 import msgspec
 
 from millwheel.errors import InputError
+from millwheel.json_rows import BadRow, is_utf_8
 from millwheel.sources import Row, Rows
 
 TEXT_CHARACTERS = 2_000
@@ -157,22 +158,9 @@ class RowFormat(ABC):
             raise BadRow
 
 
-class BadRow(Exception):
-    """A row is invalid; the text says why."""
-
-
 def split_lines(buffer: bytes, start: int) -> list[bytes]:
     end = buffer.rfind(b"\n", start)
     return buffer[start:end].split(b"\n") if end >= 0 else []
-
-
-def is_utf_8(data: bytes) -> bool:
-    if not data.isascii():
-        try:
-            data.decode()
-        except UnicodeDecodeError:
-            return False
-    return True
 
 
 def listed(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, cast
 
 from millwheel.errors import UsageError
 from millwheel.files.csv_rows import CsvFormat, Dialect
-from millwheel.files.discovery import FileDiscovery, Pattern
+from millwheel.files.discovery import FileDiscovery, Pattern, path_of
 from millwheel.files.followed_path import Following, OnMissing
 from millwheel.files.following import FollowedReader
 from millwheel.files.json_lines import JsonLinesFormat
@@ -84,15 +84,12 @@ def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
 
 @dataclass(frozen=True)
 class FollowedPartition:
-    """A followed path: the file there, its predecessors and its successors after rotation."""
+    """A followed path: the file there, and its successors after rotation. Or a file of a directory."""
 
+    identity: str
+    """The absolute path; for a file of a directory, the one at which it was first seen."""
     following: Following
     make_format: MakeFormat
-
-    @property
-    def identity(self) -> str:
-        """The absolute path at which the file was first seen."""
-        return self.following.path
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> FollowedReader:
         """Start at a stored position, or at the beginning; the file need not exist yet.
@@ -183,11 +180,13 @@ class Files(ABC):
             for path, absolute in zip(self._paths, self._absolute, strict=True)
         ]
 
-    def _followed(self, path: str, pattern: Pattern | None = None) -> FollowedPartition:
-        following = Following(path, self.poll, self.on_missing)
+    def _followed(self, identity: str, pattern: Pattern | None = None) -> FollowedPartition:
+        following = Following(identity, self.poll, self.on_missing)
         if pattern is not None:
-            following = replace(following, takes_older=pattern.matches, elsewhere=pattern.paths)
-        return FollowedPartition(following, self._make_format)
+            following = replace(
+                following, path=path_of(identity), is_one_file=True, elsewhere=pattern.paths
+            )
+        return FollowedPartition(identity, following, self._make_format)
 
     @abstractmethod
     def _make_format(self, file: str, value_type: Any) -> RowFormat: ...
@@ -222,7 +221,7 @@ class GrowingFiles(Files):
         return []
 
     def partition(self, identity: str) -> Partition:
-        """Return the partition of a path; rotated siblings that match too are read before the file."""
+        """Return the partition of a file that was discovered."""
         return self._followed(identity, Pattern(self._paths[0]))
 
     def discover(self, position: dict[str, Any] | None) -> FileDiscovery:
@@ -282,8 +281,8 @@ class Csv(Files):
     """One row per line, below a header row that names the fields: ``Csv("flights.csv")``.
 
     Cells are converted as in msgspec's lax mode: ``12``, ``0.5``, ``true``,
-    ``2013-01-01T05:00:00Z``; ``+1``, ``007`` and `` 5`` are not numbers. Columns without a
-    field are ignored. The injector's error policy handles bad rows: a number of cells other than
+    ``2013-01-01T05:00:00Z``; ``+1``, ``007`` and `` 5`` are not numbers, and a number is not a time
+    (``20240101``, ``1700000000``): declare the field as int and convert it. Columns without a field are ignored. The injector's error policy handles bad rows: a number of cells other than
     the header's, a cell that does not fit its field, text after a closing quote, invalid UTF-8, or a
     row that is too long.
 

@@ -113,7 +113,7 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
             message = str(found[0].error)
             raise self._incomplete(message.removeprefix(f"{format_.file}, line {self._line}: "))
         rows += found
-        self._take_last(last, rows)
+        self._cover(1, len(last), self._line, [len(last)], 0, cut=self._byte + self._lead)
         return True
 
     def _incomplete(self, what: str) -> InputError:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from millwheel.errors import InputError, UsageError
 from millwheel.fetching import FetchingReader
+from millwheel.following.decoding import RowDecoder
 from millwheel.following.upstream import Upstream
+from millwheel.json_rows import BadRow
 from millwheel.model import event_micros
+from millwheel.numbered import COMPARED, Marks, Sign
 from millwheel.sources import Discovery, Lag, Partition, Row
 from millwheel.store.address import StoreAddress
 
@@ -26,6 +27,15 @@ V = TypeVar("V")
 
 FETCHED_ROWS = 1_000
 """Most rows fetched together."""
+
+
+WENT_BACK = (
+    "the store that is followed was restored from a backup, or has lost commits in a failover"
+)
+WAY_OUT = (
+    "What was made of the rows since cannot be taken back: remove this pipeline and start again, or restore its store of "
+    "that time as well"
+)
 
 
 class NumberedTable(Generic[V]):
@@ -38,7 +48,9 @@ class NumberedTable(Generic[V]):
         timestamp: returns the event time of a row, an aware datetime. A row is on time if this is no earlier than
             the time of the production that the row was made from.
 
-    The stream's type gets a row's columns as fields, besides `sender` and `sequence`.
+    The stream's type gets a row's columns as fields of the same names, besides `sender` and `sequence`, also if the
+    fields have other names in JSON (``rename=``, ``field(name=...)``). NaN and infinity in a float field make a bad row,
+    since JSON has neither; a field of type Decimal takes them.
 
     Raises:
         UsageError: the store is no URL.
@@ -119,13 +131,20 @@ class TablePartition:
             UsageError: rows cannot be decoded to this type.
         """
         try:
-            decoder = msgspec.json.Decoder(value_type)
+            decoder = RowDecoder(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
             raise UsageError(
                 f"{self._source!r}: rows cannot be read as {value_type!r}: {error}"
             ) from error
-        first = 0 if position is None else int(position["next"])
-        return TableReader(self._source, self, decoder, first)
+        stored = position or {"next": 0}
+        sign = stored.get("last")
+        return TableReader(
+            self._source,
+            self,
+            decoder,
+            int(stored["next"]),
+            None if sign is None else Sign.parsed(sign),
+        )
 
 
 class TableReader(FetchingReader):
@@ -135,14 +154,19 @@ class TableReader(FetchingReader):
         self,
         source: NumberedTable[Any],
         partition: TablePartition,
-        decoder: msgspec.json.Decoder[Any],
+        decoder: RowDecoder,
         first: int,
+        sign: Sign | None,
     ) -> None:
         super().__init__()
         self._source = source
         self._partition = partition
-        self._decode = decoder.decode
+        self._decoder = decoder
         self._next = first
+        self._opened = first, sign
+        """The position that it was opened at."""
+        self._marks = Marks()
+        """Of the rows that are not acknowledged, and some before them."""
         self._upstream = source.upstream()
         self._upstream.hold(self)
         self._written = first
@@ -172,16 +196,15 @@ class TableReader(FetchingReader):
             if found is None or found.rows < self._next:
                 raise InputError(
                     f"{self._source!r}: {self._next} rows of sender {partition.sender} were read, but it has written only "
-                    f"{0 if found is None else found.rows}: the store that is followed was restored from a backup, or has "
-                    "lost commits in a failover. What was made of the rows since cannot be taken back: remove this "
-                    "pipeline and begin anew, or restore its store of that time as well"
+                    f"{0 if found is None else found.rows}: {WENT_BACK}. {WAY_OUT}"
                 )
             self._written = found.rows
             if found.rows > self._next:
                 return await self._read(found.rows)
             if found.low_watermark != self._sure:
                 self._sure = found.low_watermark
-                self._news.set()
+                self.announce()
+            self.found_none()
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _read(self, until: int) -> list[Row]:
@@ -192,16 +215,37 @@ class TableReader(FetchingReader):
             first = numbers[0] if numbers else until
             raise InputError(
                 f"{self._source!r}: rows of sender {sender} from number {self._next} on, up to {first - 1}, were deleted before "
-                "they were read. Keep rows for as long as this pipeline may stand still; to begin anew with what is left, "
+                "they were read. Keep rows for as long as this pipeline may stand still; to start again with what is left, "
                 "remove the pipeline"
             )
+        await self._compare(self._next + len(rows))
         self._next += len(rows)
         return [self._row(number, text) for number, text in rows]
 
+    async def _compare(self, until: int) -> None:
+        """Compare the rows before the next one with those that were read, and mark those up to a number.
+
+        Raises:
+            InputError: they are others.
+        """
+        there = await self._upstream.marks(
+            self._partition.sender, max(0, self._next - COMPARED), until
+        )
+        opened, sign = self._opened
+        if self._next != opened:
+            sign = self._marks.sign(self._next)
+        if there.contradict(sign, self._next):
+            raise InputError(
+                f"{self._source!r}: the last of {self._next} rows of sender {self._partition.sender} that were read are not "
+                f"those that it has now: {WENT_BACK}, and has written other rows since; or somebody has changed rows. {WAY_OUT}"
+            )
+        self._marks.add(there)
+
     def _row(self, number: int, text: str) -> Row:
+        text = self._decoder.named(text)
         try:
-            value = self._decode(text)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            value = self._decoder.decode(text)
+        except BadRow as error:
             return Row(
                 number, number, error=InputError(f"{self._place(number)}: {error}"), text=text
             )
@@ -223,8 +267,12 @@ class TableReader(FetchingReader):
         self._upstream.let_go(self)
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The number of the first row that is not acknowledged."""
-        return {"next": acknowledged}
+        """The number of the first row that is not acknowledged, and the sign of the rows before it."""
+        opened, sign = self._opened
+        if acknowledged != opened:
+            sign = self._marks.sign(acknowledged)
+        self._marks.forget(acknowledged - COMPARED)
+        return {"next": acknowledged} | ({} if sign is None else {"last": sign.written()})
 
     def lag(self) -> Lag:
         """The rows that are written and not read."""
@@ -285,5 +333,5 @@ def check_id(source: NumberedTable[Any], before: str, now: str) -> None:
     if before != now:
         raise InputError(
             f"{source!r}: the pipeline that is followed was dropped and made anew (its id was {before}, and is {now}), or the "
-            "address leads to another store. Remove this pipeline and begin anew, or correct the address"
+            "address leads to another store. Remove this pipeline and start again, or correct the address"
         )

@@ -14,9 +14,10 @@ from psycopg import AsyncConnection, sql
 
 from millwheel.errors import InputError, StoreUnavailable
 from millwheel.model import MAX_TIME
+from millwheel.numbered import Marks
 from millwheel.store.address import StoreAddress
 from millwheel.store.connections import lively
-from millwheel.store.statements import READ_COMMITTED, TABLES
+from millwheel.store.statements import READ_COMMITTED, TABLES, composed
 from millwheel.store.translation import translate
 from millwheel.store.views import VIEWS
 
@@ -25,6 +26,9 @@ LOOK_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 TOLD_SECONDS = 30.0
 """Time between two log lines while the server does not answer."""
+
+NUMBERS = frozenset(("sender", "sequence"))
+"""The columns of a numbered table that are not fields of its rows."""
 
 log = structlog.get_logger("millwheel.following")
 
@@ -92,6 +96,22 @@ class Upstream:
             found: list[tuple[int, str]] = await self._patiently(ask)
             return found
 
+    async def marks(self, sender: int, first: int, until: int) -> Marks:
+        """Hashes of rows of a sender, from `first` on and before `until`; of a table without a hash, none."""
+        table = sql.Identifier(self._pipeline, self._table)
+        text = composed("row_marks", table=table).encode()
+        values = {"senders": [sender], "firsts": [first], "untils": [until]}
+
+        async def ask(connection: AsyncConnection[Any]) -> list[Any]:
+            try:
+                relation = {"relation": table.as_string(None)}
+                return await (await connection.execute(text, values | relation)).fetchall()
+            except psycopg.errors.UndefinedFunction:  # of a column that somebody has added
+                return []
+
+        async with self._turn:
+            return Marks.by_sender(await self._patiently(ask)).get(sender, Marks())
+
     def hold(self, user: object) -> None:
         """Keep the connection for a user."""
         self._users.add(id(user))
@@ -131,21 +151,20 @@ class Upstream:
             {"schema": self._pipeline, "table": self._table},
         )
         columns = dict(await cursor.fetchall())
-        if not {"sender", "sequence"} <= columns.keys():
+        if not columns.keys() >= NUMBERS:
             raise InputError(
                 f"the table {self._table!r} of pipeline {self._pipeline!r} in {self._where} cannot be followed: its rows have "
                 "no numbers. Declare it with numbered=True"
             )
-        pairs = [
-            sql.SQL("{}, translate(encode(t.{}, 'base64'), E'\\n', '')").format(
-                sql.Literal(name), sql.Identifier(name)
-            )
-            for name, is_bytes in columns.items()
-            if is_bytes
+        values = [
+            _as_json(column, data_type)
+            for column, data_type in columns.items()
+            if column not in NUMBERS
         ]
-        extra = sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(pairs))
         table = sql.Identifier(self._pipeline, self._table)
-        return self._composed("rows", table=table, extra=extra).as_string(None)
+        return self._composed("rows", table=table, values=sql.SQL(", ").join(values)).as_string(
+            None
+        )
 
     def _composed(self, name: str, **further: sql.Composable) -> sql.Composed:
         """The statement in ``sql/NAME.sql``, with the tables and views of the pipeline."""
@@ -186,3 +205,18 @@ class Upstream:
     @property
     def _where(self) -> str:
         return StoreAddress(url=self._url).redacted()
+
+
+_FORMS = {
+    "bytea": "translate(encode({0}, 'base64'), E'\\n', '')",
+    "double precision": "CASE WHEN {0}::text = '-0' THEN '-0.0'::json ELSE to_json({0}) END",
+}
+"""How columns become JSON that differs from the form of Postgres: base64 instead of hex, and -0.0 instead of -0, which
+is a whole number to a reader and loses its sign."""
+
+
+def _as_json(column: str, data_type: str) -> sql.Composable:
+    """A column of the table ``t``, as a value that `row_to_json` writes as a field's JSON."""
+    name = sql.Identifier("t", column)
+    form = sql.SQL(_FORMS.get(data_type, "{0}")).format(name)
+    return sql.SQL("{} AS {}").format(form, sql.Identifier(column))

@@ -2,13 +2,13 @@
 
 ======  ===================================================================================
 200     the records are committed; those with ids that were sent before have no second effect
-400     a record is wrong (with `line`), or an id is missing or too long
-401     the token or the signature is missing or wrong
+400     a record is wrong (with `line`), an id is missing or too long, or the query is not known
+401     the token or the signature is missing or wrong; 403: a web page without a token
 404     no such stream takes records; 405: not POST; 415: another content type
-408     the body did not come in time; 413: it is too large
+408     the body did not come in time; 413: it is too large; 431: the headers are
 422     the id was sent before, with another value
 429     too many records wait to be processed: send again after `Retry-After` seconds
-503     the store or the pipeline is away: send again after `Retry-After` seconds
+503     the store or the pipeline is away, or too much is being received: send again after `Retry-After` seconds
 ======  ===================================================================================
 
 A request without a status was perhaps taken: a repeat with the same ``Idempotency-Key`` is safe.
@@ -24,14 +24,15 @@ import structlog
 
 from millwheel.client import Client
 from millwheel.errors import SendRefused, StoreError, UsageError
+from millwheel.graph import Node
 from millwheel.inbox import Inbox
+from millwheel.ingest.door import Door
 from millwheel.ingest.reading import (
     ClientGone,
     Receive,
     RequestReader,
     RequestRefused,
     Scope,
-    Target,
 )
 from millwheel.ingest.sending import GroupSender
 from millwheel.pipeline import Pipeline
@@ -61,6 +62,8 @@ class Ingest:
             or the app around this one knows who may send. Streams with `Inbox(verify=...)` need none.
         most_waiting: records of a stream that may wait for the injector; with more, requests are refused
             with 429.
+        from_pages: take requests of web pages (with a header ``Origin``) also without a token. Without it, a page that
+            is open on this machine cannot send to an address that only this machine reaches.
 
     Raises:
         UsageError: no stream of the pipeline has an Inbox, or a token is empty.
@@ -73,20 +76,18 @@ class Ingest:
         *,
         tokens: Collection[str] = (),
         most_waiting: int = MOST_WAITING,
+        from_pages: bool = True,
     ) -> None:
         if isinstance(tokens, str) or not all(tokens):
             raise UsageError("Ingest: give tokens as a list of texts that are not empty")
         made = pipeline if isinstance(pipeline, Pipeline) else pipeline()
-        self.targets = {
-            node.writes[0].name: Target(node.writes[0], node.injection.source)
-            for node in made.nodes.values()
-            if node.injection is not None and isinstance(node.injection.source, Inbox)
-        }
-        if not self.targets:
+        injectors = [node for node in made.nodes.values() if _has_inbox(node)]
+        self.doors = {node.writes[0].name: Door(made.graph(), node) for node in injectors}
+        if not self.doors:
             raise UsageError(
                 f"pipeline {made.name!r} takes no records over HTTP: inject an Inbox() into a stream"
             )
-        self._reader = RequestReader(self.targets, tokens)
+        self._reader = RequestReader(self.doors, tokens, from_pages=from_pages)
         self._sender = GroupSender(Client(made.name, store, connections=2), most_waiting)
 
     async def close(self) -> None:
@@ -122,10 +123,12 @@ class Ingest:
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
         """Status, body and headers of the answer."""
         try:
-            sending = await self._reader.read(scope, receive)
-            are_new = await self._sender.send(sending)
+            with self._reader.request(scope, receive) as request:
+                sending = await request.read()
+                are_new = await self._sender.send(sending)
         except RequestRefused as refused:
-            return refused.status, {"error": str(refused), **refused.more}, refused.headers
+            line = {} if refused.line is None else {"line": refused.line}
+            return refused.status, {"error": str(refused), **line}, refused.headers
         except SendRefused as refused:
             status = STATUS.get(refused.why, 503)
             if status >= 500:
@@ -140,7 +143,7 @@ class Ingest:
             )
         except ClientGone:
             raise
-        except Exception as error:  # an id= or verify= of the user's
+        except Exception as error:  # a verify= of the user's
             log.exception("request_failed", path=scope["path"])
             return 500, {"error": f"{type(error).__name__}; the server's log has the reason"}, {}
         new = sum(are_new)
@@ -161,3 +164,7 @@ class Ingest:
                 await self.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _has_inbox(node: Node) -> bool:
+    return node.injection is not None and isinstance(node.injection.source, Inbox)

@@ -1,4 +1,4 @@
-"""Reads a request: who sends it, to which stream, and which records it has.
+"""Reads a request: its sender's token, its stream and its records.
 
 Everything is checked before anything is sent, so a request is taken as a whole or refused as a whole.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
-import msgspec
-
-from millwheel.inbox import Inbox
-from millwheel.streams import Stream
+from millwheel.codec import place_of, reason
+from millwheel.ingest.door import Door
+from millwheel.json_rows import BadRow
+from millwheel.model import event_micros
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -28,13 +31,13 @@ NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines"
 MOST_ID = 255
 """Most characters of an id."""
 
+HELD_BYTES = 64 << 20
+"""Bytes of bodies that are received or sent at once; with more, requests are refused. One body is always taken.
 
-@dataclass(frozen=True)
-class Target:
-    """A stream that takes records."""
+Bodies of signed streams are counted apart: whoever sends them has proven nothing until they are complete."""
 
-    stream: Stream[Any]
-    inbox: Inbox
+OF_KEY = "key:"
+"""Prefix of an Idempotency-Key of records that have ids of their own: both are ids of one stream."""
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Sending:
     ids: list[str | None] = field(default_factory=list)
     batch: str | None = None
     """The id of the whole, from the header Idempotency-Key."""
+    at: datetime | None = None
+    """Their event time; None: the time of sending."""
 
     @property
     def is_idempotent(self) -> bool:
@@ -60,17 +65,22 @@ class RequestRefused(Exception):
     Args:
         status: HTTP status.
         message: what is wrong, and what to do.
-        more: further members of the answer.
         headers: headers of the answer.
+        line: the line of the body that is wrong.
     """
 
     def __init__(
-        self, status: int, message: str, headers: dict[str, str] | None = None, **more: Any
+        self,
+        status: int,
+        message: str,
+        headers: dict[str, str] | None = None,
+        *,
+        line: int | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
-        self.more = more
+        self.line = line
 
 
 class ClientGone(Exception):
@@ -81,26 +91,101 @@ class RequestReader:
     """Reads requests to some streams.
 
     Args:
-        targets: by the streams' names.
+        doors: by the streams' names.
         tokens: bearer tokens, one of which a request must have; none: no token is asked for.
+        from_pages: take requests of web pages also for streams that ask for neither a token nor a signature.
     """
 
-    def __init__(self, targets: dict[str, Target], tokens: Collection[str]) -> None:
-        self._targets = targets
+    def __init__(
+        self, doors: Mapping[str, Door], tokens: Collection[str], *, from_pages: bool = True
+    ) -> None:
+        self._doors = doors
         self._tokens = [token.encode() for token in tokens]
+        self._from_pages = from_pages
+        self._held = {False: 0, True: 0}
+        """Bytes of bodies that are received or sent now: of requests with a token, and of signed ones."""
 
-    async def read(self, scope: Scope, receive: Receive) -> Sending:
+    @contextmanager
+    def request(self, scope: Scope, receive: Receive) -> Iterator[RecordsRequest]:
+        """A request; its body counts as held until the end."""
+        request = RecordsRequest(self, scope, receive)
+        try:
+            yield request
+        finally:
+            self._held[request.is_signed] -= request.held
+
+    def hold(self, request: RecordsRequest, size: int) -> None:
+        """Count further bytes of a request's body.
+
+        Raises:
+            RequestRefused: too many bytes are held for all requests together.
+        """
+        held = self._held[request.is_signed]
+        if held + size > HELD_BYTES and held > request.held:
+            raise RequestRefused(
+                503, "too many bodies are being received: send again later", {"retry-after": "1"}
+            )
+        request.held += size
+        self._held[request.is_signed] += size
+
+    def admitted(self, scope: Scope, headers: Mapping[str, str]) -> Door:
+        """The stream that a request is for. Only a request that may send learns which there are.
+
+        Raises:
+            RequestRefused: there is no such stream, or the request may not send to it.
+        """
+        name = _name(scope)
+        door = self._doors.get(name)
+        is_signed = door is not None and door.inbox.verify is not None
+        if self._tokens and not is_signed:
+            self._check_token(headers)
+        elif not is_signed and not self._from_pages and "origin" in headers:
+            raise RequestRefused(
+                403, "web pages may not send here: set tokens, and let the page's server send one"
+            )
+        if door is None:
+            known = ""
+            if self._tokens or all(each.inbox.verify is None for each in self._doors.values()):
+                known = f"; streams that do: {', '.join(self._doors)}"
+            raise RequestRefused(404, f"no stream {name!r} takes records here{known}")
+        if scope["method"] != "POST":
+            raise RequestRefused(405, "send records by POST", {"allow": "POST"})
+        return door
+
+    def _check_token(self, headers: Mapping[str, str]) -> None:
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        sent = given.strip().encode("latin-1")  # as the header came
+        found = [hmac.compare_digest(sent, token) for token in self._tokens]
+        if scheme.lower() != "bearer" or not any(found):
+            raise RequestRefused(
+                401, "give a valid token: Authorization: Bearer …", {"www-authenticate": "Bearer"}
+            )
+
+
+class RecordsRequest:
+    """One request."""
+
+    def __init__(self, reader: RequestReader, scope: Scope, receive: Receive) -> None:
+        self._reader = reader
+        self._scope = scope
+        self._receive = receive
+        self.held = 0
+        """Bytes of its body that are held."""
+        self.is_signed = False
+        """Whether its body is signed, in place of a token."""
+
+    async def read(self) -> Sending:
         """
         Raises:
             RequestRefused: the request is wrong.
             ClientGone: it is not complete.
         """
-        target = self._target(scope)
         headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in self._scope["headers"]
         }
-        if target.inbox.verify is None:
-            self._check_token(headers)
+        door = self._reader.admitted(self._scope, headers)
+        self.is_signed = door.inbox.verify is not None
         kind = headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind != JSON and kind not in NDJSON:
             raise RequestRefused(
@@ -108,120 +193,143 @@ class RequestReader:
             )
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestRefused(415, "send the body without a content encoding")
+        at = _time(self._scope, door)
         key = headers.get("idempotency-key")
-        if key is not None and not 0 < len(key) <= MOST_ID:
-            raise RequestRefused(400, f"Idempotency-Key: give 1 to {MOST_ID} characters")
-        body = await _body(headers, receive, target.inbox.max_body)
-        if target.inbox.verify is not None and target.inbox.verify(headers, body) is not True:
+        if key is not None and not (0 < len(key) <= MOST_ID and key.isprintable()):
+            raise RequestRefused(400, f"Idempotency-Key: give 1 to {MOST_ID} printable characters")
+        body = await self._body(headers, door.inbox.max_body)
+        if door.inbox.verify is not None and door.inbox.verify(headers, body) is not True:
             raise RequestRefused(401, "the signature of the body is missing or wrong")
-        if kind == JSON:
-            return _one(target, body, key)
-        return _several(target, body, key)
+        return _Records(door, key, at).of(body, one=kind == JSON)
 
-    def _target(self, scope: Scope) -> Target:
-        path: str = scope["path"]
-        root: str = scope.get("root_path", "")
-        if root and path.startswith(f"{root}/"):
-            path = path[len(root) :]
-        name = path.removeprefix("/streams/").strip("/")
-        target = self._targets.get(name)
-        if target is None:
-            known = ", ".join(self._targets) or "none"
-            raise RequestRefused(
-                404, f"no stream {name!r} takes records here; streams that do: {known}"
-            )
-        if scope["method"] != "POST":
-            raise RequestRefused(405, "send records by POST", {"allow": "POST"})
-        return target
-
-    def _check_token(self, headers: dict[str, str]) -> None:
-        if not self._tokens:
-            return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        sent = given.strip().encode()
-        if scheme.lower() != "bearer" or not any(
-            hmac.compare_digest(sent, token) for token in self._tokens
-        ):
-            raise RequestRefused(
-                401, "give a valid token: Authorization: Bearer …", {"www-authenticate": "Bearer"}
-            )
-
-
-async def _body(headers: dict[str, str], receive: Receive, most: int) -> bytes:
-    too_large = RequestRefused(413, f"the body has more than {most:,} bytes; send less at once")
-    length = headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > most:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
-                size += len(part)
-                if size > most:
-                    raise too_large
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        raise RequestRefused(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
-
-
-def _one(target: Target, body: bytes, key: str | None) -> Sending:
-    try:
-        body.decode()  # msgspec does not look at fields that it leaves out
-        value = target.stream.codec.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        hint = ". Send several records as NDJSON" if body.lstrip().startswith(b"[") else ""
-        raise RequestRefused(
-            400, f"the body is no record of stream {target.stream.name!r}: {error}{hint}"
-        ) from None
-    id_ = key if key is not None else _id_of(target.inbox, value)
-    _require_id(target, id_)
-    return Sending(target.stream.name, [body], [id_])
-
-
-def _several(target: Target, body: bytes, key: str | None) -> Sending:
-    stream, inbox = target.stream, target.inbox
-    found = Sending(stream.name, [], batch=key)
-    for number, line in enumerate(body.split(b"\n"), 1):
-        if not line.strip():
-            continue
+    async def _body(self, headers: Mapping[str, str], most: int) -> bytes:
+        too_large = RequestRefused(413, f"the body has more than {most:,} bytes; send less at once")
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > most:
+            raise too_large
+        parts: list[bytes] = []
         try:
-            line.decode()
-            value = stream.codec.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    part = message.get("body", b"")
+                    if self.held + len(part) > most:
+                        raise too_large
+                    self._reader.hold(self, len(part))
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
             raise RequestRefused(
-                400, f"line {number} is no record of stream {stream.name!r}: {error}", line=number
+                408, f"the body was not complete after {BODY_SECONDS:g} s"
             ) from None
-        id_ = None if key is not None else _id_of(inbox, value)
-        if key is None:
-            _require_id(target, id_)
-        found.records.append(line)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Makes records of a body."""
+
+    door: Door
+    key: str | None
+    at: datetime | None
+
+    def of(self, body: bytes, *, one: bool) -> Sending:
+        """
+        Raises:
+            RequestRefused: a record is wrong.
+        """
+        found = Sending(self.door.stream.name, [], at=self.at)
+        if one:
+            self._add(found, body, None)
+        else:
+            for number, line in enumerate(body.split(b"\n"), 1):
+                if line.strip():
+                    self._add(found, line, number)
+            if not found.records:
+                raise RequestRefused(400, "the body has no line with a record")
+        if self.key is not None:
+            if self.door.inbox.id is not None:
+                found.batch = OF_KEY + self.key
+            elif one:
+                found.ids = [self.key]
+            else:
+                found.batch = self.key
+        return found
+
+    def _add(self, found: Sending, raw: bytes, number: int | None) -> None:
+        name = self.door.stream.name
+        micros = event_micros(self.at or datetime.now(UTC))
+        what = "the body" if number is None else f"line {number}"
+        try:
+            value = self.door.value(raw, micros)
+        except BadRow as error:
+            is_list = number is None and raw.lstrip().startswith(b"[")
+            hint = ". Send several records as NDJSON" if is_list else ""
+            raise RequestRefused(
+                400, f"{what} is no record of stream {name!r}: {error}{hint}", line=number
+            ) from None
+        id_ = self._id_of(value, number)
+        if id_ is None and self.key is None and self.door.inbox.require_id:
+            raise RequestRefused(
+                400, f"stream {name!r} takes no record without an id: give an Idempotency-Key"
+            )
+        found.records.append(raw)
         found.ids.append(id_)
-    if not found.records:
-        raise RequestRefused(400, "the body has no line with a record")
-    return found
+
+    def _id_of(self, value: Any, number: int | None) -> str | None:
+        identify = self.door.inbox.id
+        if identify is None:
+            return None
+        try:
+            id_ = str(identify(value))
+        except (Exception, SystemExit) as error:
+            raise RequestRefused(
+                400, f"id= of Inbox, {place_of(identify)}, failed: {reason(error)}", line=number
+            ) from None
+        if not 0 < len(id_) <= MOST_ID:
+            raise RequestRefused(
+                400,
+                f"the record's id has {len(id_):,} characters; {MOST_ID} are allowed",
+                line=number,
+            )
+        return id_
 
 
-def _id_of(inbox: Inbox, value: Any) -> str | None:
-    if inbox.id is None:
+def _name(scope: Scope) -> str:
+    """The name in the path of a request."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and path.startswith(f"{root}/"):
+        path = path[len(root) :]
+    return path.removeprefix("/streams/").strip("/")
+
+
+def _time(scope: Scope, door: Door) -> datetime | None:
+    """The event time in the query, ``?at=2026-01-31T10:00:00Z``.
+
+    Raises:
+        RequestRefused: it is none, or the query has something else.
+    """
+    query = scope.get("query_string", b"").decode("latin-1")
+    if not query:
         return None
-    id_ = str(inbox.id(value))
-    if not 0 < len(id_) <= MOST_ID:
-        raise RequestRefused(
-            400, f"the record's id has {len(id_):,} characters; {MOST_ID} are allowed"
-        )
-    return id_
-
-
-def _require_id(target: Target, id_: str | None) -> None:
-    if id_ is None and target.inbox.require_id:
+    name, _, text = query.partition("=")
+    if name != "at":
         raise RequestRefused(
             400,
-            f"stream {target.stream.name!r} takes no record without an id: give an Idempotency-Key",
+            f"the query {query!r:.80} is not known; ?at=TIME gives the event time of the records",
         )
+    if not door.takes_times:
+        raise RequestRefused(
+            400, f"the event time of stream {door.stream.name!r} comes from its values: omit ?at="
+        )
+    try:
+        moment = datetime.fromisoformat(unquote(text))
+        event_micros(moment)
+    except ValueError as error:
+        raise RequestRefused(
+            400, f"?at={text:.80} is no event time: {error}. Write it as 2026-01-31T10:00:00Z"
+        ) from None
+    return moment

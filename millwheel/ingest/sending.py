@@ -149,6 +149,7 @@ class GroupSender:
             first.stream,
             [record for each in call for record in each.sending.records],
             ids=[id_ for each in call for id_ in each.sending.ids],
+            at=[each.sending.at for each in call for _ in each.sending.records],
             batch=first.batch,
             connection=connection,
         )

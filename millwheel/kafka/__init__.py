@@ -1,4 +1,4 @@
-"""Kafka as a source and as a sink. Needs ``pip install 'millwheel[kafka]'``.
+"""Kafka as a source and as a sink. Needs the extra ``kafka``.
 
 ::
 
@@ -7,16 +7,18 @@
     pipeline.sink(ALERTS, KafkaSink(CLUSTER, "alerts", key=lambda alert: alert.customer))
 
 Read these modules in this order: `cluster` (how to connect), `port` (the calls that the rest needs of a
-client), `aio` and `writing` (these calls by aiokafka); for the source `names`, `decoding`, `reader` (one partition),
-`discovery` (the partitions of a topic), `source`; for the sink `positions` (the rules of exactly once), `sink`.
+client), `failures`, `fetcher`, `writing` and `aio` (these calls by aiokafka); for the source `names`, `decoding`,
+`reader` (one partition), `discovery` (the partitions of a topic), `source`; for the sink `messages`, `limits`,
+`positions` (the rules of exactly once), `sink`.
 """
 
+from millwheel.distribution import install
 from millwheel.errors import UsageError
 
 try:
     import aiokafka as _  # noqa: F401
 except ModuleNotFoundError as error:
-    raise UsageError("Kafka needs the package aiokafka: pip install 'millwheel[kafka]'") from error
+    raise UsageError(f"Kafka needs the package aiokafka: {install('kafka')}") from error
 
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import KafkaRecord

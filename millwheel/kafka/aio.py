@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from io import BytesIO
 from typing import Any, TypeVar
 from uuid import UUID
@@ -18,6 +17,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
@@ -32,8 +32,10 @@ from aiokafka.protocol.types import (
 
 from millwheel.errors import InputError
 from millwheel.kafka.cluster import KafkaCluster
-from millwheel.kafka.port import Bounds, KafkaRecord, OffsetGone, Position, Topic
-from millwheel.kafka.writing import OF_RIGHTS, AioWriter, no_right
+from millwheel.kafka.failures import BACKOFF_SECONDS, OF_RIGHTS, PASSING, advice, no_right, passes
+from millwheel.kafka.fetcher import AioFetcher, consumer_of
+from millwheel.kafka.port import Bounds, Position, Topic
+from millwheel.kafka.writing import AioWriter
 
 T = TypeVar("T")
 
@@ -45,8 +47,6 @@ PATIENCE_SECONDS = 60.0
 WARN_SECONDS = 30.0
 """Time without an answer after which it is logged, and from one such line to the next."""
 
-BACKOFF_SECONDS = 0.25
-
 UNKNOWN_SECONDS = 5.0
 """Time for which an unknown topic is asked for again: a broker hears of a new one a moment later."""
 
@@ -55,15 +55,6 @@ GONE_SECONDS = 30.0
 
 OFFSETS_SECONDS = 10.0
 """Time for the answer to a question for offsets; aiokafka repeats it for 40 s otherwise."""
-
-_PASSING = (
-    kafka_errors.KafkaConnectionError,
-    kafka_errors.KafkaTimeoutError,
-    kafka_errors.NodeNotReadyError,
-    kafka_errors.RequestTimedOutError,
-    kafka_errors.StaleMetadata,
-    kafka_errors.NoError,  # aiokafka's mistake: the answer has an error for a partition, and none for all
-)
 
 
 class AioClient:
@@ -98,8 +89,10 @@ class AioClient:
                 return None
             await asyncio.sleep(BACKOFF_SECONDS)
         if error and error != kafka_errors.LeaderNotAvailableError.errno:
-            what = kafka_errors.for_code(error).__name__
-            raise InputError(f"Kafka topic {name!r} cannot be read: {what}")
+            kind = kafka_errors.for_code(error)
+            raise InputError(
+                f"Kafka topic {name!r} cannot be read: {kind.__name__}{advice(kind())}"
+            )
         return Topic(str(id_), sorted(partition for _, partition, *_ in partitions))
 
     async def _describe(self, name: str) -> Any:
@@ -119,7 +112,7 @@ class AioClient:
                 f"the brokers at {self._cluster.bootstrap} do not tell the ids of topics; millwheel needs "
                 "Kafka 2.8 or newer"
             ) from error
-        except _PASSING:
+        except PASSING:
             self._client = None  # it may know only nodes that are gone
             await client.close()
             raise
@@ -165,7 +158,7 @@ class AioClient:
             return {}
 
         async def once() -> dict[int, T]:
-            consumer = _consumer(self._cluster, None)
+            consumer = consumer_of(self._cluster, None)
             try:
                 await consumer.start()
                 all_ = [TopicPartition(topic, partition) for partition in partitions]
@@ -187,7 +180,7 @@ class AioClient:
         """
 
         async def once() -> AioFetcher:
-            consumer = _consumer(self._cluster, group)
+            consumer = consumer_of(self._cluster, group)
             try:
                 await consumer.start()
             except BaseException:
@@ -196,7 +189,7 @@ class AioClient:
             place = TopicPartition(topic, partition)
             consumer.assign([place])
             consumer.seek(place, offset)
-            return AioFetcher(consumer, place)
+            return AioFetcher(consumer, place, offset)
 
         return await self._patiently(once)
 
@@ -230,25 +223,52 @@ class AioClient:
 
         place = TopicPartition(topic, 0)
 
-        async def once() -> Position | None:
-            admin: Any = await self._administration()
-            try:
-                found = await admin.list_consumer_group_offsets(id, partitions=[place])
-            except kafka_errors.KafkaError:
-                if self._admin is admin:
-                    self._admin = None
-                await admin.close()  # it may know only nodes that are gone
-                raise
+        async def ask(admin: Any) -> Position | None:
+            found = await admin.list_consumer_group_offsets(id, partitions=[place])
             # aiokafka drops the error of an answer; without one, each place is in it
             if place not in found:
                 raise kafka_errors.GroupCoordinatorNotAvailableError
             offset, note = found[place]
             return None if offset < 0 else Position(offset, note or "")
 
+        return await self._administer(ask)
+
+    async def settings(self, topic: str) -> Mapping[str, str | None]:
+        """The settings of a topic, by name; none if the user has no right to see them.
+
+        Raises:
+            InputError: no broker answers.
+        """
+
+        async def ask(admin: Any) -> Mapping[str, str | None]:
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+            (answer,) = await admin.describe_configs([resource])
+            ((error, _, _, _, entries),) = answer.resources
+            return {} if error else {name: value for name, value, *_ in entries}
+
+        return await self._administer(ask)
+
+    async def _administer(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask by the client for administration.
+
+        Raises:
+            InputError: the cluster refuses it, or no broker answers.
+        """
+
+        async def once() -> T:
+            admin = await self._administration()
+            try:
+                return await ask(admin)
+            except kafka_errors.KafkaError:
+                if self._admin is admin:
+                    self._admin = None
+                await admin.close()  # it may know only nodes that are gone
+                raise
+
         return await self._patiently(once)
 
     async def _administration(self) -> AIOKafkaAdminClient:
-        """The connection that positions are read by; several scopes of a sink share it."""
+        """The client for administration; several scopes of a sink share it."""
         async with self._admin_lock:
             if self._admin is None:
                 admin = AIOKafkaAdminClient(**self._cluster.options())
@@ -268,8 +288,8 @@ class AioClient:
             try:
                 return await call()
             except kafka_errors.KafkaError as error:
-                if not _passes(error):
-                    raise InputError(f"Kafka at {where}: {error!r}") from error
+                if not passes(error):
+                    raise InputError(f"Kafka at {where}: {error!r}{advice(error)}") from error
                 now = loop.time()
                 if now - began > self._patience:
                     raise InputError(
@@ -290,76 +310,6 @@ class AioClient:
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
-
-
-class AioFetcher:
-    """Fetches a partition by a consumer of its own, which has no other partition."""
-
-    def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> None:
-        self._consumer = consumer
-        self._place = place
-
-    async def fetch(self, most: int) -> Sequence[KafkaRecord]:
-        """Up to `most` further records; it waits until there are some, but may return none.
-
-        `getone` waits and `getmany` does not, since a `getmany` that waits leaves a waiter behind each time.
-
-        Raises:
-            OffsetGone: the partition has no record at the offset.
-            InputError: the cluster refuses it.
-        """
-        try:
-            first = await self._consumer.getone(self._place)
-            found = await self._consumer.getmany(
-                self._place, timeout_ms=0, max_records=max(1, most - 1)
-            )
-        except kafka_errors.OffsetOutOfRangeError as error:
-            raise OffsetGone from error
-        except kafka_errors.KafkaError as error:
-            if _passes(error):
-                await asyncio.sleep(BACKOFF_SECONDS)
-                return ()
-            raise InputError(
-                f"Kafka topic {self._place.topic!r}, partition {self._place.partition}: {error!r}"
-            ) from error
-        return [first, *found.get(self._place, ())]
-
-    @property
-    def stable_end(self) -> int | None:
-        """One past the last committed record, as the last answer told it."""
-        end: int | None = self._consumer.last_stable_offset(self._place)
-        return end if end is not None and end >= 0 else None
-
-    async def commit(self, offset: int) -> None:
-        """Store an offset for tools that show the lag of a group.
-
-        Raises:
-            InputError: it could not be stored.
-        """
-        try:
-            await self._consumer.commit({self._place: offset})
-        except kafka_errors.KafkaError as error:
-            raise InputError(f"the offset of the group was not stored: {error!r}") from error
-
-    async def close(self) -> None:
-        """Close the connections."""
-        with suppress(kafka_errors.KafkaError):
-            await self._consumer.stop()
-
-
-def _consumer(cluster: KafkaCluster, group: str | None) -> AIOKafkaConsumer:
-    return AIOKafkaConsumer(
-        **cluster.options(),
-        group_id=group,
-        enable_auto_commit=False,
-        auto_offset_reset="none",  # the default jumps to the end, and loses what is in between
-        isolation_level="read_committed",
-    )
-
-
-def _passes(error: kafka_errors.KafkaError) -> bool:
-    """Whether the same call may succeed a moment later."""
-    return isinstance(error, _PASSING) or bool(getattr(error, "retriable", False))
 
 
 # -- Metadata, version 12 (KIP-516) -----------------------------------------------------------------

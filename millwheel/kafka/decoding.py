@@ -10,6 +10,7 @@ import msgspec
 
 from millwheel.codec import place_of, reason
 from millwheel.errors import InputError, UsageError
+from millwheel.json_rows import JsonRows
 from millwheel.kafka.port import KafkaRecord
 from millwheel.sources import Row, Rows
 
@@ -24,8 +25,6 @@ SHOWN_KEY_BYTES = 1_000
 
 SHOWN_HEADERS = 20
 """Headers in a dead letter."""
-
-_NUL = b"\\u0000"
 
 
 class Decoding:
@@ -45,7 +44,7 @@ class Decoding:
         self._decode = decode
         self._skips = tombstones == "skip"
         try:
-            self._from_json = msgspec.json.Decoder(value_type).decode
+            self._json = JsonRows(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
             if decode is None:
                 raise UsageError(
@@ -62,18 +61,14 @@ class Decoding:
 
     def _together(self, records: Sequence[KafkaRecord]) -> Rows | None:
         first, last = records[0].offset, records[-1].offset
-        raws = [record.value for record in records]
-        if self._decode is not None or last - first + 1 != len(records) or None in raws:
+        raws = [record.value for record in records if record.value is not None]
+        if self._decode is not None or not last - first + 1 == len(records) == len(raws):
             return None
         micros = [1000 * record.timestamp for record in records]
         if min(micros) < 0:
             return None
-        try:
-            values = [self._from_json(raw) for raw in raws]  # type: ignore[arg-type]
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
-        texts: list[bytes] = raws  # type: ignore[assignment]
-        return Rows(first, first, values, None if _NUL in b"".join(texts) else texts, micros)
+        values = self._json.together(raws)
+        return None if values is None else Rows(first, first, values, raws, micros)
 
     async def _one_by_one(self, records: Sequence[KafkaRecord]) -> list[Row]:
         rows = [await self._row(record) for record in records]
@@ -91,15 +86,14 @@ class Decoding:
                 if isinstance(value, Awaitable):
                     value = await value
             else:
-                value = self._from_json(b"null" if raw is None else raw)
+                value = self._json.one(b"null" if raw is None else raw)
         except InputError:
             raise
         except Exception as error:  # decode= may raise anything
-            if self._decode is not None:
-                return self._bad(
-                    record, f"decode=, {place_of(self._decode)}, failed: {reason(error)}"
-                )
-            return self._bad(record, str(error))
+            if self._decode is None:
+                return self._bad(record, str(error))
+            what = f"decode=, {place_of(self._decode)}, failed: {reason(error)}"
+            return self._bad(record, what)
         return Row(offset, offset, value, micros=1000 * record.timestamp)
 
     def _bad(self, record: KafkaRecord, what: str) -> Row:

@@ -86,6 +86,12 @@ class TopicDiscovery:
                 f"Kafka topic {topic!r} has no partitions {sorted(unknown)}, for which start= gives offsets; "
                 f"it has {list(partitions)}"
             )
+        for number, offset in sorted(start.items()):
+            if not 0 <= offset <= bounds[number].end:
+                raise InputError(
+                    f"Kafka topic {topic!r}: start= gives offset {offset:,} of partition {number}, which ends at "
+                    f"{bounds[number].end:,}. Give an offset up to that one"
+                )
         return {number: start.get(number, bounds[number].first) for number in partitions}
 
     async def wait(self) -> None:

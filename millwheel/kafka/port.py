@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -84,7 +84,7 @@ class Refused(Exception):
     be used any more.
 
     Attributes:
-        reasons: the reason for each message, by its place.
+        reasons: the name of the brokers' error for each message, by its place.
     """
 
     def __init__(self, reasons: dict[int, str]) -> None:
@@ -131,7 +131,7 @@ class Fetcher(Protocol):
     """Fetches the records of a partition, in order, from an offset on. Only committed records."""
 
     async def fetch(self, most: int) -> Sequence[KafkaRecord]:
-        """Up to `most` further records; it waits until there are some, but may return none.
+        """Up to `most` further records; it waits a moment for some, and may return none.
 
         A broker that does not answer is asked again for ever.
 
@@ -139,6 +139,18 @@ class Fetcher(Protocol):
             OffsetGone: see there.
             InputError: the cluster refuses it.
         """
+        ...
+
+    @property
+    def position(self) -> int:
+        """One past the last offset that is passed: of a returned record, or of a marker or an aborted record behind
+        it."""
+        ...
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the partition's leader has answered a moment ago, and has nothing from `position` on: no
+        committed record, and no transaction that is open."""
         ...
 
     @property
@@ -195,6 +207,10 @@ class KafkaOutput(Protocol):
 
     async def topic(self, name: str) -> Topic | None:
         """A topic; None: there is none of this name, or it may not be described."""
+        ...
+
+    async def settings(self, topic: str) -> Mapping[str, str | None]:
+        """The settings of a topic, by name; none if the user has no right to see them."""
         ...
 
     async def writer(self, id: str | None) -> Writer:

@@ -1,4 +1,4 @@
-"""What to do with a bundle, given the position that Kafka has: the one place of the rules of exactly once.
+"""Decides about a bundle by the position that Kafka has: the one place of the rules of exactly once.
 
 The position of a scope in Kafka is the number of the last bundle written there; it is written in the same
 transaction as the bundle. Postgres has the number of the last bundle that was read back as written.

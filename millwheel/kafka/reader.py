@@ -22,7 +22,7 @@ from millwheel.fetching import FetchingReader
 from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.names import PartitionName
 from millwheel.kafka.port import Bounds, Fetcher, KafkaClient, KafkaRecord, OffsetGone
-from millwheel.sources import Lag, Row
+from millwheel.sources import Lag, Row, Rows
 
 OnTruncation = Literal["fail", "skip"]
 
@@ -58,7 +58,12 @@ class KafkaReader(FetchingReader):
         self._fetcher: Fetcher | None = None
         self._next = 0
         """The offset from which further records are fetched."""
-        self._acknowledged = 0
+        self._passed = 0
+        """The same without records that are being decoded."""
+        self._rows_end = 0
+        """One past the last record that became a row; behind it are markers, aborted records and skipped ones."""
+        self._settled = 0
+        """The position: all records before it are acknowledged. Offsets without one, such as markers, count as well."""
         self._committed = -1
         """The offset that was stored last for tools."""
         self._start = 0
@@ -82,8 +87,9 @@ class KafkaReader(FetchingReader):
         bounds = await self._bounds()
         if position is None:
             self._next = bounds.first
+        self._passed = self._rows_end = self._settled = self._next
+        self._start = bounds.first
         self._check_bounds(bounds)
-        self._acknowledged, self._start = self._next, bounds.first
         await self._open()
         self._client.wait_for_ever()
         self._tasks.append(asyncio.create_task(self._look_for_start()))
@@ -97,15 +103,25 @@ class KafkaReader(FetchingReader):
             InputError: the topic was made anew, records are missing, or the cluster refuses it.
         """
         while True:
-            if self._missing:
-                missing, self._missing = self._missing, []
-                return missing
             records = await self._records()
-            if records and (rows := await self._decoding.rows(records)):
+            rows: Sequence[Row] = await self._decoding.rows(records) if records else ()
+            if self._missing:
+                rows, self._missing = self._missing, []
+            if rows:  # columns stay columns: a single row is not looked at
+                last = records[-1] if isinstance(rows, Rows) else rows[-1]
+                self._rows_end = last.offset + 1
+            has_passed, self._passed = self._passed != self._next, self._next
+            if rows:
                 return rows
+            if has_passed:
+                self.announce()
+            if self._fetcher is not None and self._fetcher.at_end:
+                self.found_none()
 
     async def _records(self) -> Sequence[KafkaRecord]:
         """The next records; it may return none."""
+        if self._missing:
+            return ()
         assert self._fetcher is not None
         try:
             records = await self._fetcher.fetch(FETCH_RECORDS)
@@ -115,9 +131,9 @@ class KafkaReader(FetchingReader):
             await self._fetcher.close()
             await self._open()
             return ()
-        if records:
+        if (position := self._fetcher.position) != self._next:
             await self._check_topic()
-            self._next = records[-1].offset + 1
+            self._next = position
         return records
 
     async def _open(self) -> None:
@@ -182,19 +198,28 @@ class KafkaReader(FetchingReader):
             )
             last = bounds.first - 1
             self._missing = [Row(last, last, error=InputError(what), text=what)]
-            self._next = bounds.first
+            self._next = self._rows_end = bounds.first
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The offset of the first record that is not acknowledged."""
-        self._acknowledged = max(acknowledged, self._acknowledged)
-        return {"next": self._acknowledged}
+        """The offset of the first record that is not acknowledged.
+
+        Once all rows are, it is the offset up to which the partition was passed: offsets between are no records, and
+        may be deleted.
+        """
+        self._settled = max(acknowledged, self._settled)
+        self._settle()
+        return {"next": self._settled}
+
+    def _settle(self) -> None:
+        if self._settled >= self._rows_end:
+            self._settled = max(self._settled, self._passed)
 
     def lag(self) -> Lag:
         """The committed records that were not read yet, as far as the last answer told."""
         end = None if self._fetcher is None else self._fetcher.stable_end
         if end is None:
             return Lag()
-        return Lag(max(0, end - self._next) + self.ahead, None, self._start, end)
+        return Lag(max(0, end - self._passed) + self.ahead, None, self._start, end)
 
     def close(self) -> None:
         """Close the connections."""
@@ -219,7 +244,8 @@ class KafkaReader(FetchingReader):
         warned = False
         while True:
             await asyncio.sleep(GROUP_SECONDS)
-            offset, fetcher = self._acknowledged, self._fetcher
+            self._settle()
+            offset, fetcher = self._settled, self._fetcher
             if fetcher is None or offset == self._committed:
                 continue
             try:

@@ -17,21 +17,22 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-import msgspec
 import structlog
-from aiokafka.partitioner import murmur2
 
 from millwheel.bundles import BundleId, Bundles, RecordsRefused
-from millwheel.codec import place_of, reason
+from millwheel.codec import reason
 from millwheel.context import BundleContext
 from millwheel.errors import InputError, OutputError, UsageError
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster, check_topic
+from millwheel.kafka.limits import UNKNOWN, TopicLimits
+from millwheel.kafka.messages import Encode, Headers, Messages, Timestamp
 from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Refused, Writer
 from millwheel.kafka.positions import OnLostCommits, is_written
 from millwheel.model import Key, Record, to_micros
@@ -55,9 +56,6 @@ IDLE_SECONDS = 600.0
 
 STUCK_SECONDS = 60.0
 """A position that has not followed its commit for so long is a hung transaction."""
-
-Encode = Callable[[Any], "bytes | Awaitable[bytes | None] | None"]
-Headers = Callable[[Any], Sequence[tuple[str, "bytes | None"]]]
 
 logger = structlog.get_logger("millwheel.kafka")
 
@@ -84,8 +82,13 @@ class KafkaSink:
         key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go to one partition,
             as Java's producer chooses it, in order. None: no key; then one worker writes all values, in order.
         encode: returns the bytes of a value or None for a tombstone, or an awaitable of them. A value for which it
-            raises an error is refused; with `OutputError` the sink stops. By default JSON.
+            raises an error is refused (so it is with the other functions); with `OutputError` the sink stops. By
+            default JSON.
         headers: returns the headers of a value.
+        timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times; ``"written"``, the time of
+            writing; or a function that returns an aware datetime for a value. A topic deletes messages with
+            timestamps older than its retention, unless its ``message.timestamp.type`` is LogAppendTime: the
+            results of historic data need ``"written"`` or such a topic.
         bundles: how many records a transaction has, and how long it waits for them. By default it does not wait: the
             records that come during a transaction make the next one.
         exactly_once: False: without transactions and positions; after a crash, records are written again.
@@ -107,6 +110,7 @@ class KafkaSink:
         key: Callable[[Any], Any] | None = None,
         encode: Encode | None = None,
         headers: Headers | None = None,
+        timestamp: Timestamp = "event",
         bundles: Bundles = BUNDLES,
         exactly_once: bool = True,
         id_prefix: str | None = None,
@@ -114,9 +118,6 @@ class KafkaSink:
         on_lost_commits: OnLostCommits = "fail",
     ) -> None:
         what = check_topic(cluster, topic)
-        for option, given in (("key", key), ("encode", encode), ("headers", headers)):
-            if given is not None and not callable(given):
-                raise UsageError(f"{what}: {option} must be a function of a value, not {given!r}")
         if on_lost_commits not in ("fail", "repeat"):
             raise UsageError(
                 f'{what}: on_lost_commits must be "fail" or "repeat", not {on_lost_commits!r}'
@@ -124,9 +125,7 @@ class KafkaSink:
         self.topic = topic
         self.bundles = bundles
         self.cluster = cluster
-        self._key = key
-        self._encode: Encode = encode or msgspec.json.Encoder().encode
-        self._headers = headers
+        self._maker = Messages(what, key, encode, headers, timestamp)
         self._exactly_once = exactly_once
         self._prefix = id_prefix
         self._kept = positions_kept
@@ -138,18 +137,14 @@ class KafkaSink:
         """Writers that are being closed."""
         self._partitions = 0
         self._partitions_at = 0.0
+        self._limits: TopicLimits | None = None
+        self._has_warned = False
+        """Whether it was logged that the topic deletes messages at once."""
 
     @property
     def key(self) -> Callable[[Any], Key] | None:
         """The function by which values are distributed over key intervals."""
-        if self._key is None:
-            return None
-
-        def key(value: Any) -> str:
-            assert self._key is not None
-            return _text(self._key(value))
-
-        return key
+        return None if self._maker.key is None else self._maker.key_of
 
     def describe(self) -> dict[str, Any]:
         """The topic, without addresses and secrets."""
@@ -176,22 +171,21 @@ class KafkaSink:
             RecordsRefused: some records cannot be encoded, or the brokers refuse them; none is written.
             OutputError: the topic is gone, or the position of the scope does not fit the store's.
         """
-        bundle = ctx.bundle_id
+        bundle, now = ctx.bundle_id, to_micros(ctx.now)
         id_ = await self._id(ctx) if self._exactly_once else None
         self._close_idle()
         singly = False
         while True:
             try:
-                if await self._has(bundle, id_, to_micros(ctx.now)):
+                if await self._has(bundle, id_, now):
                     return
-                messages = await self._messages(records, bundle)
+                messages = await self._messages(records, bundle, now)
                 await self._write(id_, messages, bundle, singly=singly)
             except Refused as refused:
                 self._drop(bundle.scope)
                 if singly:
                     places = _places(records, bundle)
-                    reasons = {places[n]: why for n, why in refused.reasons.items()}
-                    raise RecordsRefused(reasons) from refused
+                    raise await self._explained(refused, messages, places) from refused
                 singly = True  # to find the messages that are at fault
                 bundle = replace(
                     bundle, is_repeat=True
@@ -308,7 +302,9 @@ class KafkaSink:
 
     # -- messages ------------------------------------------------------------------------
 
-    async def _messages(self, records: Sequence[Record[Any]], bundle: BundleId) -> list[Message]:
+    async def _messages(
+        self, records: Sequence[Record[Any]], bundle: BundleId, now: int
+    ) -> list[Message]:
         """
         Raises:
             RecordsRefused: some records cannot be encoded.
@@ -320,39 +316,53 @@ class KafkaSink:
         failed: dict[int, str] = {}
         for place, record in zip(places, records, strict=True):
             try:
-                encoded = self._encode(record.value)
-                if not isinstance(encoded, bytes):
-                    encoded = await self._encoded(encoded)
-                found.append(self._message(record, encoded, place, partitions))
+                found.append(await self._maker.message(record, place, partitions, now))
             except OutputError:
                 raise
             except Exception as error:  # user code
                 failed[place] = f"Kafka topic {self.topic!r}: {reason(error)}"
         if failed:
             raise RecordsRefused(failed)
+        await self._warn_of_expiry(found, now)
         return found
 
-    async def _encoded(self, found: Any) -> bytes | None:
-        """The bytes of a value, or None, from what ``encode=`` has returned."""
-        encoded = await found if isinstance(found, Awaitable) else found
-        if encoded is not None and not isinstance(encoded, bytes):
-            what = type(encoded).__name__
-            raise TypeError(f"encode=, {place_of(self._encode)}, returned {what}, not bytes")
-        return encoded
+    async def _warn_of_expiry(self, messages: Sequence[Message], now: int) -> None:
+        """Warn once if the topic deletes messages as soon as they are written, as it does with those of old events."""
+        if self._limits is None:
+            self._limits = await self._look_up_limits()
+        if self._has_warned or not messages:
+            return
+        oldest = min(messages, key=lambda message: message.timestamp)
+        if (why := self._limits.expired(oldest, now)) is not None:
+            self._has_warned = True
+            logger.warning("messages_expire", topic=self.topic, reason=why)
 
-    def _message(
-        self, record: Record[Any], encoded: bytes | None, place: int, partitions: int
-    ) -> Message:
-        value = record.value
-        key = None if self._key is None else _bytes(self._key(value))
-        partition = place % partitions if key is None else _partition(key, partitions)
-        headers = () if self._headers is None else tuple(self._headers(value))
-        for name, content in headers:
-            if not isinstance(name, str) or not isinstance(content, bytes | None):
-                raise TypeError(
-                    f"headers= gives pairs of a str and bytes or None, not ({name!r:.50}, {content!r:.50})"
-                )
-        return Message(partition, key, encoded, max(0, record.micros // 1000), headers)
+    async def _look_up_limits(self) -> TopicLimits:
+        settings: Mapping[str, str | None] = {}
+        with suppress(InputError):  # they only explain
+            settings = await self._connected().settings(self.topic)
+        limits = TopicLimits.of(settings) if settings else UNKNOWN
+        logger.info(
+            "topic_settings",
+            topic=self.topic,
+            timestamps=settings.get("message.timestamp.type", "unknown"),
+            cleanup=settings.get("cleanup.policy", "unknown"),
+            retention_ms=settings.get("retention.ms", "unknown"),
+        )
+        return limits
+
+    async def _explained(
+        self, refused: Refused, messages: Sequence[Message], places: Sequence[int]
+    ) -> RecordsRefused:
+        """The brokers' refusal, with the limits as they are now."""
+        limits = await self._look_up_limits()
+        what = f"Kafka topic {self.topic!r}"
+        return RecordsRefused(
+            {
+                places[n]: f"{what}: {limits.refusal(why, messages[n])}"
+                for n, why in refused.reasons.items()
+            }
+        )
 
     async def _partition_count(self) -> int:
         """
@@ -378,23 +388,6 @@ class KafkaSink:
 def _clock() -> float:
     """Seconds, by the event loop's clock."""
     return asyncio.get_running_loop().time()
-
-
-def _partition(key: bytes, partitions: int) -> int:
-    """The partition that Java's producer chooses for a key."""
-    return int((murmur2(key) & 0x7FFFFFFF) % partitions)
-
-
-def _bytes(key: Any) -> bytes | None:
-    if key is None or isinstance(key, bytes):
-        return key
-    return key.encode() if isinstance(key, str) else msgspec.json.encode(key)
-
-
-def _text(key: Any) -> str:
-    """A key of the engine for a key of Kafka."""
-    found = _bytes(key)
-    return "" if found is None else found.decode("utf-8", "backslashreplace")
 
 
 def _places(records: Sequence[Record[Any]], bundle: BundleId) -> list[int]:

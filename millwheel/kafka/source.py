@@ -67,8 +67,9 @@ class Kafka:
             `InputError` the source stops. By default the record's value is JSON of the stream's type.
         tombstones: ``"skip"`` leaves out records without a value; ``"deliver"`` decodes them too, by
             default as None, which the stream's type must allow.
-        idle_after: a partition without new records for this long does not hold the low watermark
-            (`Pipeline.inject`); None: it does, for ever.
+        idle_after: a partition at its end for this long does not hold the low watermark
+            (`Pipeline.inject`); None: it does, for ever. One with an open transaction, or without a leader that
+            answers, always does.
         on_truncation: if records were deleted before they were read (by retention, for example), stop, or
             ``"skip"`` them: then one bad row stands for them, which `on_error` of `inject` must allow.
         group: stores the position every five seconds as the offset of this group, for tools that show the

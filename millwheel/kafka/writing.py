@@ -18,8 +18,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.structs import OffsetAndMetadata
 
-from millwheel.errors import OutputError
 from millwheel.kafka.cluster import KafkaCluster
+from millwheel.kafka.failures import lacks_rights, no_right
 from millwheel.kafka.port import Interrupted, Message, Position, Refused
 
 BATCH_BYTES = 900_000
@@ -42,22 +42,6 @@ OF_MESSAGES = (
 
 INVALID_RECORD = 87
 """The code of an error that aiokafka does not name."""
-
-OF_RIGHTS = (
-    kafka_errors.TopicAuthorizationFailedError,
-    kafka_errors.GroupAuthorizationFailedError,
-    kafka_errors.ClusterAuthorizationFailedError,
-    kafka_errors.TransactionalIdAuthorizationFailed,
-)
-
-
-def lacks_rights(error: BaseException | None) -> bool:
-    """Whether the user may not do what was tried. aiokafka wraps errors of its tasks in others."""
-    while error is not None:
-        if isinstance(error, OF_RIGHTS):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -147,7 +131,7 @@ class AioWriter:
             singly: a batch for each message, to find those that are refused.
 
         Returns:
-            The reason for each refused message, or for each message of a refused batch.
+            The brokers' error for each refused message, or for each message of a refused batch.
 
         Raises:
             KafkaError, TimeoutError: a batch failed for another reason.
@@ -169,7 +153,7 @@ class AioWriter:
         for (places, _), result in zip(sent, results, strict=True):
             if isinstance(result, BaseException):
                 if is_refusal(result):
-                    refused.update(dict.fromkeys(places, f"Kafka topic {topic!r}: {result!r}"))
+                    refused.update(dict.fromkeys(places, type(result).__name__))
                 else:
                     others.append(result)
         if refused:
@@ -210,15 +194,3 @@ def _by_partition(messages: Sequence[Message]) -> list[list[tuple[int, Message]]
     for place, message in enumerate(messages):
         parts.setdefault(message.partition, []).append((place, message))
     return list(parts.values())
-
-
-def no_right(what: str, error: BaseException) -> OutputError:
-    """The error of a user without the right to write.
-
-    Args:
-        what: the topic or the id that cannot be used.
-    """
-    return OutputError(
-        f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to read and write the topic, to write and "
-        "describe its transactional ids, and to read its groups (docs/sinks.md), and start again"
-    )

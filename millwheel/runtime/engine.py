@@ -53,6 +53,7 @@ from millwheel.runtime.upkeep.figures import WorkerFigures
 from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
 from millwheel.runtime.upkeep.request_desk import RequestDesk
+from millwheel.runtime.upkeep.store_waits import StoreWaits
 from millwheel.store.port import Deployment, Store
 
 DEFAULT_OPTIONS = Options()
@@ -110,6 +111,12 @@ class Engine:
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that run with the engine, by maker and name."""
         self._restarts = Restarts(self)
+        self.heartbeat: Heartbeat | None = None
+        """Renews the lease; None: the worker has not registered yet."""
+        self.blocked_by: str | None = None
+        """What blocks the event loop at this moment; None: nothing does. Another thread sets it."""
+        self.blocked_seconds = 0.0
+        """Time for which the event loop was blocked, without short times."""
         self._processed_before = 0
         """Records and timers processed before the engine last started over."""
         self._given = 0
@@ -160,6 +167,7 @@ class Engine:
         self._completion = Completion(env, exchange, self.publisher, self.lane, self.sources.paused)
         self.lane.use(self.owned.restoring)
         self.sources.on_partitions = self.owned.take_new
+        self.sources.on_ended = self.owned.retire
 
     def _build_courier(self, network: Network) -> Courier:
         """Build the courier to other workers, and connect it to the parts that use it."""
@@ -211,8 +219,8 @@ class Engine:
         await register(env, self.lease, address)
         if self._network is None:
             await end_dead_workers(env, self.pipeline.name, take_over=self._take_over)
-        heartbeat = Heartbeat(env, self.lease, self.figures.load, self._store_clock.set)
-        env.spawn(heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
+        self.heartbeat = Heartbeat(env, self.lease, self.figures.load, self._store_clock.set)
+        env.spawn(self.heartbeat.run(), "heartbeat")  # claiming may take longer than a lease
         connect_steps(self.exchange.steps, env, deployment)
         self.publisher.connect()
         await self.lane.start()
@@ -252,6 +260,10 @@ class Engine:
         self.folding = Folding(env, exchange, buckets)
         env.spawn(self.housekeeping.run(), "housekeeping")
         env.spawn(self.folding.run(), "folding")
+        assert self.heartbeat is not None
+        commits, beats = self.lane.committer, self.heartbeat
+        waits = StoreWaits(env, lambda: commits.waits_since, lambda: beats.waits_since)
+        env.spawn(waits.run(), "store waits")
         env.spawn(self._attend_requests(), "request desk")
         self.modes.start()
         for make, name in self._beside:
@@ -373,6 +385,11 @@ class Engine:
     def out_of_touch(self) -> frozenset[str]:
         """Workers that this one cannot reach, if that keeps it from sharing the pipeline; otherwise none."""
         return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
+
+    @property
+    def unowned(self) -> int:
+        """Number of intervals that no worker owns, by the last look at the placement."""
+        return 0 if self.courier is None else self.courier.remotes.unowned
 
     # -- state ------------------------------------------------------------------
 

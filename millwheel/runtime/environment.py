@@ -51,8 +51,25 @@ class Options:
     guard_shared: bool = False
     """Fail a record that changes `Context.shared`, which is read-only for it. For tests: encodes the
     table for each key in a chunk."""
+    compare_stored: bool = False
+    """Warn of state that is not read back from the store as it was. For tests."""
     wrap_weak: Wrap | None = None
     """Puts code around the user code of weak computations (`millwheel.testing.determinism`)."""
+
+
+@dataclass(frozen=True)
+class StoreWait:
+    """A commit or heartbeat that the store has not finished for long."""
+
+    what: str
+    """commit, or heartbeat."""
+    seconds: float
+    sessions: tuple[str, ...]
+    """The sessions of Postgres that hold the locks that it needs, in words; none: it waits for no lock."""
+
+    def __str__(self) -> str:
+        whom = f", for {'; '.join(self.sessions)}" if self.sessions else ""
+        return f"a {self.what} has waited for {self.seconds:.0f} s{whom}"
 
 
 class Environment:
@@ -102,6 +119,8 @@ class Environment:
         """Names of computations that may have had other keys for the same records under former code."""
         self.stopping = False
         """Whether the worker is stopping: it takes no new work, commits finished work, and ends."""
+        self.store_wait: StoreWait | None = None
+        """A commit or heartbeat that waits for long; None: none does."""
         self.processed = 0
         """Number of records and timers with durable effects since this start."""
         self.tasks: set[asyncio.Task[Any]] = set()

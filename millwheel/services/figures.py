@@ -103,8 +103,14 @@ class Figures:
     """Rest of the lease without its safety margin; at 0 the worker releases all intervals."""
     fenced: int = 0
     """Number of intervals lost to another owner since this process started."""
+    certificates: Mapping[str, float] = field(default_factory=dict)
+    """When a certificate of this worker expires, in seconds since 1970, by its use: workers or http."""
     commits: Distribution
     """Time from sending a commit until it is durable."""
+    oldest_commit_seconds: float = 0.0
+    """How long the oldest commit that is not durable yet has been tried; 0: none is under way."""
+    blocked_seconds: float = 0.0
+    """Time for which code has blocked the event loop, for two seconds or longer each, since this process started."""
     code: Mapping[str, Distribution] = field(default_factory=dict)
     """By computation, time of one call of user code, waits included; of code that does not wait, the mean of its
     chunk."""
@@ -121,6 +127,11 @@ class Observed(Protocol):
 
     def figures(self) -> Figures:
         """Return the current figures. Called in the event loop; does not wait."""
+        ...
+
+    @property
+    def blocked_by(self) -> str | None:
+        """The code that blocks the event loop; None: none is known. May be read in another thread."""
         ...
 
     async def why_not_ready(self) -> str | None:

@@ -22,11 +22,17 @@ import structlog
 
 from millwheel.clock import Clock
 from millwheel.errors import StoreError
+from millwheel.model import MAX_TIME
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.interval.interval import waiting
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end
+from millwheel.services.block_watch import BlockWatch, Heartbeats
 from millwheel.store.postgres import PostgresStore
+
+AFTER_INPUT_SECONDS = 10.0
+"""Seconds for which timers fire after all input before a warning, and between two warnings."""
 
 TEND_SECONDS = 2.0
 """Period of the upkeep of an embedded server, which costs one round trip."""
@@ -52,17 +58,25 @@ async def opened(pipeline: Pipeline, url: str) -> AsyncIterator[PostgresStore]:
 
 
 @asynccontextmanager
-async def hosted(engine: Engine, beside: Iterable[Service]) -> AsyncIterator[None]:
+async def hosted(
+    engine: Engine, beside: Iterable[Service], heartbeats: Heartbeats
+) -> AsyncIterator[None]:
     """Wrap an engine's start and run: run services beside it and shut it down at the end.
+
+    Args:
+        heartbeats: keep its lease while user code blocks the event loop.
 
     Raises:
         MillwheelError: the engine failed.
     """
     tasks = [asyncio.create_task(service.run()) for service in beside]
+    watch = BlockWatch(engine, heartbeats)
+    watch.start()
     try:
         yield
     finally:
         await end(tasks)
+        await watch.stop()
         if engine.failure is None and not engine.done.is_set():
             engine.log.info("stopping")
         await engine.stop()
@@ -139,6 +153,49 @@ class Reporter(Service):
         self._last, self._last_processed = now, found["processed"]
 
 
+class AfterInput(Service):
+    """Warns while timers still fire although all input is processed, since some may set themselves for ever.
+
+    Event time has ended for such a computation, so that each timer fires at once.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, period: float = AFTER_INPUT_SECONDS) -> None:
+        super().__init__(clock, period)
+        self._engine = engine
+        self._seconds = 0.0
+        self._processed = 0
+        self._names: set[str] = set()
+
+    async def run_once(self) -> None:
+        processed, names = self._engine.processed, self._timers_alone()
+        fired = processed - self._processed
+        if names & self._names and fired:
+            self._seconds += self._period
+            structlog.get_logger().warning(
+                "timers_after_the_input",
+                computations=sorted(names & self._names),
+                fired=fired,
+                seconds=self._seconds,
+                what_it_means="all input is processed and event time has ended for these computations; a run "
+                "ends when no timer is left, and never if process_timer always sets another one",
+                what_to_do="stop setting it, or run with --keep-open: event time then stays at the last record",
+            )
+        else:
+            self._seconds = 0.0
+        self._processed, self._names = processed, names
+
+    def _timers_alone(self) -> set[str]:
+        """Names of computations that no record can reach any more, and that still have work."""
+        now = self._clock.now()
+        return {
+            interval.step.name
+            for interval in self._engine.intervals
+            if interval.watermarks.exact == MAX_TIME
+            and not waiting(interval)
+            and not interval.is_finished(now)
+        }
+
+
 class Tending(Service):
     """Calls a function for the upkeep of the store periodically, in a thread since it may block."""
 
@@ -165,7 +222,7 @@ class Beside:
 
     def services(self, engine: Engine, clock: Clock) -> list[Service]:
         """Create the services that call them for an engine."""
-        services: list[Service] = []
+        services: list[Service] = [AfterInput(engine, clock)]
         if self.show is not None:
             services.append(Reporter(engine, self.show, clock, self.show_seconds))
         if self.tend is not None:

@@ -12,8 +12,8 @@ waits for a limited time, so a blocked loop (by blocking user code, for example)
 instead of leaving the connection hanging. The figures are collected in the worker's loop, so that
 code needs no thread safety.
 
-The endpoint is meant for probes and a scraper on a trusted network: it has no encryption and no
-passwords, and it is read-only. By default it listens on the loopback address.
+The endpoint is read-only. By default it listens on the loopback address; beyond it, all but the probes needs a token or a
+certificate (`http_access`).
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ class HttpService:
     Args:
         observed: the worker.
         address: the address to listen on.
+
+    Raises:
+        UsageError: any request from outside would be answered, or the environment is wrong.
     """
 
     def __init__(self, observed: Observed, address: Endpoint) -> None:
         self._observed = observed
         self._address = address
-        self._access = Access.from_environment()
+        self._access = Access.from_environment(address)
         self._server: HttpServer | None = None
 
     @property
@@ -156,8 +159,10 @@ class _Routes:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
+            by = self._observed.blocked_by
             raise _Silent(
-                f"the event loop has not answered within {seconds:g} s: is user code blocking it?"
+                f"the event loop has not answered within {seconds:g} s: "
+                + ("is user code blocking it?" if by is None else f"blocked by {by}")
             ) from None
         except asyncio.CancelledError:
             handler = asyncio.current_task()

@@ -9,7 +9,8 @@ The environment says which, since arguments are visible to all users of a machin
 ``MILLWHEEL_HTTP_AUTHORITY``    a PEM file of the authorities that sign clients; a request must have such a certificate
 ==============================  ================================================================================
 
-With tokens and an authority, either will do. Probes need neither: they answer in one word.
+With tokens and an authority, either will do. Probes need neither: they answer in one word. Beyond loopback an endpoint
+that would answer any request does not start.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ import hmac
 import os
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from millwheel.errors import UsageError
+from millwheel.services.certificates import Certificate, first_to_expire
+from millwheel.services.endpoint import Endpoint
 
 TOKENS = "MILLWHEEL_HTTP_TOKENS"
 CERTIFICATE = "MILLWHEEL_HTTP_CERTIFICATE"
@@ -28,6 +32,32 @@ AUTHORITY = "MILLWHEEL_HTTP_AUTHORITY"
 
 OPEN_PATHS = ("/healthz", "/readyz")
 """Paths for probes."""
+
+
+def tokens_of(variable: str) -> tuple[str, ...]:
+    """The tokens in an environment variable; none if it is not set.
+
+    Raises:
+        UsageError: it is set to nothing, as by a secret that is missing.
+    """
+    text = os.environ.get(variable)
+    if text is not None and not text.split():
+        raise UsageError(
+            f"the variable {variable} is set, and has no token in it: set one, or unset it"
+        )
+    return tuple((text or "").split())
+
+
+def certificate_in_use() -> Certificate | None:
+    """The endpoint's certificate, or its authority, whichever expires first; None: it has none.
+
+    Raises:
+        UsageError: a file has no certificate that can be read.
+    """
+    certificate, authority = map(os.environ.get, (CERTIFICATE, AUTHORITY))
+    if not certificate:
+        return None
+    return first_to_expire("http", Path(certificate), Path(authority) if authority else None)
 
 
 @dataclass(frozen=True)
@@ -41,29 +71,21 @@ class Access:
     """Whether a client's certificate is as good as a token."""
 
     @classmethod
-    def from_environment(cls) -> Access:
-        """Read the variables.
+    def from_environment(cls, address: Endpoint) -> Access:
+        """Read the variables, for an endpoint on this address.
 
         Raises:
-            UsageError: a file is missing or invalid, or one variable needs another one.
+            UsageError: a file is missing or invalid, one variable needs another one, or any request from outside
+                would be answered.
         """
-        tokens = tuple(token.encode() for token in os.environ.get(TOKENS, "").split())
-        certificate, key, authority = map(os.environ.get, (CERTIFICATE, KEY, AUTHORITY))
-        if not certificate or not key:
-            if certificate or key or authority:
-                raise UsageError(f"HTTP with TLS needs both {CERTIFICATE} and {KEY}")
-            return cls(tokens)
-        try:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority or None)
-            context.load_cert_chain(certificate, key, password=lambda: "")
-        except OSError as error:  # ssl.SSLError is one
+        tokens = tuple(token.encode() for token in tokens_of(TOKENS))
+        found = cls(tokens, *_tls())
+        if not (found.tokens or found.knows_clients or address.is_loopback):
             raise UsageError(
-                f"TLS for HTTP cannot be set up with {CERTIFICATE}={certificate}, {KEY}={key}"
-                f"{f' and {AUTHORITY}={authority}' if authority else ''}: {error}"
-            ) from error
-        if authority:
-            context.verify_mode = ssl.CERT_OPTIONAL  # probes have none
-        return cls(tokens, context, bool(authority))
+                f"--http {address}: anybody who reaches this address could read metrics and status. Set tokens in {TOKENS}, "
+                f"or an authority of clients in {AUTHORITY}, or listen on 127.0.0.1. /healthz and /readyz need neither"
+            )
+        return found
 
     @property
     def scheme(self) -> str:
@@ -95,3 +117,27 @@ class Access:
         scheme, _, sent = authorization.partition(b" ")
         found = [hmac.compare_digest(sent.strip(), token) for token in self.tokens]
         return scheme.lower() == b"bearer" and any(found)
+
+
+def _tls() -> tuple[ssl.SSLContext | None, bool]:
+    """The endpoint's certificate, and whether clients may show one in place of a token.
+
+    Raises:
+        UsageError: see `Access.from_environment`.
+    """
+    certificate, key, authority = map(os.environ.get, (CERTIFICATE, KEY, AUTHORITY))
+    if not certificate or not key:
+        if certificate or key or authority:
+            raise UsageError(f"HTTP with TLS needs both {CERTIFICATE} and {KEY}")
+        return None, False
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority or None)
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(
+            f"TLS for HTTP cannot be set up with {CERTIFICATE}={certificate}, {KEY}={key}"
+            f"{f' and {AUTHORITY}={authority}' if authority else ''}: {error}"
+        ) from error
+    if authority:
+        context.verify_mode = ssl.CERT_OPTIONAL  # probes have none
+    return context, bool(authority)

@@ -6,21 +6,21 @@ User code that blocks the worker's loop does not keep requests waiting, except f
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import structlog
 
+from millwheel.distribution import install
 from millwheel.errors import UsageError
 from millwheel.ingest import Ingest
 from millwheel.pipeline import Pipeline
 from millwheel.services.endpoint import Endpoint
+from millwheel.services.http_access import tokens_of
 
 VARIABLE = "MILLWHEEL_INGEST_TOKENS"
 
@@ -48,14 +48,14 @@ class IngestOptions:
         variable ``MILLWHEEL_INGEST_TOKENS``.
 
         Raises:
-            UsageError: the address is wrong, or the file cannot be read.
+            UsageError: the address is wrong, the file cannot be read, or there is no token in it or in the variable.
         """
         if address is None:
             if tokens_file is not None:
                 raise UsageError("--ingest-tokens needs --ingest HOST:PORT")
             return None
         if tokens_file is None:
-            return cls(Endpoint.parse(address), tuple(os.environ.get(VARIABLE, "").split()))
+            return cls(Endpoint.parse(address), tokens_of(VARIABLE))
         try:
             tokens = tokens_file.read_text("utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +77,8 @@ async def ingesting(
     if options is None:
         yield
         return
-    app = Ingest(pipeline, url, tokens=options.tokens)
+    # Without a token a page in a browser on this machine could send, as everybody on it may.
+    app = Ingest(pipeline, url, tokens=options.tokens, from_pages=bool(options.tokens))
     async with IngestServer(app, options.address, has_tokens=bool(options.tokens)):
         yield
 
@@ -96,13 +97,12 @@ class IngestServer:
 
     def __init__(self, app: Ingest, address: Endpoint, *, has_tokens: bool) -> None:
         try:
-            import httptools  # noqa: F401
             import uvicorn
+
+            from millwheel.services.ingest_connections import BoundedServer
         except ImportError as error:
-            raise UsageError(
-                "--ingest needs a web server: pip install 'millwheel[http]'"
-            ) from error
-        unguarded = [name for name, to in app.targets.items() if to.inbox.verify is None]
+            raise UsageError(f"--ingest needs a web server: {install('http')}") from error
+        unguarded = [name for name, door in app.doors.items() if door.inbox.verify is None]
         if unguarded and not has_tokens and not address.is_loopback:
             raise UsageError(
                 f"--ingest {address}: anybody who reaches this address could send to {', '.join(unguarded)}. Set "
@@ -110,10 +110,9 @@ class IngestServer:
                 "127.0.0.1 behind a proxy that knows who may send"
             )
         self._address = address
-        self._server: Any = uvicorn.Server(
+        self._server = BoundedServer(
             uvicorn.Config(
                 app,
-                http="httptools",
                 ws="none",
                 lifespan="on",
                 access_log=False,

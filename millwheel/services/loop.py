@@ -28,7 +28,7 @@ its thread to start and to finish."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to completion, on uvloop if installed (``pip install 'millwheel[uvloop]'``).
+    """Run `main` to completion, on uvloop if installed (the extra ``uvloop``).
 
     In asyncio, `sys.exit` in any task interrupts the event loop. Here the loop continues: the
     SystemExit is logged and raised in the code that awaits the task.

@@ -116,6 +116,12 @@ class _Moment(Collector):
             "lease_seconds_left", "Until this worker's lease expires", (),
             [((), figures.lease_seconds_left)],
         )  # fmt: skip
+        yield self._of.gauge(
+            "certificate_not_after_seconds",
+            "When a certificate of this worker, or its authority, expires, in seconds since 1970",
+            ("use",),
+            [((use,), expires) for use, expires in figures.certificates.items()],
+        )
         yield self._of.counter(
             "fenced", "Intervals lost to another owner", (), [((), figures.fenced)]
         )
@@ -125,6 +131,14 @@ class _Moment(Collector):
         yield self._of.histogram(
             "commit_duration_seconds", "From sending a commit until durable", (),
             [((), figures.commits)],
+        )  # fmt: skip
+        yield self._of.gauge(
+            "oldest_commit_seconds", "Time for which the oldest commit has been tried that is not durable", (),
+            [((), figures.oldest_commit_seconds)],
+        )  # fmt: skip
+        yield self._of.counter(
+            "loop_blocked_seconds", "Time for which code has blocked the event loop", (),
+            [((), figures.blocked_seconds)],
         )  # fmt: skip
         yield self._of.histogram(
             "user_code_seconds",

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -26,6 +26,7 @@ from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
+from millwheel.services.certificates import Certificate
 from millwheel.services.figures import ComputationFigures, Figures, Tally
 
 STORE_SECONDS = 1.0
@@ -35,8 +36,9 @@ STORE_SECONDS = 1.0
 class EngineObserved(Observer):
     """Counts an engine's events and implements `millwheel.services.figures.Observed`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, certificates: Sequence[Certificate] = ()) -> None:
         self._engine = engine
+        self._certificates = certificates
         self._tally = Tally()
         self._commits = Durations()
         self._code: defaultdict[str, Durations] = defaultdict(lambda: Durations(CODE_BOUNDS))
@@ -82,6 +84,7 @@ class EngineObserved(Observer):
     def figures(self) -> Figures:
         """Return the current figures. Called in the event loop; does not wait."""
         engine = self._engine
+        since = engine.lane.committer.waits_since
         counted = self._tally.counted((i.id, i.step.name, _totals(i)) for i in engine.intervals)
         return Figures(
             pipeline=engine.pipeline.name,
@@ -90,7 +93,10 @@ class EngineObserved(Observer):
             now=engine.env.now(),
             lease_seconds_left=max(0.0, engine.lease.left),
             fenced=self._fenced,
+            certificates={one.use: one.expires.timestamp() for one in self._certificates},
             commits=self._commits.distribution(),
+            oldest_commit_seconds=0.0 if since is None else engine.clock.monotonic() - since,
+            blocked_seconds=engine.blocked_seconds,
             code={
                 step.name: self._code[step.name].distribution()
                 for step in engine.exchange.steps.values()
@@ -114,6 +120,11 @@ class EngineObserved(Observer):
             ),
         )
 
+    @property
+    def blocked_by(self) -> str | None:
+        """The code that blocks the event loop; None: none is known. May be read in another thread."""
+        return self._engine.blocked_by
+
     async def why_not_ready(self) -> str | None:
         """Return why it cannot process records now; None: it can."""
         engine = self._engine
@@ -130,6 +141,13 @@ class EngineObserved(Observer):
             return (
                 f"it does not reach the workers {others} of the same pipeline, so it takes no "
                 "intervals. Its log shows the reason (link_down, stranger_refused)"
+            )
+        if engine.env.store_wait is not None:
+            return str(engine.env.store_wait)
+        if engine.unowned and not engine.intervals:
+            return (
+                f"it owns no interval, and {engine.unowned} intervals have no owner: nothing assigns them, or this worker "
+                "may not take them (`millwheel status` tells; with older code than the last owner's it may not)"
             )
         for interval in engine.intervals:
             if interval.part_file is not None and interval.part_file.no_room is not None:

@@ -101,7 +101,11 @@ class Run:
             observed = EngineObserved(engine)  # before the start, which already counts records
             async with (
                 nullcontext() if self._http is None else HttpService(observed, self._http),
-                hosted(engine, self._beside.services(engine, self._clock)),
+                hosted(
+                    engine,
+                    self._beside.services(engine, self._clock),
+                    store.thread_heartbeat(),
+                ),
             ):
                 if await unless(stop, engine.start()):
                     await engine.run(stop, until_done=self._pipeline.bounded)

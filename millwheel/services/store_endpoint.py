@@ -32,7 +32,7 @@ from millwheel.services.endpoint import Endpoint
 from millwheel.services.http_access import Access
 from millwheel.services.http_server import HttpServer, Response
 from millwheel.services.metrics import Families
-from millwheel.store.inspection import Holder, PipelineStatus, inspect
+from millwheel.store.inspection import UNKNOWN, Holder, Operating, PipelineStatus, inspect
 
 LOOK_SECONDS = 1.0
 """For so long a look serves further requests."""
@@ -42,9 +42,7 @@ class StoreLook(NamedTuple):
     """A pipeline at one moment."""
 
     status: PipelineStatus
-    open_requests: int
-    disk: dict[str, int]
-    """Bytes by kind."""
+    operating: Operating = UNKNOWN
 
 
 def look(url: str, pipeline: str | None) -> list[StoreLook]:
@@ -54,8 +52,8 @@ def look(url: str, pipeline: str | None) -> list[StoreLook]:
         found = []
         for name in names:
             status = inspection.status(name)
-            operating = inspection.operating(name) if status.schema_current else (0, {})
-            found.append(StoreLook(status, *operating))
+            operating = inspection.operating(name) if status.schema_current else UNKNOWN
+            found.append(StoreLook(status, operating))
         return found
 
 
@@ -89,7 +87,7 @@ class StoreEndpoint:
     def __init__(self, look: Callable[[], list[StoreLook]], address: Endpoint) -> None:
         self._look = look
         self.address = address
-        self._access = Access.from_environment()
+        self._access = Access.from_environment(address)
         self._server: HttpServer | None = None
         self._lock = threading.Lock()
         self._found: list[StoreLook] = []
@@ -158,7 +156,7 @@ class StoreMetrics(Collector):
 
 
 def _metrics(one: StoreLook) -> Iterator[Metric]:
-    status, of = one.status, Families(one.status.name)
+    status, operating, of = one.status, one.operating, Families(one.status.name)
     gauge = of.gauge
     running = [worker for worker in status.workers if worker.state == "running"]
     alive = {worker.id for worker in running}
@@ -170,9 +168,13 @@ def _metrics(one: StoreLook) -> Iterator[Metric]:
     yield gauge("store_workers", "Workers with a valid lease", (), [((), len(running))])
     yield gauge("store_intervals_unowned", "Key intervals without a live owner", (), [((), free)])
     yield gauge("store_open_requests", "Requests of operators that are not carried out yet", (),
-                [((), one.open_requests)])  # fmt: skip
+                [((), operating.open_requests)])  # fmt: skip
     yield gauge("store_disk_bytes", "Bytes of tables and indexes, by kind", ("kind",),
-                [((kind,), size) for kind, size in sorted(one.disk.items())])  # fmt: skip
+                [((kind,), size) for kind, size in sorted(operating.disk.items())])  # fmt: skip
+    yield gauge("store_dead_rows", "Former versions of rows that are not removed yet, by kind", ("kind",),
+                [((kind,), rows) for kind, rows in sorted(operating.dead_rows.items())])  # fmt: skip
+    yield gauge("store_oldest_snapshot_seconds", "Age of the oldest snapshot, which keeps dead rows", (),
+                [((), operating.snapshot_seconds)])  # fmt: skip
     each = status.computations
     yield of.each("store_backlog_records", "Records that wait for the computation",
                   [(c.name, c.backlog) for c in each])  # fmt: skip

@@ -23,10 +23,14 @@ left, so that unauthenticated connections never use up the descriptors of the re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import ssl
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,9 +39,10 @@ import structlog
 
 from millwheel.errors import UsageError
 from millwheel.runtime.network.connection import shown
-from millwheel.runtime.network.links import TOO_MANY
+from millwheel.runtime.network.links import TOO_MANY, host_of
 from millwheel.runtime.network.ports import AbandonKind, Admit, Make, Visitor
 from millwheel.runtime.process.tasks import end
+from millwheel.services.certificates import Certificate, first_to_expire
 
 HANDSHAKE_SECONDS = 5.0
 """Time limit for the TLS handshake of an outgoing connection."""
@@ -102,6 +107,15 @@ class Tls:
         calling.check_hostname = self.check_host
         return listening, calling
 
+    @property
+    def first_to_expire(self) -> Certificate:
+        """The certificate, of the worker's chain or its authority's, that expires first.
+
+        Raises:
+            UsageError: a file has no certificate that can be read.
+        """
+        return first_to_expire("workers", self.certificate, self.authority)
+
 
 class Tcp:
     """The TCP implementation of `millwheel.runtime.network.ports.Medium`.
@@ -126,9 +140,18 @@ class Tcp:
         self._advertise = advertise
         self._listening: ssl.SSLContext | None = None
         self._calling: ssl.SSLContext | None = None
+        self._certificate: Certificate | None = None
         if tls is not None:
             self._listening, self._calling = tls.contexts()
+            self._certificate = tls.first_to_expire
         self._listener: Listener | None = None
+
+    @property
+    def expired(self) -> str:
+        found = self._certificate
+        if found is None or found.seconds_left(time.time()) > 0:  # OpenSSL too asks the machine
+            return ""
+        return f"this worker's own TLS has expired: {found}"
 
     def check(self) -> None:
         """Check, before anything is started, that peers could connect.
@@ -175,7 +198,7 @@ class Tcp:
         Raises:
             OSError: connecting failed, or one side rejected the other's certificate.
         """
-        try:
+        with _as_os_errors(address):
             host, port = _parts(address)
             await asyncio.get_running_loop().create_connection(
                 make,
@@ -185,10 +208,21 @@ class Tcp:
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if self._calling else None,
                 ssl_shutdown_timeout=FAREWELL_SECONDS if self._calling else None,
             )
-        except UsageError as error:
-            raise OSError(str(error)) from error
-        except UnicodeError as error:
-            raise OSError(f"{address!r} is not an address") from error
+
+    async def hosts(self, address: str) -> frozenset[str]:
+        """The IP addresses of a worker's address.
+
+        Raises:
+            OSError: the name is unknown, or the address is none.
+        """
+        with _as_os_errors(address):
+            host, port = _parts(address)
+            if _is_number(host):  # no need to ask for it, in a thread
+                return frozenset((host_of(_address(host, 0)),))
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
+        return frozenset(host_of(shown(place)) for *_, place in found)
 
     def stop_listening(self) -> None:
         """Stop accepting connections, and abandon those in their TLS handshake."""
@@ -217,16 +251,24 @@ class Listener:
     Args:
         tls: None: plain TCP.
         seconds: time limit for a TLS handshake.
+        callers: a name for all that connect, for messages.
     """
 
     def __init__(
-        self, sockets: list[socket.socket], admit: Admit, tls: ssl.SSLContext | None, seconds: float
+        self,
+        sockets: list[socket.socket],
+        admit: Admit,
+        tls: ssl.SSLContext | None,
+        seconds: float,
+        *,
+        callers: str = "other workers",
     ) -> None:
         self.port: int = sockets[0].getsockname()[1]
         self._sockets = sockets
         self._admit = admit
         self._tls = tls
         self._seconds = seconds
+        self._callers = callers
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
         self._pausing: asyncio.TimerHandle | None = None
@@ -248,7 +290,7 @@ class Listener:
                 "accept_paused",
                 port=self.port,
                 reason=reason,
-                what_it_means="other workers cannot connect until file descriptors are free",
+                what_it_means=f"{self._callers} cannot connect until file descriptors are free",
                 what_to_do="raise the limit of open files (ulimit -n, LimitNOFILE), and look for "
                 "unexpected connections to the port",
             )
@@ -275,6 +317,7 @@ class Listener:
             arrival.visitor.abandon("refused", TOO_MANY)
             return
         task = self._loop.create_task(self._make_ready(arrival))
+        arrival.visitor.give_up = task.cancel
         self._arriving.add(task)
         task.add_done_callback(partial(self._arrived, arrival))
 
@@ -377,6 +420,26 @@ def _has_spare_descriptors(descriptor: int) -> bool:
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def _as_os_errors(address: str) -> Iterator[None]:
+    """Raise the errors of an address as those of a failed connection."""
+    try:
+        yield
+    except UsageError as error:
+        raise OSError(str(error)) from error
+    except UnicodeError as error:
+        raise OSError(f"{address!r} is not an address") from error
+
+
+def _is_number(host: str) -> bool:
+    """Whether a host is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _parts(address: str) -> tuple[str, int]:

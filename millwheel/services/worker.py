@@ -14,9 +14,11 @@ from millwheel.runtime.environment import Options
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Limits, Network
+from millwheel.services.certificates import Certificate, CertificateWatch
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless
 from millwheel.services.http import HttpService
+from millwheel.services.http_access import certificate_in_use
 from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp, Tls
 from millwheel.store.port import Store
@@ -119,16 +121,23 @@ class PipelineWorker:
                 options=Options(keep_open=self._keep_open, accept_late=self._accept_late),
                 network=partial(self._network, secret),
             )
+            certificates = self._certificates()
             if self._http is not None:
-                service = HttpService(EngineObserved(engine), self._http)
+                service = HttpService(EngineObserved(engine, certificates), self._http)
                 await stack.enter_async_context(service)
             beside = self._beside.services(engine, self._clock)
-            await stack.enter_async_context(hosted(engine, beside))
+            beside.append(CertificateWatch(certificates, self._clock))
+            await stack.enter_async_context(hosted(engine, beside, store.thread_heartbeat()))
             if await unless(stop, engine.start()):
                 engine.attend(Engine.claiming, "claiming")
                 engine.attend(Engine.lease_guard, "lease guard")
                 await engine.run(stop, until_done=self._until_done)
         return engine.done.is_set()
+
+    def _certificates(self) -> list[Certificate]:
+        peers = None if self._peers.tls is None else self._peers.tls.first_to_expire
+        http = None if self._http is None else certificate_in_use()
+        return [one for one in (peers, http) if one is not None]
 
     def _network(self, secret: Secret, worker: str) -> Network:
         limits = Limits()

@@ -37,17 +37,20 @@ are those of one moment, although workers keep committing.
 ``launch``        a session for a command: local, on a cluster, by Connect
 ``shipping``      the user's code, for executors that do not have it
 ``registration``  making the format known to a session
+``patience``      trying again while the store is away
+``encoding``      values of Spark's rows as JSON
+``fitting``       whether columns fit the records of a stream
 ``failures``      errors of the user's code, without Spark's lines
-``archive``       an archive of Spark's classes, for faster starts
-``preparing``     writing it
+``packages``      the packages that Spark needs
 ================  =================================================================
 
-Importing this package does not need PySpark; registering and running do.
+Importing any module of this package without PySpark is an error with the command that installs it.
 """
 
 from typing import TYPE_CHECKING
 
 from millwheel.lazy import imported_when_used
+from millwheel.spark.packages import require_packages
 
 if TYPE_CHECKING:
     from millwheel.spark.job import Job, run_job
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from millwheel.spark.snapshots import Snapshot, snapshot
 
 __all__ = ["Job", "Snapshot", "register", "run_job", "snapshot"]
+
+require_packages()
 
 _PLACES = {
     "Job": "job",

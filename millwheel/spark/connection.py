@@ -11,9 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
+from struct import Struct
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format
 from psycopg.rows import TupleRow
 from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 
@@ -27,6 +31,11 @@ LOCK_SECONDS = 10
 
 SOLE_SECONDS = 30.0
 """Longest wait for a process that does the same and is about to end."""
+
+INTERVAL = Struct("!qii")
+"""Microseconds, days and months, as Postgres sends an interval."""
+INFINITE = ((2**63 - 1, 2**31 - 1, 2**31 - 1), (-(2**63), -(2**31), -(2**31)))
+"""Infinite intervals, which Postgres has from 17 on."""
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -67,6 +76,18 @@ def connected(url: str, *, autocommit: bool = False) -> Connection:
     )
 
 
+class IntervalLoader(Loader):
+    """Loads an interval as microseconds; one with months as text, which `SparkColumn.to_arrow` refuses."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> int | str:
+        micros, days, months = INTERVAL.unpack(data)
+        if (micros, days, months) in INFINITE:
+            return int(micros)
+        return f"{months} months" if months else int(micros + days * 86_400_000_000)
+
+
 @contextmanager
 def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
     """Open a transaction that may write, or a session; it is committed and closed at the end of the block."""
@@ -101,22 +122,22 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
 
 
 @contextmanager
-def sole(url: str, name: str, others: str) -> Iterator[None]:
+def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
     """Keep other processes from the same work during the block, by a lock of a session of its own.
 
     It is for people: if the session ends, the number of the batch still keeps two processes apart.
 
     Args:
-        name: of the work; the lock is one of the whole database.
+        name: of the work of this pipeline; the lock is one of the whole database.
         others: the beginning of the error's text, about the other process.
 
     Raises:
         UsageError: another process has the lock, and keeps it.
     """
-    text = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+    which = {"key": f"{pipeline}{name}", "schema": pipeline}
     deadline = time.monotonic() + SOLE_SECONDS
     with writing(url, autocommit=True) as session:
-        while not session.execute(text, [name]).fetchall()[0][0]:
+        while not session.execute(statement("lock_alone"), which).fetchall()[0][0]:
             if time.monotonic() > deadline:
                 raise UsageError(f"{others}; end it first")
             time.sleep(0.5)
@@ -164,11 +185,12 @@ def _prepare(connection: Connection) -> None:
     # By default a cursor is planned as if a tenth of its rows were fetched; here all are.
     connection.execute("SET LOCAL cursor_tuple_fraction = 1")
     # Load times as the integers that Postgres sends: this saves the conversion to datetime and
-    # back, and infinity or a year after 9999 reaches `to_arrow`, whose error names the column.
+    # back, and infinity or a year after 9999 reaches `SparkColumn.to_arrow`.
     for type_name, loader in (
         ("timestamptz", Int8BinaryLoader),
         ("timestamp", Int8BinaryLoader),
         ("date", Int4BinaryLoader),
+        ("interval", IntervalLoader),
     ):
         connection.adapters.register_loader(type_name, loader)
 

@@ -71,7 +71,7 @@ def error_text(error: Exception) -> str:
     lines = [
         f"  {f.filename}:{f.lineno} in {f.name}: {f.line or ''}".rstrip() for f in own[-FRAMES:]
     ]
-    return "\n".join([f"{type(error).__name__}: {text}", *lines])
+    return "\n".join([f"{type(error).__name__}: {text}", *_cause(error), *lines])
 
 
 def _own_lines(body: str) -> list[str]:
@@ -91,7 +91,17 @@ def _is_own(file: str) -> bool:
 
 
 def _text(error: Exception) -> str:
+    return _whole_text(error).partition("\n\tat ")[0]
+
+
+def _cause(error: Exception) -> list[str]:
+    """The innermost cause among Java's lines, such as why a file could not be written."""
+    found = re.findall(r"^Caused by: (.+)$", _whole_text(error), re.MULTILINE)
+    return [f"caused by {found[-1]}"] if found else []
+
+
+def _whole_text(error: Exception) -> str:
     try:
-        return str(error).partition(QUERY)[0].partition("\n\tat ")[0]
+        return str(error).partition(QUERY)[0]
     except Exception:  # py4j asks the JVM for the text, and the JVM may be gone
         return "the JVM ended before it could report the error"

@@ -14,7 +14,8 @@ table never change, and a sender commits them in the order of their numbers, so 
 are the same whenever they are read: a batch that is run again gets the same rows. A task needs no snapshot,
 only each row: it counts them.
 
-The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the same name.
+The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the same name, and signs
+of the last rows of each sender, so that it is not used with a store that has other rows under these numbers.
 
 Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or "latest"),
 ``maxRowsPerTrigger``, ``failOnDataLoss`` (false: rows that were deleted before they were read are skipped, with a
@@ -37,8 +38,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millwheel.errors import StoreError, UsageError
-from millwheel.numbered import RowRange, Vector, between, bounded, distance, refuse_older, shares
+from millwheel.errors import MillwheelError, StoreError, UsageError
+from millwheel.numbered import (
+    COMPARED,
+    Marks,
+    RowRange,
+    Sign,
+    Vector,
+    between,
+    bounded,
+    distance,
+    refuse_older,
+    refuse_other_rows,
+    shares,
+)
 from millwheel.spark.connection import Connection, redacted
 from millwheel.spark.lookout import Lookout
 from millwheel.spark.query import Numbers
@@ -136,9 +149,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         if distance(read, written) == 0:
             return start
+        self._refuse_other_rows(start, read)
         if isinstance(limit, ReadMaxRows):
             written = bounded(read, written, limit.max_rows)
-        return _offset(id_, {**read, **written})
+        return self._signed(start, read, {**read, **written})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return {str(sender): rows for sender, rows in self._last.items()} or None
@@ -146,6 +160,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if self._id is None:  # a batch of before a restart is planned again
             self._id, _ = self._look().written()
+            for offset in (start, end):
+                self._refuse_other_rows(offset, self._vector(offset, self._id))
         ranges = between(self._vector(start, self._id), self._vector(end, self._id))
         return [Share(share) for share in shares(ranges, self._options.partitions, LEAST_ROWS)]
 
@@ -158,6 +174,32 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             relation = self._rows.relation
             self._lookout = Lookout(self._rows.store, relation.pipeline, relation.name)
         return self._lookout
+
+    def _refuse_other_rows(self, offset: Mapping[str, Any], read: Vector) -> None:
+        """Refuse a table in which other rows are before an offset than were read."""
+        signs = {int(n): Sign.parsed(sign) for n, sign in offset.get("last", {}).items()}
+        if signs:
+            there = self._marks({sender: read[sender] for sender in signs})
+            refuse_other_rows(read, signs, there, self._table)
+
+    def _signed(self, start: Mapping[str, Any], read: Vector, end: Vector) -> dict[str, Any]:
+        """The offset of a vector, with the signs of the last rows before it."""
+        moved = {sender: rows for sender, rows in end.items() if rows != read.get(sender, 0)}
+        signs = {sender: marks.sign(moved[sender]) for sender, marks in self._marks(moved).items()}
+        last = {
+            sender: sign
+            for sender, sign in start.get("last", {}).items()
+            if int(sender) not in moved
+        }
+        last |= {str(sender): sign.written() for sender, sign in signs.items() if sign is not None}
+        return {**_offset(start["id"], end), "last": last}
+
+    def _marks(self, before: Vector) -> dict[int, Marks]:
+        """Marks of the last rows before a vector."""
+        ranges = [
+            RowRange(sender, max(0, rows - COMPARED), rows) for sender, rows in before.items()
+        ]
+        return self._look().marks(ranges) if ranges else {}
 
     def _vector(self, offset: Mapping[str, Any], id_: str) -> dict[int, int]:
         """The vector of an offset, which must be of this pipeline."""
@@ -201,6 +243,32 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "older than the longest time for which this query may stand still"
             )
         log.warning("rows_lost", what=text)
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Stands for a reader that cannot be made: its first use raises the reason.
+
+    PySpark 4.2 and 4.3 stop the reader after an error, also if there is none, and so put an UnboundLocalError in place
+    of the error of ``streamReader``.
+    """
+
+    def __init__(self, error: MillwheelError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 def _offset(id_: str, vector: Vector) -> dict[str, Any]:

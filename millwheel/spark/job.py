@@ -21,7 +21,7 @@ from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.spark.failures import error_text, user_error
 from millwheel.spark.filters import Filter
 from millwheel.spark.interruption import Interruptible
-from millwheel.spark.launch import Cluster, launched, require_packages
+from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.lookout import numbered_table
 from millwheel.spark.snapshots import MOST_SECONDS, Snapshot, snapshot
 
@@ -102,13 +102,12 @@ def run_job(
         console: where progress is shown; None: standard error.
 
     Raises:
-        UsageError: the target is wrong, or a package or table is missing.
+        UsageError: the target is wrong, or a table is missing.
         UserCodeError: the function raised an error.
         SystemExit: code 143, after SIGTERM.
         KeyboardInterrupt: after Ctrl-C.
     """
     cluster = cluster or Cluster()
-    require_packages(cluster)
     function = load_function(target)
     with (
         Interruptible() as interruptible,

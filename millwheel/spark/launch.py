@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from millwheel.errors import UsageError
 from millwheel.spark.interruption import Interruptible
+from millwheel.spark.packages import CONNECT_PACKAGES, require_packages
 from millwheel.spark.progress import watching
 from millwheel.spark.registration import register
 from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PYTHON = "PYSPARK_PYTHON"
-PACKAGES = ("pyspark", "pandas", "pyarrow")
-CONNECT_PACKAGES = ("grpc", "grpc_status", "google.protobuf")
 
 
 @dataclass(frozen=True)
@@ -43,32 +40,14 @@ class Cluster:
     py_files: Sequence[str] = ()
     """Python files and zip files for executors, besides the user's package."""
 
+    def __post_init__(self) -> None:
+        if self.remote is not None:
+            require_packages(CONNECT_PACKAGES, extra="connect")
+
     @property
     def is_local(self) -> bool:
         """Whether tasks run on this machine and have its environment."""
         return self.remote is None and self.master.startswith("local")
-
-
-def require_packages(cluster: Cluster) -> None:
-    """Refuse to start without the packages that Spark needs.
-
-    Raises:
-        UsageError: a package is not installed.
-    """
-    for package in PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed: pip install 'millwheel[spark]'")
-    if cluster.remote is not None:
-        for package in CONNECT_PACKAGES:
-            if not _is_installed(package):
-                raise UsageError(f"{package} is not installed: pip install 'millwheel[connect]'")
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # its parent
-        return False
 
 
 @contextmanager

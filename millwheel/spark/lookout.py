@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
-from millwheel.errors import StoreUnavailable, UsageError
-from millwheel.numbered import Vector
+from millwheel.errors import StatementError, StoreUnavailable, UsageError
+from millwheel.numbered import Marks, RowRange, Vector
 from millwheel.spark.connection import Connection, connected, reading, statement, translated
+from millwheel.store.statements import composed
 
 LOOK_SECONDS = 0.1
 """Least time between two looks. Spark by itself looks a hundred times a second."""
@@ -43,16 +46,25 @@ class Lookout:
         """By sender, the number of the first row that is still there."""
         return dict(self._rows("first_rows"))
 
+    def marks(self, ranges: Sequence[RowRange]) -> dict[int, Marks]:
+        """Hashes of rows by sender; of a table without a hash, none."""
+        try:
+            return Marks.by_sender(self._rows("row_marks", *ranges))
+        except StatementError as error:
+            if isinstance(error.__cause__, psycopg.errors.UndefinedFunction):
+                return {}  # of a column that somebody has added
+            raise
+
     def close(self) -> None:
         """Close the connection."""
         if self._connection is not None:
             self._connection.close()
 
-    def _rows(self, name: str) -> list[Any]:
+    def _rows(self, name: str, *ranges: RowRange) -> list[Any]:
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
             try:
-                return self._ask(name)
+                return self._ask(name, ranges)
             except StoreUnavailable:
                 self.close()
                 self._connection = None
@@ -60,16 +72,26 @@ class Lookout:
                     raise
                 time.sleep(RETRY_SECONDS)
 
-    def _ask(self, name: str) -> list[Any]:
+    def _ask(self, name: str, ranges: Sequence[RowRange]) -> list[Any]:
         with translated(self._store):
             if self._connection is None:
                 self._connection = connected(self._store, autocommit=True)
-            text = sql.SQL(statement(name).decode()).format(
-                pipeline=sql.Identifier(self._pipeline, "pipeline"),
-                numbered_rows=sql.Identifier(self._pipeline, "numbered_rows"),
-                table=sql.Identifier(self._pipeline, self._table),
-            )
-            return self._connection.execute(text, {"table": self._table}).fetchall()
+            table = sql.Identifier(self._pipeline, self._table)
+            if ranges:
+                text = composed(name, table=table)
+            else:
+                names = ("pipeline", "numbered_rows")
+                here = {n: sql.Identifier(self._pipeline, n) for n in names}
+                composable = sql.SQL(statement(name).decode()).format(table=table, **here)
+                text = composable.as_string(None)
+            values = {
+                "table": self._table,
+                "relation": table.as_string(None),
+                "senders": [one.sender for one in ranges],
+                "firsts": [one.first for one in ranges],
+                "untils": [one.until for one in ranges],
+            }
+            return self._connection.execute(text.encode(), values).fetchall()
 
 
 def numbered_table(store: str, pipeline: str, stream: str) -> str:

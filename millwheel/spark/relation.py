@@ -6,20 +6,22 @@ Postgres                     Spark
 bigint, integer, smallint    long, int, short
 double precision, real       double, float
 numeric(p, s)                decimal(p, s)          at most 38 digits
-numeric                      decimal(38, 18)        rounded to that; more is an error
+numeric                      decimal(38, 18)        rounded to that; from 10^20 on, and NaN: an error
 boolean                      boolean
 text, varchar, name, enums   string
 char(n)                      string                 without the padding blanks
 timestamptz                  timestamp              an instant, whatever the session's time zone
 timestamp                    timestamp_ntz
 date                         date
+interval                     interval day to second a day has 24 hours; months are an error
 bytea                        binary
 json, jsonb, uuid            string                 JSON text
 domains                      as the underlying type
 arrays of these              array                  one dimension
 ===========================  =====================  ==========================================
 
-Other types are an error that names column and type.
+Other types are an error that names column and type. A time of ``infinity`` is the last one of the year 9999, and
+``-infinity`` the first one of the year 1, as for Python; an infinite interval is the longest one.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ INTEGERS = ("int2", "int4", "int8")
 
 _MICROSECONDS_1970_TO_2000 = 946_684_800_000_000
 _DAYS_1970_TO_2000 = 10_957
+MIN_MICROS, MAX_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond that Python's datetime has, from 1970."""
+MICROS_A_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class TypeMapping:
     """For times: the type of the integers that Postgres sends, counted from 2000."""
     epoch: int = 0
     """For times: the offset that converts these integers to counts from 1970."""
+    ends: tuple[int, int] = (0, 0)
+    """For times: the counts from 1970 that stand for -infinity and infinity."""
 
     def parameter(self, *, is_list: bool) -> sql.Composable:
         """Return the placeholder of a filter's value, with its casts."""
@@ -98,6 +105,7 @@ TYPE_MAPPINGS: Mapping[str, TypeMapping] = {
         ("timestamptz",),
         wire=pa.int64(),
         epoch=_MICROSECONDS_1970_TO_2000,
+        ends=(MIN_MICROS, MAX_MICROS),
     ),
     "timestamp": TypeMapping(
         spark.TimestampNTZType(),
@@ -105,10 +113,17 @@ TYPE_MAPPINGS: Mapping[str, TypeMapping] = {
         ("timestamp",),
         wire=pa.int64(),
         epoch=_MICROSECONDS_1970_TO_2000,
+        ends=(MIN_MICROS, MAX_MICROS),
     ),
     "date": TypeMapping(
-        spark.DateType(), pa.date32(), ("date",), wire=pa.int32(), epoch=_DAYS_1970_TO_2000
+        spark.DateType(),
+        pa.date32(),
+        ("date",),
+        wire=pa.int32(),
+        epoch=_DAYS_1970_TO_2000,
+        ends=(MIN_MICROS // MICROS_A_DAY, MAX_MICROS // MICROS_A_DAY),
     ),
+    "interval": TypeMapping(spark.DayTimeIntervalType(), pa.duration("us"), ("interval",)),
 }
 
 
@@ -156,7 +171,7 @@ class SparkColumn:
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise StoreError(
                 f"column {self.name!r} ({self.declared}) holds a value that Spark cannot "
-                f"represent, such as infinity, NaN in a numeric, or an array of arrays: {error}. "
+                f"represent, such as NaN in a numeric, months in an interval, or an array of arrays: {error}. "
                 "Leave it out with the option 'columns', or cast it in a view"
             ) from error
 
@@ -273,11 +288,12 @@ def _items(kind: TypeMapping, values: Sequence[Any]) -> pa.Array:
     if kind.wire is None:
         return pa.array(values, kind.arrow)
     counted = pa.array(values, kind.wire)
-    minus_infinity = pa.scalar(-1 << (kind.wire.bit_width - 1), kind.wire)
-    if pc.any(pc.equal(counted, minus_infinity)).as_py():
-        raise OverflowError("-infinity")
-    # The largest integer means infinity; adding to it overflows.
-    return pc.add_checked(counted, pa.scalar(kind.epoch, kind.wire)).cast(kind.arrow)
+    found = pc.add(counted, pa.scalar(kind.epoch, kind.wire))
+    lowest = -1 << (kind.wire.bit_width - 1)
+    for infinity, end in zip((lowest, ~lowest), kind.ends, strict=True):
+        is_infinite = pc.equal(counted, pa.scalar(infinity, kind.wire))
+        found = pc.if_else(is_infinite, pa.scalar(end, kind.wire), found)
+    return found.cast(kind.arrow)
 
 
 def _item_list(kind: TypeMapping, items: list[Any] | None) -> list[Any] | pa.Array | None:

@@ -5,13 +5,13 @@ Options: ``store``, ``pipeline``, ``stream``, ``id`` (names of the columns that 
 
 Each row is sent with an id, made of the columns named by ``id``. A task that runs twice, a batch that is repeated and a
 job that is started again send the same ids, and a repeated id has no second effect for as long as the Inbox remembers it.
-The same id with other values is an error. Records are sent in transactions of `SENT_TOGETHER` rows, since the stream's low
+The same id with other values is an error. Ids and values have all times in UTC, in sessions of all time zones, and
+maps as objects; the types of the columns are compared with those of the stream before anything is sent. Records are sent in transactions of `SENT_TOGETHER` rows, since the stream's low
 watermark waits for open transactions; a job that fails has sent a part of its rows.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,8 +26,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from millwheel.errors import StatementError, UsageError, UserCodeError
-from millwheel.spark.connection import Connection, writing
+from millwheel.errors import StatementError, UsageError
+from millwheel.spark.connection import Connection, statement, writing
+from millwheel.spark.encoding import check_types, encoded, has_map, in_utc, values
+from millwheel.spark.fitting import check_fit
 
 SENT_TOGETHER = 2_000
 """Most rows of one transaction."""
@@ -36,12 +38,19 @@ ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 TIMES = ("timestamp",)
 
+HIDDEN = (
+    psycopg.errors.InsufficientPrivilege,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,
+)
+"""Errors of a login that may only send, and of a pipeline that is not there, which sending names better."""
+
 
 class SparkSender:
     """Sends rows of Spark to a stream.
 
     Raises:
-        UsageError: a column that an option names does not exist, or is no time.
+        UsageError: a column that an option names does not exist, or is no time; or the columns do not fit the stream.
     """
 
     def __init__(
@@ -73,6 +82,7 @@ class SparkSender:
                 f"the column {timestamp!r} is {schema[timestamp].dataType.simpleString()}, not timestamp"
             )
         self._fields = [name for name in names if name != timestamp]
+        self._check_types(schema)
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> int:
         """Send rows; returns how many are new.
@@ -88,7 +98,7 @@ class SparkSender:
         with writing(self._store, autocommit=True) as connection:
             for batch in batches:
                 for first in range(0, batch.num_rows, SENT_TOGETHER):
-                    rows = batch.slice(first, SENT_TOGETHER).to_pylist()
+                    rows = values(in_utc(batch.slice(first, SENT_TOGETHER)))
                     new += self._send(connection, text, rows)
         return new
 
@@ -98,11 +108,11 @@ class SparkSender:
         text: sql.Composed,
         rows: Sequence[dict[str, Any]],
     ) -> int:
-        values = [self._json({name: row[name] for name in self._fields}) for row in rows]
+        records = [self._json({name: row[name] for name in self._fields}) for row in rows]
         ids = [self._json([row[name] for name in self._id]) for row in rows]
         times = [row[self._timestamp] for row in rows] if self._timestamp else None
         try:
-            (found,) = connection.execute(text, [self._stream, values, ids, times]).fetchall()
+            (found,) = connection.execute(text, [self._stream, records, ids, times]).fetchall()
         except psycopg.errors.Error as error:
             if connection.broken:
                 raise
@@ -114,23 +124,39 @@ class SparkSender:
         return int(found[0])
 
     def _json(self, value: Any) -> str:
-        if _has_no_number(value):
-            raise UserCodeError(
-                f"a row for stream {self._stream!r} has NaN or an infinity, which JSON does not have: {value!r:.200}"
-            )
-        return ENCODER.encode(value).decode()
+        return encoded(value, ENCODER, f"stream {self._stream!r}")
+
+    def _check_types(self, schema: spark.StructType) -> None:
+        """Refuse columns that are no records of the stream, before a row is sent."""
+        fields = [schema[name] for name in self._fields]
+        check_types([*fields, *(schema[name] for name in self._id)], "a record")
+        for name in self._id:
+            if has_map(schema[name].dataType):
+                raise UsageError(
+                    f"the column {name!r} is {schema[name].dataType.simpleString()}, and the members of a map are in no "
+                    "order: it cannot be a part of an id"
+                )
+        fingerprint = deployed_type(self._store, self._pipeline, self._stream)
+        if fingerprint is not None:
+            check_fit(fields, fingerprint, self._stream)
 
 
-def _has_no_number(value: Any) -> bool:
-    """Whether a value has NaN or an infinity in it."""
-    match value:
-        case float():
-            return not math.isfinite(value)
-        case dict():
-            return any(map(_has_no_number, value.values()))
-        case list():
-            return any(map(_has_no_number, value))
-    return False
+def deployed_type(store: str, pipeline: str, stream: str) -> dict[str, Any] | None:
+    """The type of a stream's values, as deployed; None: there is no such stream, or this login may not look.
+
+    Rows of such a login are compared by the pipeline that takes them.
+    """
+    text = sql.SQL(statement("deployed_type").decode()).format(
+        generation=sql.Identifier(pipeline, "generation")
+    )
+    try:
+        with writing(store) as connection:
+            found = connection.execute(text, {"stream": stream}).fetchone()
+    except StatementError as error:
+        if isinstance(error.__cause__, HIDDEN):
+            return None
+        raise
+    return None if found is None else found[0]
 
 
 class SendingWriter(DataSourceArrowWriter):

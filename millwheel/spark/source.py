@@ -37,12 +37,17 @@ from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import types as spark
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
-from millwheel.errors import UsageError
+from millwheel.errors import MillwheelError, UsageError
 from millwheel.spark.connection import reading, store_url
 from millwheel.spark.filters import WrittenFilter, parsed
-from millwheel.spark.following import FollowingReader, StreamOptions
+from millwheel.spark.following import FollowingReader, RefusedReader, StreamOptions
 from millwheel.spark.groups import Groups
 from millwheel.spark.lookout import numbered_table
 from millwheel.spark.query import Share, condition, shares
@@ -63,6 +68,7 @@ class MillwheelSource(DataSource):
 
     def schema(self) -> spark.StructType:
         self._given_partitions()  # so that load() already reports a bad option
+        StreamOptions.of(self.options, PARTITIONS)
         relation = self._relation
         names = self._wanted() or [column.name for column in relation.columns]
         columns = [relation.column(name) for name in names]
@@ -73,7 +79,13 @@ class MillwheelSource(DataSource):
     def reader(self, schema: spark.StructType) -> MillwheelReader:
         return MillwheelReader(self._rows(schema), self._partitions(), self._groups())
 
-    def streamReader(self, schema: spark.StructType) -> FollowingReader:
+    def streamReader(self, schema: spark.StructType) -> DataSourceStreamReader:
+        try:
+            return self._following(schema)
+        except MillwheelError as error:
+            return RefusedReader(error)
+
+    def _following(self, schema: spark.StructType) -> FollowingReader:
         rows = self._rows(schema)
         if rows.relation.numbered:
             return FollowingReader(rows, StreamOptions.of(self.options, self._given_partitions()))

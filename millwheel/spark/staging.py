@@ -17,10 +17,17 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 from psycopg import sql
+from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from millwheel.columns import Column
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.spark.connection import LOCK_SECONDS, Connection, writing
+from millwheel.spark.encoding import check_types, encoded, in_utc, values
+
+COMPLEX = (spark.ArrayType, spark.MapType, spark.StructType)
+"""Types that only a column of type jsonb can hold."""
+ENCODER = msgspec.json.Encoder()
 
 ATTEMPT = "written_by_attempt"
 """The column of a staging table that tells which attempt of a task has written a row."""
@@ -145,7 +152,7 @@ class StagingWriter(DataSourceArrowWriter):
         text = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*self._table), names)
         rows = 0
         with writing(self._store) as connection, connection.cursor().copy(text) as copy:
-            for batch in iterator:
+            for batch in map(in_utc, iterator):
                 for row in zip(*(self._values(batch, name) for name in self._columns), strict=True):
                     copy.write_row((*row, attempt))
                     rows += 1
@@ -161,22 +168,30 @@ class StagingWriter(DataSourceArrowWriter):
             connection.execute(text, [self._batch, [attempt.id for attempt in counted], rows])
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
-        values: list[Any] = batch.column(name).to_pylist()
+        found = values(batch.column(name))
         if name in self._json:
-            return [
-                v if isinstance(v, str | None) else msgspec.json.encode(v).decode() for v in values
-            ]
-        return values
+            where = f"column {name!r}"
+            return [v if isinstance(v, str | None) else encoded(v, ENCODER, where) for v in found]
+        return found
 
 
-def check_columns(found: Sequence[str], wanted: Sequence[str], name: str) -> None:
+def check_columns(found: spark.StructType, wanted: Sequence[Column], name: str) -> None:
     """Refuse a result whose columns are not those of its table.
 
     Raises:
-        UsageError: with both lists.
+        UsageError: with both lists, or with the column that has another type.
     """
-    if sorted(found) != sorted(wanted):
+    if sorted(found.fieldNames()) != sorted(column.name for column in wanted):
         raise UsageError(
-            f"the function of aggregate {name!r} returned the columns {', '.join(found)}; its table has "
-            f"{', '.join(wanted)}"
+            f"the function of aggregate {name!r} returned the columns {', '.join(found.fieldNames())}; its table has "
+            f"{', '.join(column.name for column in wanted)}"
         )
+    for column in wanted:
+        field = found[column.name]
+        if column.is_json:
+            check_types([field], f"the table of aggregate {name!r}")
+        elif isinstance(field.dataType, COMPLEX):
+            raise UsageError(
+                f"the function of aggregate {name!r} returned column {column.name!r} as "
+                f"{field.dataType.simpleString()}; in its table it is {column.type}"
+            )

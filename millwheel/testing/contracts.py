@@ -29,6 +29,9 @@ from millwheel.sources import GrowingSource, Lag, Partition, Reader, Row, Source
 WAIT_SECONDS = 10.0
 """Longest wait for rows that should be there."""
 
+MORE_ROWS = 200
+"""Further rows that are read to come to the end of a source, which may have none."""
+
 
 async def check_source(make: Callable[[], Source], value_type: Any, *, rows: int = 10) -> None:
     """Check the contract of `millwheel.sources` on a source with at least `rows` rows in each partition.
@@ -99,6 +102,7 @@ async def _check_partition(
 ) -> None:
     with closing(await partition.open(value_type, None)) as reader:
         _hold(await _is_cut_short(reader), f"{what}: read(1) gives at most one row")
+        _hold(not reader.caught_up, f"{what}: caught_up is false while rows wait", True)
     with closing(await partition.open(value_type, None)) as reader:
         await _check_reader(what, source, reader, again, value_type, rows)
 
@@ -114,6 +118,7 @@ async def _check_reader(
     share = reader.progress()
     _hold(share is None or 0 <= share <= 1, f"{what}: progress() is None, or from 0 to 1", share)
     await _check_wait(what, reader)
+    await _check_caught_up(what, reader)
     for number in _bounds(found):
         position = reader.position(number)
         _json(f"{what}: position({number})", position)
@@ -194,6 +199,21 @@ async def _check_wait(what: str, reader: Reader) -> None:
         pass
     except InputError as error:
         _hold(False, f"{what}: wait() may be cancelled at any time", error)
+
+
+async def _check_caught_up(what: str, reader: Reader) -> None:
+    """A reader that finds no further row says that it has read everything."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + WAIT_SECONDS
+    more = 0
+    while not (reader.caught_up or reader.ended) and more < MORE_ROWS:
+        if rows := await reader.read(100):
+            more += len(rows)
+            deadline = loop.time() + WAIT_SECONDS
+            continue
+        late = loop.time() > deadline
+        _hold(not late, f"{what}: caught_up is true once all rows are read", False)
+        await asyncio.sleep(0.01)
 
 
 def _bounds(rows: Sequence[Row]) -> list[int]:

@@ -64,6 +64,7 @@ async def assert_exactly_once(
     max_crashes: int = MAX_CRASHES,
     before_each: Callable[[], object] | None = None,
     after_each: Callable[[], object] | None = None,
+    database: str | None = None,
     dead_letters: Letters = "unexpected",
 ) -> None:
     """Run `inputs` in every mode, and check that each stream gets the expected values exactly once.
@@ -82,6 +83,8 @@ async def assert_exactly_once(
         before_each: called before each run, to reset state outside of the store (for
             `Computation.process_bundle`).
         after_each: called after each run, to check that state.
+        database: URL of a Postgres in which the statements of `Context.execute` run, as in `Harness`. Reset your
+            tables in `before_each`, and compare them in `after_each`.
         dead_letters: ``"expected"``: dead letters are not a failure.
 
     Raises:
@@ -90,7 +93,15 @@ async def assert_exactly_once(
         NotTheSameAgain: weak code produced different outputs for the same record.
     """
     await _run_all_modes(
-        pipeline, inputs, expected, _both, max_crashes, dead_letters, before_each, after_each
+        pipeline,
+        inputs,
+        expected,
+        _both,
+        max_crashes,
+        dead_letters,
+        before_each,
+        after_each,
+        database,
     )
 
 
@@ -156,6 +167,7 @@ async def _run_all_modes(
     dead_letters: Letters,
     before_each: Callable[[], object] | None = None,
     after_each: Callable[[], object] | None = None,
+    database: str | None = None,
 ) -> None:
     streams = list(expected)
     wanted = {s.name: Counter(_spelled(s, value) for value in expected[s]) for s in streams}
@@ -187,12 +199,12 @@ async def _run_all_modes(
         TrialMode("record by record", _one_by_one),
         TrialMode("each record twice", _coalesced, copies=2),
     ):
-        trial = Trial(pipeline, inputs, streams, mode)
+        trial = Trial(pipeline, inputs, streams, mode, database)
         await check(mode.name, trial, faults=False)
     mode = TrialMode("small bundles", _few)
     if before_each is not None:
         before_each()
-    commits = await Trial(pipeline, inputs, streams, mode).count_commits()
+    commits = await Trial(pipeline, inputs, streams, mode, database).count_commits()
     step = max(1, commits // max_crashes)
     for point in range(0, commits, step):
         for label, fault in (
@@ -200,7 +212,7 @@ async def _run_all_modes(
             (f"crash after commit {point}, before its ACKs", "crash_after"),
             (f"takeover at commit {point}", "take_over"),
         ):
-            await check(label, Trial(pipeline, inputs, streams, mode), at={fault: point})
+            await check(label, Trial(pipeline, inputs, streams, mode, database), at={fault: point})
 
 
 def _spelled(stream: Stream[Any], value: Any) -> str:
@@ -218,13 +230,14 @@ class Trial:
         inputs: Sequence[ScriptStep[Any]],
         streams: Sequence[Stream[Any]],
         mode: TrialMode,
+        database: str | None = None,
     ) -> None:
         self._mode = mode
         self._clock = VirtualClock()
         self._streams = streams
-        self._store = MemoryStore(pipeline.name, clock=self._clock)
+        self._store = MemoryStore(pipeline.name, clock=self._clock, database=database)
         settings = mode.settings(quick(pipeline.settings))
-        self._copy = HarnessPipeline(pipeline, inputs, streams, settings)
+        self._copy = HarnessPipeline(pipeline, inputs, streams, settings, self._clock)
         self._commits = 0
 
     @property
@@ -238,7 +251,12 @@ class Trial:
             self._copy.pipeline,
             self._store,
             clock=self._clock,
-            options=Options(inject_copies=self._mode.copies, guard_shared=True, wrap_weak=twice),
+            options=Options(
+                inject_copies=self._mode.copies,
+                guard_shared=True,
+                compare_stored=True,
+                wrap_weak=twice,
+            ),
             take_over=take_over,
             process=FREE_OF_CHARGE,
         )

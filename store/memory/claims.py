@@ -23,6 +23,7 @@ from millwheel.store.port import (
     FoundPartition,
     IntervalRow,
     LogRow,
+    OpenRequest,
     ParkedRows,
     Placement,
     PlacementChange,
@@ -95,8 +96,10 @@ class MemoryClaims(MemoryWorkers):
         await self._called("release")
         return self._placement.release(worker, sequencers)
 
-    async def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
         await self._called("wish")
+        if term is not None and term != self.tables.leader.term:
+            return []
         return self._placement.wish(changes)
 
     async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
@@ -116,6 +119,12 @@ class MemoryClaims(MemoryWorkers):
     ) -> list[FoundPartition]:
         await self._called("add_partitions")
         return self._placement.add_partitions(discovery, sequencer, found)
+
+    async def retire_partitions(
+        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
+    ) -> list[FoundPartition]:
+        await self._called("retire_partitions")
+        return self._placement.retire_partitions(discovery, sequencer, interval_ids)
 
 
 def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:
@@ -164,7 +173,23 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
         timers=[timer for page in pages.values() for timer in page],
         more_timers=frozenset(kind for kind, page in pages.items() if len(page) == limit),
         parked=_parked_keys(tables, interval.row()),
+        blocking=tables.take_blocking(interval.row()),
+        asked=_asked(tables, interval.row()),
     )
+
+
+def _asked(tables: Tables, interval: IntervalRow) -> list[OpenRequest]:
+    """The open requests that a claim finds (``requests_at_claim.sql``)."""
+    is_injector = interval.id in tables.sourced()
+    return [
+        OpenRequest(row.id, interval.id, row.verb, row.slot, row.key, row.payload, None, None)
+        for row in tables.requests.values()
+        if row.settled is None
+        and not row.withdrawn
+        and (is_injector or row.verb == "set_aside")
+        and row.computation == interval.computation
+        and interval.slot_from <= row.slot < interval.slot_to
+    ]
 
 
 def _parked_keys(tables: Tables, interval: IntervalRow) -> list[ParkedRows]:

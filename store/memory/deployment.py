@@ -45,7 +45,7 @@ def deploy(
         streams,
         {name for name, node in tables.computations.items() if node.removed},
         least_left if shared else None,
-        obstacles_of(nodes, _bundled(tables), alive if shared else 0),
+        obstacles_of(nodes, _bundled(tables), _parked(tables), alive if shared else 0),
     )
     ever = rekeyed(tables.generations, code)
     if not admission.is_older:
@@ -75,6 +75,11 @@ def _bundled(tables: Tables) -> set[str]:
         if msgspec.json.decode(last.link.position or b"{}").get("bundle", {}).get("open"):
             found.add(tables.names()[row.computation])
     return found
+
+
+def _parked(tables: Tables) -> set[str]:
+    """Computations with parked keys."""
+    return {tables.names()[one.computation] for one in tables.dead_letters if one.parked}
 
 
 def _begin(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import msgspec
@@ -13,12 +14,12 @@ from millwheel.store.port import SentRecord, TakenRecords
 
 
 class MemoryInbox(MemorySubject):
-    """The inboxes of streams. Each `send` is a transaction of its own."""
+    """The inboxes of streams."""
 
     def send(
         self, stream: str, value: bytes, *, id: str | None = None, at: int | None = None
     ) -> bool:
-        """Send a record, as the function ``send`` of the schema does.
+        """Send a record in a transaction of its own, as the function ``send`` of the schema does.
 
         Raises:
             StoreError: the stream takes none, or the id was sent with another value.
@@ -35,8 +36,24 @@ class MemoryInbox(MemorySubject):
                     raise StoreError(f'id "{id}" was sent to stream "{stream}" with another value')
                 return False
             target.ids[id] = value, now
-        target.waiting.append((value, now if at is None else at))
+        target.transactions += 1
+        target.sent += 1
+        target.waiting[target.sent] = value, now if at is None else at
         return True
+
+    def begin_to_send(self, stream: str, value: bytes) -> Callable[[], None]:
+        """Send a record in a transaction that stays open; the result commits it."""
+        target = self.tables.inboxes[self.tables.streams[stream]]
+        target.transactions += 1
+        target.sent += 1
+        transaction, place, record = target.transactions, target.sent, (value, self._clock.now())
+        target.open.add(transaction)
+
+        def commit() -> None:
+            target.open.discard(transaction)
+            target.waiting[place] = record
+
+        return commit
 
     async def open_inbox(
         self, stream: str, interval_id: int, *, requires_id: bool, remember: timedelta
@@ -60,13 +77,24 @@ class MemoryInbox(MemorySubject):
     ) -> TakenRecords:
         await self._called("take_sent")
         now = self._clock.now()
-        if not self.tables.is_current(interval_id, sequencer):
-            return TakenRecords(False, now, now, now, 0, [])
         kept = self.tables.inboxes[stream]
-        taken, kept.waiting = kept.waiting[:limit], kept.waiting[limit:]
-        records = [SentRecord(number, *record) for number, record in enumerate(taken, start=first)]
-        kept.taken.update(((interval_id, number), (value, ts)) for number, value, ts in records)
-        return TakenRecords(True, now, now, now, 0, records)
+        oldest = min(kept.open, default=kept.transactions + 1)
+        if not self.tables.is_current(interval_id, sequencer):
+            return TakenRecords(False, now, oldest, None, kept.sent, [])
+        places = sorted(place for place in kept.waiting if place > after)[:limit]
+        newest = None
+        if mark or places:
+            kept.transactions += 1
+            newest = kept.transactions
+        for number, place in enumerate(places, start=first):
+            if (interval_id, number) in kept.taken:
+                raise StoreError(f"interval {interval_id} has a record with the number {number}")
+            kept.taken[interval_id, number] = kept.waiting.pop(place)
+        records = [
+            SentRecord(number, *kept.taken[interval_id, number])
+            for number in range(first, first + len(places))
+        ]
+        return TakenRecords(True, now, oldest, newest, kept.sent, records)
 
     async def read_sent(self, interval_id: int, first: int, limit: int) -> list[SentRecord]:
         await self._called("read_sent")

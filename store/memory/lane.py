@@ -88,17 +88,20 @@ def apply(
     sinks: TableSinks,
     versions: Mapping[str, int],
     refuse: Refuse | None,
+    run_statements: Callable[[Sequence[tuple[str, Sequence[Any]]]], None],
 ) -> None:
     """Apply a commit atomically.
 
     Args:
         versions: versions of the streams in this worker's code.
         refuse: gives the reason to refuse a statement or a row; None: accept it.
+        run_statements: runs the user's statements, all or none: the last step that may fail.
     """
     check_fence(commit, tables)
     here = tables.bucket(commit.bucket)
     _check_appends(commit, tables, here)
     _check_users(commit, sinks, refuse or (lambda what, values: None))
+    run_statements(commit.statements)
     for link in commit.intervals:
         row = CommitRow(replace(link), commit.stamp)
         here.commits.setdefault(link.interval_id, []).append(row)

@@ -242,11 +242,24 @@ class MemoryPlacement:
             if not tables.is_current(discovery, sequencer):
                 raise Fenced("another worker has claimed the interval; nothing was made")
             siblings = [i for i in tables.intervals.values() if i.computation == row.computation]
-            slot = max(sibling.slot_to for sibling in siblings)
+            taken = {sibling.slot_from for sibling in siblings}
+            slot = min(s.slot_to for s in siblings if s.slot_to not in taken)
             history = partition(self._history(discovery), slot, position)
             made = self._begin(history, None, row.generation)
             tables.logs[tables.next_number()] = Log(made.id, identity)
             self._note(made, "partition", None, None, f"found: {identity}")
+        return self._partitions(discovery)
+
+    def retire_partitions(
+        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
+    ) -> list[FoundPartition]:
+        tables = self._tables
+        if tables.is_current(discovery, sequencer):
+            for id_ in interval_ids:
+                if (row := tables.intervals.pop(id_, None)) is not None:
+                    (log,) = [i for i, log in tables.logs.items() if log.interval_id == id_]
+                    self._note(row, "partition", None, None, f"ended: {tables.logs[log].source}")
+                    del tables.logs[log]
         return self._partitions(discovery)
 
     def _partitions(self, discovery: int) -> list[FoundPartition]:
@@ -261,6 +274,7 @@ class MemoryPlacement:
                     FoundPartition(
                         row.id, row.slot_from, row.sequencer, sources[row.id],
                         link.low_watermark, dict(link.percentiles),
+                        None if link.position is None else msgspec.json.decode(link.position),
                     )
                 )  # fmt: skip
         return found

@@ -33,8 +33,11 @@ class MemoryRecords(MemorySubject):
     async def retire_logs(self, logs: list[int]) -> None:
         await self._called("retire_logs")
         for log in logs:
-            if log in self.tables.logs:
-                self.tables.logs[log].retired = True
+            found = self.tables.logs.get(log)
+            if found is not None and found.source is None:
+                del self.tables.logs[log]
+            elif found is not None:
+                found.retired = True
 
     async def look_up_seen(
         self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]

@@ -82,13 +82,14 @@ class MemoryRequests(MemorySubject):
         await self._called("open_requests")
         return [
             OpenRequest(
-                row.id, at.interval_id, row.verb, row.slot, row.key, dict(row.payload),
+                row.id, at.interval_id, row.verb, row.slot, row.key, row.payload,
                 None if row.letter is None else _number(row.letter), self._kept(row),
             )
             for row in self.tables.requests.values()
             for at in intervals
             if row.settled is None
             and not row.withdrawn
+            and row.verb != "set_aside"
             and row.id not in taken
             and row.computation == at.computation
             and at.slot_from <= row.slot < at.slot_to

@@ -8,8 +8,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from millwheel.columns import Column
 from millwheel.errors import DeployRefused
-from millwheel.sinks import Column, Table
+from millwheel.sinks import Table
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
@@ -72,8 +73,7 @@ class TableSinks:
     def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
         """Add a row, or replace the row with its key."""
         if table.key:
-            key = tuple(values[position] for position in table.key_positions)
-            self._upserted.setdefault(table.name, {})[key] = values
+            self._upserted.setdefault(table.name, {})[table.key_of(values)] = values
         else:
             self._appended.setdefault(table.name, []).append(values)
 

@@ -6,6 +6,7 @@ Each method begins with `MemorySubject._called`, which stands for the round trip
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from millwheel.clock import Clock, SystemClock
@@ -13,9 +14,9 @@ from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane
 from millwheel.store.memory.buckets import MemoryBuckets
 from millwheel.store.memory.claims import MemoryClaims
+from millwheel.store.memory.database import run_statements
 from millwheel.store.memory.inbox import MemoryInbox
 from millwheel.store.memory.lane import MemoryLane
-from millwheel.store.memory.leadership import MemoryLeadership
 from millwheel.store.memory.records import MemoryRecords
 from millwheel.store.memory.requests import MemoryRequests
 from millwheel.store.memory.states import MemoryStates
@@ -40,28 +41,28 @@ class MemoryStore(
     Args:
         name: the pipeline's name, for messages.
         clock: the clock of leases.
+        database: URL of a Postgres in which the statements of user code run; None: they do not run.
     """
 
-    def __init__(self, name: str = "memory", *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, name: str = "memory", *, clock: Clock | None = None, database: str | None = None
+    ) -> None:
         super().__init__(name, clock or SystemClock())
+        self._name = name
+        self._database = database
         self._versions: dict[str, int] = {}
         """Version of each stream in the code that this object was deployed with, by name."""
 
     def another(self) -> MemoryStore:
-        """The same store for another process, with leadership and code of its own."""
+        """The same store for another process, with code of its own."""
         twin = copy.copy(self)
-        twin._leadership = MemoryLeadership(self.tables, self._clock)
         twin._versions = {}
         twin._incarnation = None
         return twin
 
     def saved(self) -> Saved:
         """A copy of all stored data; see `come_back_as`."""
-        leader, self.tables.leader = self.tables.leader, None  # locks are not stored
-        try:
-            return copy.deepcopy((vars(self.tables), vars(self._sinks)))
-        finally:
-            self.tables.leader = leader
+        return copy.deepcopy((vars(self.tables), vars(self._sinks)))
 
     def come_back_as(self, saved: Saved) -> None:
         """Crash the server, lose every commit after `saved`, and restart it."""
@@ -80,8 +81,7 @@ class MemoryStore(
         self._incarnation = None
 
     async def close(self) -> None:
-        """Release the leadership only: other engines may use the store."""
-        self._leadership.close()
+        """Nothing to close: other engines may use the store."""
 
     async def now(self) -> int:
         await self._called("now")
@@ -136,4 +136,15 @@ class MemoryStore(
 
         Lanes call it. A test may call it to make a commit durable that its lane gave up on.
         """
-        lane.apply(commit, self.tables, self._sinks, self._versions, self.faults.refuse)
+        lane.apply(
+            commit,
+            self.tables,
+            self._sinks,
+            self._versions,
+            self.faults.refuse,
+            self._run_statements,
+        )
+
+    def _run_statements(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        if self._database is not None and statements:
+            run_statements(self._database, self._name, statements)

@@ -20,6 +20,7 @@ from millwheel.model import SLOTS
 from millwheel.store.code import Generation
 from millwheel.store.placement import KEEP_EVENTS
 from millwheel.store.port import (
+    BlockingItem,
     Bucket,
     DeadLetter,
     IntervalCommit,
@@ -76,6 +77,15 @@ class WorkerRow:
     stopped: bool = False
     locked_on: int | None = None
     """Start of the server on which its heartbeats hold its liveness lock, as its number."""
+
+
+@dataclass(slots=True)
+class Leader:
+    """The leadership: its holder, the number of changes of it, and the end of its lease."""
+
+    worker: str | None = None
+    term: int = 0
+    lease_until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -142,8 +152,14 @@ class InboxTables:
     interval_id: int
     requires_id: bool
     remember: timedelta
-    waiting: list[tuple[bytes, int]] = field(default_factory=list)
-    """Value and time of records without a number."""
+    waiting: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    """Value and time of records without a number, by their place in the order of sending."""
+    sent: int = 0
+    """The last place in that order which was given to any record."""
+    transactions: int = 0
+    """The last id of a transaction."""
+    open: set[int] = field(default_factory=set)
+    """The transactions that have sent, and are not committed."""
     taken: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
     """The same of records that an interval has taken, by interval and number."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
@@ -184,8 +200,7 @@ class Tables:
         """Names of paused injectors."""
         self.workers: dict[str, WorkerRow] = {}
         self.liveness = LivenessLocks()
-        self.leader: tuple[object, float] | None = None
-        """The leading candidate, and the time until which it leads without another call."""
+        self.leader = Leader()
         self.intervals: dict[int, KeyInterval] = {}
         self.logs: dict[int, Log] = {}
         self.events: deque[ShownEvent] = deque(maxlen=KEEP_EVENTS)
@@ -199,6 +214,8 @@ class Tables:
         self.inboxes: dict[int, InboxTables] = {}
         """Records sent by users, by the id of their stream."""
         self.dead_letters: list[DeadLetter] = []
+        self.blocking: list[tuple[int, int, BlockingItem]] = []
+        """Rows of `blocking_item`: computation, slot, and what the next owner of the key takes."""
         self.requests: dict[int, Any] = {}
         """Requests of operators (`millwheel.store.memory.requests.RequestRow`)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
@@ -230,6 +247,21 @@ class Tables:
         """Whether the interval is there, with this sequencer."""
         row = self.intervals.get(interval_id)
         return row is not None and row.sequencer == sequencer
+
+    def take_blocking(self, interval: IntervalRow) -> list[BlockingItem]:
+        """Take the records and timers that have blocked former owners of an interval."""
+        found, others = [], []
+        for row in self.blocking:
+            computation, slot, item = row
+            if (
+                computation == interval.computation
+                and interval.slot_from <= slot < interval.slot_to
+            ):
+                found.append(item)
+            else:
+                others.append(row)
+        self.blocking = others
+        return found
 
     def sourced(self) -> set[int]:
         """The intervals that are partitions of injectors."""

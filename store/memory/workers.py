@@ -8,7 +8,6 @@ from typing import Any
 from millwheel.clock import Clock
 from millwheel.errors import Fenced
 from millwheel.store.memory.jsonb import plain
-from millwheel.store.memory.leadership import MemoryLeadership
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables, WorkerRow
 from millwheel.store.port import HeartbeatReply, OtherWorker, PlacedWorker
@@ -89,6 +88,18 @@ class Workers:
             found.lease_until, found.locked_on = self._clock.monotonic(), None
         return lost
 
+    def lead(self, worker: str, seconds: float) -> int | None:
+        """Take or renew the leadership; gives its term."""
+        leader, now = self._tables.leader, self._clock.monotonic()
+        if not self.is_alive(worker):
+            return None
+        if leader.worker != worker:
+            if leader.lease_until > now and self.is_alive(leader.worker):
+                return None
+            leader.worker, leader.term = worker, leader.term + 1
+        leader.lease_until = now + seconds
+        return leader.term
+
     def others(self, worker: str) -> list[OtherWorker]:
         """Other workers that have not stopped."""
         now = self._clock.monotonic()
@@ -131,7 +142,6 @@ class MemoryWorkers(MemorySubject):
         self.dead_workers: set[str] = set()
         """Workers with a process that a test declares dead."""
         self._workers = Workers(self.tables, clock)
-        self._leadership = MemoryLeadership(self.tables, clock)
 
     async def register_worker(
         self,
@@ -150,6 +160,9 @@ class MemoryWorkers(MemorySubject):
         await self._called("heartbeat")
         self._workers.heartbeat(worker, lease_seconds, load, stamp)
         return HeartbeatReply(self._clock.now())
+
+    async def blockers(self) -> list[str]:
+        return []
 
     async def stop_worker(self, worker: str) -> None:
         await self._called("stop_worker")
@@ -181,6 +194,6 @@ class MemoryWorkers(MemorySubject):
         await self._called("peer_secret")
         return self.tables.peer_secret
 
-    async def try_lead(self, seconds: float) -> bool:
+    async def try_lead(self, worker: str, seconds: float) -> int | None:
         await self._called("try_lead")
-        return self._leadership.try_lead(seconds)
+        return self._workers.lead(worker, seconds)

@@ -1,14 +1,18 @@
 -- Makes the interval and the log of a partition that was found, if the finder still owns the interval of
--- the discovery: after a claim by another worker it finds no row here (I3). Its slot comes after all others
--- of the computation.
+-- the discovery: after a claim by another worker it finds no row here (I3). Its slot is the first free
+-- one of the computation.
 WITH discovery AS (
     SELECT k.id, k.computation, k.generation
     FROM {key_interval} AS k
     WHERE k.id = %(discovery)s AND k.sequencer = %(sequencer)s
     FOR SHARE OF k
 ), behind AS (
-    SELECT max(k.slot_to) AS slot
+    SELECT min(k.slot_to) AS slot
     FROM {key_interval} AS k JOIN discovery AS d ON d.computation = k.computation
+    WHERE NOT EXISTS (
+        SELECT FROM {key_interval} AS n
+        WHERE n.computation = k.computation AND n.slot_from = k.slot_to
+    )
 ), made AS (
     INSERT INTO {key_interval} (computation, slot_from, slot_to, sequencer, generation)
     SELECT d.computation, b.slot, b.slot + 1, nextval(%(sequence)s::regclass), d.generation

@@ -2,6 +2,6 @@
 SELECT v.id, v.computation, v.stream, v.key::text, v.value, v."timestamp"::text, v.place, v.error, v.attempts,
        v.given_up_at::text, v.record_id::text, v.parked
 FROM {dead_letters} AS v
-WHERE v.id IN ({matching_letters})
+WHERE v.id IN (SELECT f.id {matching_letters})
 ORDER BY v.id DESC
 LIMIT %(limit)s

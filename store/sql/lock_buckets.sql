@@ -1,6 +1,3 @@
--- Serializes opening and closing of buckets, so that each change sees the newest bucket. It is a statement
--- of its own, so that the next statement has a later snapshot. The first setting holds for every lock of
--- the transaction, this one included.
-SELECT set_config('lock_timeout', %(patience)s, true),
-       pg_advisory_xact_lock(hashtextextended(%(pipeline)s, 2)),
-       set_config('idle_in_transaction_session_timeout', '5s', true)
+-- Serializes opening and closing of buckets, so that each change sees the newest bucket (the next statement has a later
+-- snapshot). Only a worker may take this lock; an advisory one is free to every login of the database.
+LOCK TABLE {bucket} IN EXCLUSIVE MODE

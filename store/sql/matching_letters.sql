@@ -1,6 +1,5 @@
--- The numbers of the dead letters that match a filter, of which a part that is NULL matches all. It stands in the
--- statements that list, count and retry them. Records that only wait in a parked key match if they are asked for.
-SELECT f.id
+-- The dead letters that match a filter, of which a part that is NULL matches all: the end of the statements that list,
+-- count and retry them. Records that only wait in a parked key match if they are asked for.
 FROM {dead_letter} AS f
 JOIN {computation} AS c ON c.id = f.computation
 WHERE (%(waiting)s::boolean OR f.parked IS DISTINCT FROM 'waiting')

@@ -1,8 +1,14 @@
 -- Number of stored dead letters by computation, and of each its parked keys, the records that wait in them, and the seconds
 -- since the first of these keys was parked.
-SELECT v.computation, count(*) FILTER (WHERE v.parked IS DISTINCT FROM 'waiting') AS kept,
-       count(DISTINCT v.key::text) FILTER (WHERE v.parked IS NOT NULL) AS keys,
-       count(*) FILTER (WHERE v.parked = 'waiting') AS waiting,
-       coalesce(extract(epoch FROM clock_timestamp() - min(v.given_up_at) FILTER (WHERE v.parked IS NOT NULL)), 0)::float8 AS seconds
-FROM {dead_letters} AS v
-GROUP BY v.computation
+SELECT c.name, d.kept, d.keys, d.waiting,
+       coalesce(
+           extract(epoch FROM clock_timestamp() - (timestamptz 'epoch' + d.since * interval '1 microsecond')), 0
+       )::float8 AS seconds
+FROM (
+    SELECT l.computation, count(*) FILTER (WHERE l.parked IS DISTINCT FROM 'waiting') AS kept,
+           count(DISTINCT (l.slot, l.key)) FILTER (WHERE l.parked IS NOT NULL) AS keys,
+           count(*) FILTER (WHERE l.parked = 'waiting') AS waiting, min(l.stamp) FILTER (WHERE l.parked IS NOT NULL) AS since
+    FROM {dead_letter} AS l
+    GROUP BY l.computation
+) AS d
+JOIN {computation} AS c ON c.id = d.computation

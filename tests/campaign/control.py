@@ -6,6 +6,7 @@
     standing  microseconds for which its monotonic clock has stood still
     point     the number of a `POINTS` at which it is to die; 0: none
     hog       megabytes that it is to take
+    block     milliseconds for which its user code is to block the event loop once
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ POINTS = (
 """Where a worker can be told to die. The state and the productions of a commit are one statement,
 so between them there is no such point: a client that dies has sent both, or none."""
 
-_numbers = struct.Struct("<4q")
-FIELDS = ("wall", "standing", "point", "hog")
+_numbers = struct.Struct("<5q")
+FIELDS = ("wall", "standing", "point", "hog", "block")
 
 
 class Control:

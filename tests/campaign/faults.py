@@ -27,6 +27,8 @@ OTHERS = "another owner has claimed the interval"
 """What the store says to a commit that the fence refuses."""
 
 VICTIM_SECONDS = 5.0
+NAMED_SECONDS = 3.0
+"""Code that blocks for so long is named."""
 
 
 @dataclass
@@ -289,6 +291,21 @@ async def suspend(scene: Scene, hand: Hand) -> Outcome:
     """Like `freeze`, and the worker's monotonic clock has stood still, as on a suspended machine: only the fence stops it."""
     seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=True)
+
+
+@fault("blocked")
+@on_one
+async def blocked(scene: Scene, hand: Hand) -> Outcome:
+    """User code of a worker blocks its event loop for longer than the lease. It keeps its intervals, and its log names the code."""
+    owned, since = scene.owned(hand), time.time()
+    seconds = max(NAMED_SECONDS, scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 3))
+    hand.control.set("block", round(seconds * 1000))
+    named = await until(lambda: hand.has_said("loop_blocked", since) or not hand.alive, 2 * seconds)
+    await until(lambda: not hand.alive, seconds)
+    hand.control.set("block", 0)
+    lost = refused(hand, since) + len(hand.has_said("lease_over", since))
+    await scene.replace()
+    return Outcome(named and not lost, f"{seconds:.1f} s, {lost} intervals lost", owned)
 
 
 @fault("leave")

@@ -29,6 +29,9 @@ BACKENDS_SECONDS, BACKENDS_LOOKS = 5.0, 50
 DISCARDED = "discarding closed connection"
 """So psycopg's pool says it: the transaction was no lane's commit."""
 
+LOCKED = ("worker", "commit_record", "interval", "ledger", "receipt")
+"""Tables that a stranger may lock."""
+
 OOM_HOG_MEGABYTES = 4096
 """More than any group has."""
 OOM_SECONDS = 15.0
@@ -204,6 +207,27 @@ async def held_snapshot(scene: Scene) -> Outcome:
 
     held = await asyncio.to_thread(hold, scene.draw.uniform(5, 20))
     return Outcome(held and scene.pulse.commits > before)
+
+
+@fault("locked")
+async def locked(scene: Scene) -> Outcome:
+    """A session that is no worker's locks a table for up to twelve seconds: commits or heartbeats wait, and workers name the session."""
+    since, table = time.time(), scene.draw.choice(LOCKED)
+
+    def hold(seconds: float) -> bool:
+        with contextlib.suppress(psycopg.Error), connect(scene.crew.site.url) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SET LOCAL lock_timeout = '5s'")
+            connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+            time.sleep(seconds)
+            connection.execute("ROLLBACK")
+            return True
+        return False
+
+    held = await asyncio.to_thread(hold, scene.draw.uniform(7, 12))
+    said = [event for hand in scene.crew.alive for event in hand.has_said("store_waits", since)]
+    named = any(event["sessions"] for event in said)
+    return Outcome(held and named, f"{table}: {len(said)} lines")
 
 
 @fault("disk full", "small disk")

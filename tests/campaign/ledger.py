@@ -119,7 +119,10 @@ class Ledger:
                 machines=pair,
                 plant=run.plant,
             )
-            pulse, reader = Pulse(site.url), Reader(site.url, work, loses=run.site == "lagging")
+            pulse = Pulse(site.url)
+            reader = Reader(
+                site.url, work, loses=run.site == "lagging", keep=self._keep / "first anomaly"
+            )
             scene = Scene(crew, pulse, self._draw, run.workers, pair, cable, group)
             pulse.start()
             try:

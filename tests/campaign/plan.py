@@ -106,6 +106,9 @@ def one_round(number: int) -> list[Run]:
                     lease_seconds=1.5))  # fmt: skip
     runs.append(run("crashes", faults={"postgres": 4, "backend killed": 2, "backends": 1, "kill": 1},
                     rest=1.5, at_once=1))  # fmt: skip
+    runs.append(
+        run("strangers", rest=1.5, faults={"blocked": 3, "locked": 3, "kill": 1, "suspend": 1})
+    )
     runs.append(run("frames", frames=True, rest=1.0,
                     faults={"cut": 1, "deaf": 3, "storm": 1, "shut": 2, "leave": 1, "join": 1,
                             "freeze": 1}))  # fmt: skip
@@ -125,9 +128,10 @@ def one_round(number: int) -> list[Run]:
                     faults={"out of memory": 3, "pool exhausted": 1, "held snapshot": 1, "clock": 2,
                             "kill": 1, "leave": 1}))  # fmt: skip
     runs.append(run("failover", site="replicated", rest=2.0, at_once=1, workers=3,
-                    faults={"failover": 3, "kill": 1, "postgres": 1}))  # fmt: skip
+                    faults={"failover": 3, "kill": 1, "postgres": 1, "blocked": 1, "locked": 1}))  # fmt: skip
     runs.append(run("losses", site="lagging", rest=2.0, at_once=1, workers=3,
-                    faults={"failover that loses": 3, "kill": 1, "postgres": 1}))  # fmt: skip
+                    faults={"failover that loses": 3, "kill": 1, "postgres": 1, "blocked": 1,
+                            "locked": 1}))  # fmt: skip
     runs.append(run("server clock", site="stepping", rest=1.5, at_once=2, workers=3,
                     bucket_seconds=4.0,
                     faults={"server clock back": 3, "server clock forward": 2, "kill": 2,

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
+from tests.campaign import evidence
 from tests.campaign.checks import Found, Snapshot, Watcher
 from tests.campaign.looker import Looker, connect
 from tests.campaign.workload import KEYS, NAME, PARTITIONS, STRIDE, Work
@@ -103,13 +105,20 @@ def read_within(connection: psycopg.Connection[Any], work: Work, *, pending: boo
 
 
 class Reader(Looker):
-    """Looks at everything there is."""
+    """Looks at everything there is.
+
+    Args:
+        keep: where the tables are kept as they are at the first anomaly; None: nowhere.
+    """
 
     pause_seconds = 0.4
 
-    def __init__(self, url: str, work: Work, *, loses: bool = False) -> None:
+    def __init__(
+        self, url: str, work: Work, *, loses: bool = False, keep: Path | None = None
+    ) -> None:
         super().__init__(url)
         self._loses = loses
+        self._keep = keep
         self.looks = 0
         self.anomalies: Counter[str] = Counter()
         self.told: list[str] = []
@@ -130,7 +139,11 @@ class Reader(Looker):
         )
         self.looks += 1
         self.last = snapshot
-        self.note(self._watcher.look(snapshot))
+        found = self._watcher.look(snapshot)
+        self.note(found)
+        if found and self._keep is not None:
+            evidence.keep(connection, self._keep)
+            self._keep = None
 
 
 def judge(url: str, rows: int) -> tuple[list[str], int]:

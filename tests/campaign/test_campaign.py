@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 from millwheel.runtime.engine import Engine
 from millwheel.store.migrate import migrate
 from millwheel.store.postgres import PostgresStore
-from tests.campaign import ledger, reader
+from tests.campaign import evidence, ledger, reader
 from tests.campaign.checks import ANOMALIES, Snapshot, Watcher, final, sums
 from tests.campaign.looker import connect
 from tests.campaign.plan import Run, one_round
@@ -256,6 +256,28 @@ def test_each_anomaly_is_seen_in_the_tables(stored: tuple[str, Work], name: str,
         found = watcher.look(reader.read_within(connection, work, pending=True))
         connection.execute("ROLLBACK")
     assert name in {one.what for one in found}
+
+
+def test_the_tables_are_kept_as_they_are_at_the_first_anomaly(
+    stored: tuple[str, Work], tmp_path: Path
+) -> None:
+    url, work = stored
+    kept = tmp_path / "first anomaly"
+    looking = reader.Reader(url, work, keep=kept)
+    with connect(url) as connection:
+        looking.look(connection)
+        assert not kept.exists()
+        rows = connection.execute("DELETE FROM receipt WHERE account = 7 RETURNING *").fetchall()
+        looking.look(connection)
+        for row in rows:
+            connection.execute("INSERT INTO receipt VALUES (%s, %s)", row)
+        ((states,),) = connection.execute("SELECT count(*) FROM state")
+    assert looking.anomalies["nonmonotonic read"] == 1
+    assert len(list(kept.iterdir())) == len(evidence.BUCKETED) + len(evidence.WHOLE)
+    header, *lines = (kept / "state.csv").read_text().splitlines()
+    assert header.startswith("xmin,slot,")
+    assert len(lines) == states
+    assert (kept / "commit_record.csv").read_text().splitlines()[0].startswith("place,xmin,")
 
 
 # -- real runs -----------------------------------------------------------------------------------

@@ -16,10 +16,12 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from millwheel import Context, Record
 from millwheel.cli import reporting
 from millwheel.cli import worker as command
 from millwheel.clock import SystemClock
@@ -29,6 +31,7 @@ from millwheel.store.lane import PostgresLane
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.statements import Statements
 from tests.campaign.control import Control
+from tests.campaign.workload import Account, Accounts, Deposit
 from tests.support.engine_dump import dump
 
 NETWORK, CONTROL, PLANT = "CAMPAIGN_NETWORK", "CAMPAIGN_CONTROL", "CAMPAIGN_PLANT"
@@ -41,9 +44,8 @@ HOG_MEGABYTES = 8
 DIES_BEFORE = {
     "open_logs": "in takeover, sequencer raised",
     "read_last_commits": "in takeover, before its logs are read",
-    "forget_bucket": "in bucket drop, tables locked",
-    "create_bucket_time": "new bucket, before its tables",
-    "create_bucket_seen": "new bucket, before its tables",
+    "drop_bucket": "in bucket drop, tables locked",
+    "make_bucket": "new bucket, before its tables",
     "fold_states": "in fold, before the states",
     "fold_timers": "in fold, states before timers",
     "begin_chain": "in split or merge",
@@ -138,6 +140,21 @@ def wrap(fate: Fate) -> None:
         setattr(owner, name, function)
 
 
+def block_in(user_code: type[Accounts], control: Control) -> None:
+    """Let user code block the event loop when it is told to."""
+    process = user_code.process_record
+
+    async def process_or_block(
+        self: Accounts, record: Record[Deposit], ctx: Context[Account]
+    ) -> None:
+        if milliseconds := control.get("block"):
+            control.set("block", 0)
+            time.sleep(milliseconds / 1000)  # noqa: ASYNC251
+        await process(self, record, ctx)
+
+    setattr(user_code, "process_record", process_or_block)  # noqa: B010
+
+
 async def take_memory(control: Control) -> None:
     """Take what it is told to, until there is none left."""
     taken: list[bytearray] = []
@@ -175,6 +192,7 @@ def main() -> None:
     if path := os.environ.get(CONTROL):
         control = Control(Path(path))
         wrap(Fate(control))
+        block_in(Accounts, control)
         Harmed.control = control
         setattr(command, "PipelineWorker", functools.partial(Harmed, clock=Clock(control)))  # noqa: B010
     from millwheel.cli.main import main as millwheel

@@ -254,6 +254,11 @@ class Reader:
         """The share of the rows that the file tells of."""
         return min(1.0, self._next / max(self._rows, 1))
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether all rows were read."""
+        return self._next >= self._rows
+
     def lag(self) -> Lag:
         """How many rows were not read yet."""
         return Lag(rows=max(0, self._rows - self._next))

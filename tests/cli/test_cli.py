@@ -601,11 +601,14 @@ def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
     assert "words counted: 1 gates_passed" in own_shell("status")
 
     url = own_shell("url", str(own_store)).strip()
+    assert own_shell("url", "--store", str(own_store)).strip() == url
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     assert own_shell("stop", str(own_store)) == f"stopped the server of {own_store}\n"
     assert own_shell("stop", str(own_store)) == f"{own_store}: no server is running\n"
     assert f"{own_store}: no server is running" in own_shell("url", code=2)
+    assert f"{own_store}: no server is running" in own_shell("stop", "--store", str(own_store))
+    assert "give the directory once" in own_shell("stop", str(own_store), "--store", ".", code=2)
     assert "nothing to do" in own_shell("run", "wheel:pipeline")
     assert embedded.status(own_store).state == "stopped"
     own_shell("sql", "SELEC", code=2)
@@ -709,8 +712,8 @@ REFUSED_SQL = {
     "SELECT pg_sleep(60)": "stopped after 0.2 s",
     "SELECT set_config('transaction_read_only', 'off', true)": "read-write",
     "SELECT 1 AS a, 2 AS a": "several columns are named a",
-    "SELECT pg_advisory_lock(1)": "reaches other sessions",
-    "SELECT pg_catalog.PG_TERMINATE_BACKEND (1)": "reaches other sessions",
+    "SELECT pg_advisory_lock(1)": "may reach other sessions",
+    "SELECT pg_catalog.PG_TERMINATE_BACKEND (1)": "may reach other sessions",
 }
 
 
@@ -758,8 +761,14 @@ def test_dead_letters_are_listed_shown_and_discarded(shell: Shell) -> None:
 
     told = shell("dead-letters", "discard", number, "99", *pipeline, code=2)
     assert "no dead letter 99; nothing was discarded" in told
-    assert "discarded 1 dead letter " in shell("dead-letters", "discard", number, *pipeline)
-    assert "discarded 2 " in shell("dead-letters", "discard", "--all", *pipeline)
+    told = shell("dead-letters", "discard", number, "--dry-run", *pipeline)
+    assert "1 dead letter matches" in told
+    told = shell("dead-letters", "discard", number, *pipeline, code=2)
+    assert "cannot be undone" in told
+    assert "confirm with --yes" in told
+    told = shell("dead-letters", "discard", number, "--yes", *pipeline)
+    assert "discarded 1 dead letter " in told
+    assert "discarded 2 " in shell("dead-letters", "discard", "--all", "--yes", *pipeline)
     status = shell.json("status", shell.environment["NAME"])["pipelines"][0]
     assert [c["dead_letters"] for c in status["computations"][:2]] == [1, 2]
     assert [c["dead_letters_kept"] for c in status["computations"][:2]] == [0, 0]
@@ -804,6 +813,16 @@ def test_a_run_is_not_complete_while_a_task_holds_ctx(shell: Shell) -> None:
     assert "words has started a task that uses ctx, and has not awaited it" in told
     assert "wheel.py" in told
     assert "context_used_late" in told
+
+
+def test_a_run_whose_code_forgets_await_says_where_and_fails(shell: Shell) -> None:
+    shell.write([{"at": "2024-01-01T00:00:00Z", "text": "known"}])
+    told = shell("run", "wheel:pipeline", code=6)
+    assert "coroutine 'is_known' was never awaited at " in told
+    assert "wheel.py:" in told
+    assert 'if "known" in record.value.text and is_known(record.value.text):' in told
+    assert 'Write "await" in front of the call' in told
+    assert "not_awaited" in told
 
 
 def test_a_mistyped_url_makes_no_store(shell: Shell) -> None:

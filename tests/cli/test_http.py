@@ -29,7 +29,9 @@ from millwheel.services import http, http_channel, http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import Figures, Tally
 from millwheel.services.http import HttpService
+from millwheel.services.ingesting import IngestOptions
 from millwheel.services.metrics import exposition
+from millwheel.services.store_endpoint import StoreEndpoint
 from tests.support.certificates import Authority
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import NOW, some_figures
@@ -44,6 +46,7 @@ class Wheel:
     def __init__(self) -> None:
         self.told = some_figures()
         self.reason: str | None = None
+        self.blocked_by: str | None = None
         self.wait = 0.0
         self.failure: Exception | None = None
         self.threads: set[threading.Thread] = set()
@@ -261,6 +264,35 @@ async def test_a_token_is_asked_for_if_there_are_any(
             assert (answered["WWW-Authenticate"] == "Bearer") == (status == 401)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+async def test_it_does_not_answer_everybody(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """The store's endpoint is guarded in the same way."""
+    monkeypatch.delenv("MILLWHEEL_HTTP_TOKENS", raising=False)
+    address = Endpoint(host, 0)
+    with pytest.raises(UsageError, match="anybody who reaches this address could read"):
+        HttpService(wheel, address)
+    with pytest.raises(UsageError, match="anybody who reaches this address could read"):
+        StoreEndpoint(list, address)
+    monkeypatch.setenv("MILLWHEEL_HTTP_TOKENS", "one")
+    HttpService(wheel, address)
+    StoreEndpoint(list, address)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+async def test_a_variable_without_a_token_is_a_mistake(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A secret was to come there, and did not."""
+    monkeypatch.setenv("MILLWHEEL_HTTP_TOKENS", text)
+    monkeypatch.setenv("MILLWHEEL_INGEST_TOKENS", text)
+    with pytest.raises(UsageError, match="MILLWHEEL_HTTP_TOKENS is set, and has no token"):
+        HttpService(wheel, Endpoint())
+    with pytest.raises(UsageError, match="MILLWHEEL_INGEST_TOKENS is set, and has no token"):
+        IngestOptions.parse("127.0.0.1:0", None)
+
+
 # -- TLS -----------------------------------------------------------------------------------
 
 
@@ -376,7 +408,10 @@ async def test_a_port_in_use_is_a_clear_error(service: HttpService, wheel: Wheel
         await HttpService(wheel, address).start()
 
 
-async def test_a_host_that_is_not_there_is_a_clear_error(wheel: Wheel) -> None:
+async def test_a_host_that_is_not_there_is_a_clear_error(
+    wheel: Wheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLWHEEL_HTTP_TOKENS", "one")
     with pytest.raises(UsageError, match=r"cannot listen for HTTP on 192\.0\.2\.1:0"):
         await HttpService(wheel, Endpoint("192.0.2.1", 0)).start()
 

@@ -92,14 +92,14 @@ def test_an_operator_mends_a_parked_key(shell: Shell) -> None:
         if one["parked"] == "waiting"
     ]
     assert "no dead letter" in shell("dead-letters", "discard", str(behind[0]["id"]), code=2)
-    told = shell("dead-letters", "discard", "--key", key, "--reason", "a test record")
+    told = shell("dead-letters", "discard", "--key", key, "--yes", "--reason", "a test")
     assert "discarded 0 dead letters" in told
     assert "asked the owners of parked keys to discard 1" in told
     assert "done: 1" in told
     until(shell, FAILING - 2)
 
     # The rest, with all that waits.
-    assert "done" in shell("dead-letters", "discard", "--all", "--waiting")
+    assert "done" in shell("dead-letters", "discard", "--all", "--waiting", "--yes")
     until(shell, 0, dead_letters_kept=0)
     verbs = [entry["verb"] for entry in shell.json("log")]
     assert verbs == ["discard", "discard", "retry"]

@@ -12,7 +12,7 @@ from millwheel.errors import StoreUnavailable
 from millwheel.redaction import shown_key, without_key
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.store_endpoint import StoreEndpoint, StoreLook
-from millwheel.store.inspection import Holder
+from millwheel.store.inspection import Holder, Operating
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import some_status
 
@@ -25,8 +25,8 @@ class Store:
     failure: StoreUnavailable | None = None
     found: list[StoreLook] = field(
         default_factory=lambda: [
-            StoreLook(some_status("one"), 2, {"state": 100}),
-            StoreLook(some_status("two"), 0, {}),
+            StoreLook(some_status("one"), Operating(2, {"state": 100}, {"state": 3}, 5.0)),
+            StoreLook(some_status("two")),
         ]
     )
 
@@ -58,6 +58,8 @@ def test_metrics_of_all_pipelines_without_a_worker(url: str) -> None:
     assert found["millwheel_store_workers", ("one",)] == 0
     assert found["millwheel_store_intervals_unowned", ("two",)] == 1
     assert found["millwheel_store_open_requests", ("one",)] == 2
+    assert found["millwheel_store_dead_rows", ("state", "one")] == 3
+    assert found["millwheel_store_oldest_snapshot_seconds", ("one",)] == 5
     assert found["millwheel_store_backlog_records", ("check", "one")] == 7
     assert found["millwheel_store_dead_letters_kept", ("check", "one")] == 3
     assert found["millwheel_store_watermark_held_seconds", ("check", "one")] == 90.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +14,7 @@ from millwheel.computations import Expiring, FlatMap
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from tests.support.pipelines import QUICK, script
-from tests.support.values import ITEMS, Item, at, key_of, time_of
+from tests.support.values import EPOCH, ITEMS, Item, at, key_of, time_of
 
 COUNTS = Stream("counts", int)
 SECOND = timedelta(seconds=1)
@@ -174,6 +174,28 @@ async def test_a_dataclass_expires_too() -> None:
         await harness.advance(ITEMS, at(11))
         await harness.inject(ITEMS, Item("a", 3, 20))
         assert harness.produced(COUNTS) == [1, 2, 1]
+
+
+AFTER_EPOCH = (datetime(1970, 1, 1, tzinfo=UTC) - EPOCH).total_seconds()
+"""Seconds of an item at 1970-01-01T00:00Z."""
+
+
+@pytest.mark.parametrize(
+    "first", [-20_000_000.0, -11.0, -10.0, -9.0, 0.0], ids=lambda first: f"{first:+.0f}s"
+)
+async def test_state_expires_before_1970_at_its_instant_and_after_it(first: float) -> None:
+    """An expiry of 0 microseconds is the epoch's own instant, not "none"."""
+    start = AFTER_EPOCH + first
+    async with Harness(visits()) as harness:
+        await harness.inject(ITEMS, Item("a", 1, start), Item("a", 2, start))
+        await harness.advance(ITEMS, at(start + 10))
+        assert harness.state("count_visits", "a")[""]["expires_at"] == (first + 10) * 1_000_000
+        await harness.inject(ITEMS, Item("a", 3, start + 10))  # not past the time to live yet
+        await harness.advance(ITEMS, at(start + 20.000001))
+        assert harness.store.states() == []
+        assert harness.store.timers() == []
+        await harness.inject(ITEMS, Item("a", 4, start + 30))
+        assert harness.produced(COUNTS) == [1, 2, 3, 1]
 
 
 @pytest.mark.parametrize("state", [Frozen, dict[str, int], int])

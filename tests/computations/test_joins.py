@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from millwheel import Computation, Pipeline, Stream, Table
 from millwheel.clock import VirtualClock
@@ -220,7 +221,12 @@ async def test_a_late_version_counts_from_now_on_unless_it_is_superseded() -> No
     async with Harness(joined(temporal())) as harness:
         await harness.inject(RIGHT, Item("a", 10, 10))
         await both(harness, 50)
-        await harness.inject(RIGHT, Item("a", 20, 20), Item("a", 15, 15))
+        with capture_logs() as logs:
+            await harness.inject(RIGHT, Item("a", 20, 20), Item("a", 15, 15))
+        (told,) = (log for log in logs if log["event"] == "late_record_dropped")
+        assert (told["stream"], told["key"], told["late_seconds"]) == (RIGHT.name, "'a'", 35)
+        assert "late_versions_dropped" in told["what_it_means"]
+        assert "late=" not in told["what_to_do"]
         await harness.inject(LEFT, Item("a", 1, 50), Item("a", 3, 49))
         await both(harness, 60)
         assert harness.produced(PAIRS) == [Pair(1, 20)]

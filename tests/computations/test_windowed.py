@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import Fold, Windowed, count, total
@@ -131,10 +132,15 @@ def test_a_window_needs_a_size() -> None:
 
 
 async def test_late_records_are_dropped_and_counted() -> None:
+    """A worker logs the first one of the stream, beside the counter."""
     async with Harness(windows()) as harness:
         await harness.inject(ITEMS, Item("a", 1, 5))
         await harness.advance(ITEMS, at(60))
-        await harness.inject(ITEMS, Item("a", 2, 6), Item("b", 3, 59))
+        with capture_logs() as lines:
+            await harness.inject(ITEMS, Item("a", 2, 6), Item("b", 3, 59))
+        (line,) = [line for line in lines if line["event"] == "late_record_dropped"]
+        assert (line["computation"], line["stream"], line["key"]) == ("make_panes", "items", "'a'")
+        assert line["late_seconds"] == 54
         await harness.inject(ITEMS, Item("a", 4, 60))
         await harness.advance(ITEMS, at(120))
         assert harness.produced(PANES) == [pane(0, 1), pane(1, 1)]

@@ -23,6 +23,7 @@ from millwheel.services import http
 from millwheel.services.figures import ComputationFigures
 from millwheel.services.metrics import exposition
 from millwheel.services.store_endpoint import StoreLook, StoreMetrics
+from millwheel.store.inspection import Operating
 from tests.support.figures import some_figures, some_status
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +113,25 @@ def test_the_image_gets_what_the_package_is_made_of() -> None:
     kept = (DEPLOY / "Dockerfile.dockerignore").read_text()
     wanted = {name.removeprefix("!") for name in re.findall(r"^!.*$", kept, re.MULTILINE)}
     links = {path.name for path in (ROOT / "millwheel").iterdir() if path.is_symlink()}
-    assert wanted == {"LICENSE", "README.md", "pyproject.toml", "millwheel", "examples"} | links
+    assert wanted == {
+        "LICENSE", "README.md", "pyproject.toml", "requirements.lock", "millwheel", "examples", *links
+    }  # fmt: skip
+
+
+@pytest.mark.process
+def test_the_image_and_the_recipe_install_the_locked_versions(tmp_path: Path) -> None:
+    found = {
+        script
+        for text in ((DEPLOY / "Dockerfile").read_text(), README)
+        for script in re.findall(r"sed -n '([^']+)' \S*requirements.lock", text)
+    }
+    (script,) = found
+    lock = ROOT / "requirements.lock"
+    told = subprocess.run(["sed", "-n", script, lock], capture_output=True, text=True, check=True)
+    pinned = [line.partition("==")[0] for line in told.stdout.splitlines()]
+    assert len(pinned) == len(re.findall(r"^[a-z].*==", lock.read_text(), re.MULTILINE))
+    assert {"psycopg", "msgspec", "uvloop", "tzdata"} <= set(pinned)
+    assert not any("--hash" in line or line.endswith("\\") for line in told.stdout.splitlines())
 
 
 def test_the_paths_and_metrics_that_are_named_are_there() -> None:
@@ -142,7 +161,11 @@ METRIC = re.compile(r"\b(?:millwheel|process)_[a-z0-9_]+")
 def metrics_with_labels() -> dict[str, set[str]]:
     """The labels of every metric that a worker or a store's endpoint serves, by its name."""
     text, _ = exposition(replace(some_figures(), computations=full_computations()))
-    text += generate_latest(StoreMetrics([StoreLook(some_status("one"), 2, {"state": 100})]))
+    text += generate_latest(
+        StoreMetrics(
+            [StoreLook(some_status("one"), Operating(2, {"state": 100}, {"state": 3}, 5.0))]
+        )
+    )
     families = text_string_to_metric_families(text.decode())
     found: dict[str, set[str]] = {}
     for sample in (sample for family in families for sample in family.samples):

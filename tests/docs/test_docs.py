@@ -25,8 +25,7 @@ SOURCES = DOCS / "sources.md"
 SINKS = DOCS / "sinks.md"
 COMPUTATIONS = DOCS / "computations.md"
 PAGES = (
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
+    *ROOT.glob("*.md"),
     ROOT / "bench" / "README.md",
     *DOCS.glob("*.md"),
     DOCS / "deploy" / "README.md",
@@ -35,7 +34,7 @@ PAGES = (
 
 async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
     blocks = re.findall(r"```python\n(.*?)```", COMPUTATIONS.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     module = types.ModuleType("computations_page")
     sys.modules["computations_page"] = module
     try:
@@ -43,7 +42,9 @@ async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
             exec(compile(block, str(COMPUTATIONS), "exec"), module.__dict__)
         await module.test_a_spike_is_reported_once()
         await check_reminders(module)
-        assert {"views", "clicks", "seen"} <= set(module.shop.graph().streams)
+        assert {"views", "clicks", "seen", "visits", "prices", "priced"} <= set(
+            module.shop.graph().streams
+        )
     finally:
         del sys.modules["computations_page"]
 

@@ -10,9 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
-from typer.testing import CliRunner
 
-from millwheel.cli.main import app
 from millwheel.store.migrate import migrate
 from tests.support.store_sites import Schema
 
@@ -28,13 +26,6 @@ def commands() -> Iterator[list[str]]:
     for page in PAGES:
         for line in re.findall(r"^ *\$ millwheel (.+)$", (DOCS / page).read_text(), re.MULTILINE):
             yield shlex.split(line, comments=True)
-
-
-@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_a_command_is_understood(words: list[str]) -> None:
-    """Its words are parsed before `--help` is obeyed, so an option that there is not is an error."""
-    answer = CliRunner().invoke(app, [*words, "--help"])
-    assert answer.exit_code == 0, answer.output
 
 
 def test_statements_run(schema: Schema) -> None:

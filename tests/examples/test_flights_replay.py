@@ -142,5 +142,5 @@ def test_without_the_package_it_is_said_what_to_install(
 ) -> None:
     assert weather_csv().name == "weather.csv"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'millwheel\[examples\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'millwheel-engine\[examples\]'"):
         prepare(tmp_path)

@@ -35,7 +35,7 @@ class Service:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.kills = 0
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -49,6 +49,7 @@ class Service:
             self._target,
             "--store",
             "store",
+            *options,
         ]
         with (self.directory / "workers.log").open("ab") as log:
             self.workers.append(

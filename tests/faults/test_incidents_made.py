@@ -117,7 +117,8 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
         scene.until(
             lambda: scene.asked(section, asked), "reader", rf"process {reader.info.backend_pid}\b"
         )
-        assert "seen ids" in scene.asked(section, 'sql "SELECT kind')
+        assert "seen ids" in scene.asked(section, 'sql "SELECT kind, sum')
+        scene.asked(section, 'sql "SELECT kind, what')
         told = scene.asked(section, "status --disk")
         assert f"process {reader.info.backend_pid}" in told
         assert "seen ids" in told
@@ -139,7 +140,7 @@ def test_each_incident_leads_to_its_cause_and_cure(scene: Scene) -> None:
     section = "A key is poison"
     (letter,) = scene.json("dead-letters", "list", "--key", str(POISON))
     told = scene.asked(section, 'dead-letters retry --error "no such account" --dry-run')
-    assert "1 dead letters match" in told
+    assert "1 dead letter matches" in told
     assert "wait behind them" in told
     assert "done: 1" in scene.asked(section, 'dead-letters retry --error "no such account" --rate')
     scene.until(lambda: str(service.read("SELECT count(*) FROM parked_keys")), re.escape("[(0,)]"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -22,8 +24,11 @@ from millwheel.errors import InputError, UsageError
 from millwheel.files import JsonLines
 from millwheel.following import NumberedTable
 from millwheel.following.source import SenderDiscovery, TablePartition, TableReader
+from millwheel.following.upstream import Look, Written
 from millwheel.model import MAX_TIME, to_micros
+from millwheel.numbered import Marks
 from millwheel.services.run import Run
+from millwheel.sources import Row
 from millwheel.store.migrate import migrate
 from millwheel.testing import check_source
 from tests.following import service
@@ -132,16 +137,18 @@ def upstream(postgres_url: Callable[[int], str], tmp_path: Path) -> Iterator[Ups
     made.execute("DROP SCHEMA followed_wheel CASCADE")
 
 
-async def opened(source: NumberedTable[Kept], position: int | None = None) -> TableReader:
+async def opened(
+    source: NumberedTable[Any], position: int | None = None, kind: type = Kept
+) -> TableReader:
     """The reader of the only sender."""
     with closing(source.discover(None)) as discovery:
         (identity,) = await discovery.look()
     stored = None if position is None else {"next": position}
-    return await source.partition(identity).open(Kept, stored)
+    return await source.partition(identity).open(kind, stored)
 
 
-async def read(reader: TableReader, rows: int) -> list[Kept]:
-    found: list[Kept] = []
+async def read(reader: TableReader, rows: int) -> list[Any]:
+    found: list[Any] = []
     while len(found) < rows:
         await asyncio.wait_for(reader.wait(), 10)
         for row in await reader.read(7):
@@ -163,12 +170,192 @@ async def test_each_column_arrives_as_it_was(upstream: Upstreams) -> None:
     reader = await opened(upstream.source())
     rows = await read(reader, 20)
     assert sorted(rows, key=lambda row: row.number) == [kept(n, f"key_{n % 3}") for n in range(20)]
-    assert reader.position(7) == {"next": 7}
+    assert reader.position(7)["next"] == 7
     assert reader.lag().log_end == 20
     again = await opened(upstream.source(), 7)
     assert await read(again, 13) == rows[7:]
     for each in (reader, again):
         each.close()
+
+
+class Renamed(msgspec.Struct, rename="camel"):
+    """Fields of the table under other names in JSON: by a rule, each by itself, and two that are exchanged."""
+
+    at: datetime
+    is_good: bool = msgspec.field(default=False, name="good")
+    nothing: str | None = "never read"
+    raw: bytes = msgspec.field(default=b"", name="price_tag")
+    key: str = msgspec.field(default="", name="number")
+    number: int = msgspec.field(default=-1, name="key")
+
+
+async def test_columns_are_fields_whatever_their_names_in_json(upstream: Upstreams) -> None:
+    upstream.write(0, 4)
+    await asyncio.to_thread(upstream.run)
+    reader = await opened(upstream.source(), kind=Renamed)
+    wanted = [kept(number, f"key_{number % 3}") for number in range(4)]
+    rows = sorted(await read(reader, 4), key=lambda row: row.at)
+    assert rows == [Renamed(w.at, w.good, None, w.raw, w.key, w.number) for w in wanted]
+    reader.close()
+
+
+class Numbers(msgspec.Struct):
+    at: datetime
+    share: float | None
+
+
+class Exact(msgspec.Struct):
+    at: datetime
+    share: Decimal
+
+
+async def test_numbers_that_json_lacks_are_bad_rows_or_decimals(upstream: Upstreams) -> None:
+    """And minus zero and the least float arrive as they were."""
+    upstream.write(0, 5)
+    await asyncio.to_thread(upstream.run)
+    texts = ["NaN", "-Infinity", "-0", "5e-324", "0.1"]
+    for second, text in enumerate(texts):
+        at = START + timedelta(seconds=second)
+        upstream.execute(f"UPDATE kept_log SET share = '{text}' WHERE at = '{at.isoformat()}'")
+    reader = await opened(upstream.source(), kind=Numbers)
+    found: list[Row] = []
+    while len(found) < 5:
+        await asyncio.wait_for(reader.wait(), 10)
+        found += await reader.read(7)
+    errors = sorted(str(row.error).partition(": ")[2] for row in found if row.error is not None)
+    reason = "a stream's values are stored as JSON, where a float cannot be that"
+    assert [error[:80] for error in errors] == [
+        f"share is -infinity: {reason}"[:80],
+        f"share is NaN: {reason}"[:80],
+    ]
+    values = sorted((row.value for row in found if row.error is None), key=lambda row: row.at)
+    assert [str(value.share) for value in values] == ["-0.0", "5e-324", "0.1"]
+    reader.close()
+    exact = await opened(upstream.source(), kind=Exact)
+    shares = sorted((row.at, str(row.share)) for row in await read(exact, 5))
+    assert [share for _, share in shares[:2]] == ["NaN", "-Infinity"]
+    exact.close()
+
+
+async def stored(upstream: Upstreams, number: int) -> dict[str, Any]:
+    """The position of a follower that has read so many rows."""
+    with closing(await opened(upstream.source())) as reader:
+        await read(reader, 20)
+        return msgspec.json.decode(msgspec.json.encode(reader.position(number)))  # type: ignore[no-any-return]
+
+
+async def at(source: NumberedTable[Kept], position: dict[str, Any]) -> TableReader:
+    """The reader of the only sender, at a stored position."""
+    with closing(source.discover(None)) as discovery:
+        (identity,) = await discovery.look()
+    return await source.partition(identity).open(Kept, position)
+
+
+OTHER = "UPDATE kept_log SET number = number + 100 WHERE sequence BETWEEN 10 AND 19"
+"""The store is restored to ten rows, and its pipeline writes ten others."""
+
+
+@pytest.mark.parametrize("number", [11, 20])
+async def test_a_store_that_has_written_other_rows_again_is_noticed(
+    upstream: Upstreams, number: int
+) -> None:
+    """Though it has as many rows as were read, or more; while nothing was read of the others."""
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    position = await stored(upstream, number)
+    upstream.execute(OTHER)
+    upstream.write(20, 25)
+    await asyncio.to_thread(upstream.run)
+    with closing(await at(upstream.source(), position)) as reader:
+        await asyncio.wait_for(reader.wait(), 10)
+        with pytest.raises(InputError, match=f"the last of {number} rows of sender .* restored"):
+            await reader.read(1)
+
+
+async def test_a_follower_that_runs_notices_it_as_well(upstream: Upstreams) -> None:
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    with closing(await opened(upstream.source())) as reader:
+        await read(reader, 20)
+        upstream.execute(OTHER)
+        upstream.write(20, 25)
+        await asyncio.to_thread(upstream.run)
+        with pytest.raises(InputError, match=r"the last of 20 rows of sender .* restored"):
+            await read(reader, 5)
+
+
+async def test_what_may_change_in_a_table_is_no_other_store(upstream: Upstreams) -> None:
+    """Rows that were read are deleted, or it has got a column; also one that cannot be compared."""
+    upstream.write(0, 20)
+    await asyncio.to_thread(upstream.run)
+    position = await stored(upstream, 20)
+    upstream.write(20, 25)
+    await asyncio.to_thread(upstream.run)
+    for change in (
+        "DELETE FROM kept_log WHERE sequence < 15",
+        "ALTER TABLE kept_log ADD COLUMN more text DEFAULT 'new'",
+        "ALTER TABLE kept_log ADD COLUMN most json",
+    ):
+        upstream.execute(change)
+        with closing(await at(upstream.source(), position)) as reader:
+            assert {row.number for row in await read(reader, 5)} == {*range(20, 25)}
+            later = reader.position(23)
+            assert ("last" in later) == ("json" not in change)
+        with closing(await at(upstream.source(), later)) as reader:
+            assert len(await read(reader, 2)) == 2
+    with closing(await at(upstream.source(), {"next": 20})) as reader:  # of a former version
+        assert len(await read(reader, 5)) == 5
+
+
+class Scripted:
+    """A pipeline that is followed, which has two rows, and promises more from look to look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.looked_thrice = asyncio.Event()
+        self.shown: list[int | None] = []
+        """What the reader showed while its rows were on their way."""
+        self.reader: TableReader
+
+    async def look(self) -> Look:
+        self.looks += 1
+        if self.looks > 2:
+            self.looked_thrice.set()
+        return Look("id", 0, {1: Written(2, min(self.looks, 2) * 10)})
+
+    async def rows(self, sender: int, first: int, until: int, limit: int) -> list[tuple[int, str]]:
+        self.shown.append(self.reader.seen)
+        return [(number, msgspec.json.encode(kept(number, "")).decode()) for number in (0, 1)]
+
+    async def marks(self, sender: int, first: int, until: int) -> Marks:
+        self.shown.append(self.reader.seen)
+        return Marks()
+
+    def hold(self, user: object) -> None: ...
+
+    def let_go(self, user: object) -> None: ...
+
+
+async def test_no_time_is_shown_before_the_rows_are_read_that_were_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither while they are fetched, nor while they wait to be read: they would be late."""
+    monkeypatch.setattr("millwheel.following.source.LOOK_AGAIN_SECONDS", 0.0)
+    source: NumberedTable[Kept] = NumberedTable(
+        "postgresql://nowhere.invalid/x", "a", "b", timestamp=lambda row: row.at
+    )
+    upstream = Scripted()
+    monkeypatch.setattr(source, "upstream", lambda: upstream)
+    with closing(await source.partition("id/1").open(Kept, None)) as reader:
+        upstream.reader = reader
+        await reader.wait()
+        await asyncio.wait_for(upstream.looked_thrice.wait(), 10)
+        assert upstream.shown == [None, None]
+        assert reader.seen is None
+        assert len(await reader.read(1)) == 1
+        assert reader.seen is None, "another one waits"
+        assert len(await reader.read(1)) == 1
+        assert reader.seen == 20
 
 
 async def test_event_time_is_that_of_the_followed_pipeline(upstream: Upstreams) -> None:
@@ -227,6 +414,28 @@ async def fails(source: NumberedTable[Kept], position: int | None = None) -> str
         return str(error.value)
 
 
+class Strict(msgspec.Struct):
+    """A row with code of its own, which fails on some."""
+
+    number: int
+    at: datetime
+
+    def __post_init__(self) -> None:
+        _ = {number: number for number in range(3)}[self.number]
+
+
+async def test_a_row_that_cannot_be_read_is_a_bad_one(upstream: Upstreams) -> None:
+    upstream.write(0, 5)
+    await asyncio.to_thread(upstream.run)
+    with closing(upstream.source().discover(None)) as discovery:
+        (identity,) = await discovery.look()
+    with closing(await upstream.source().partition(identity).open(Strict, None)) as reader:
+        await asyncio.wait_for(reader.wait(), 10)
+        rows = await reader.read(5)
+    assert sorted(row.value.number for row in rows if row.error is None) == [0, 1, 2]
+    assert sum("KeyError" in str(row.error) for row in rows) == 2
+
+
 async def test_what_cannot_be_followed_is_refused(upstream: Upstreams) -> None:
     upstream.write(0, 20)
     await asyncio.to_thread(upstream.run)
@@ -274,6 +483,23 @@ async def test_a_pipeline_that_was_made_anew_is_another_one(upstream: Upstreams)
             await reader.read(1)
 
 
+async def test_a_bad_row_has_the_names_of_the_stream(upstream: Upstreams) -> None:
+    """As the value of a dead letter: a retry decodes it as the stream does."""
+
+    class Narrow(msgspec.Struct, rename="upper"):
+        number: str
+        key: str
+
+    upstream.write(0, 1)
+    await asyncio.to_thread(upstream.run)
+    reader = await opened(upstream.source(), kind=Narrow)
+    await reader.wait()
+    (row,) = await reader.read(10)
+    text = json.loads(row.text or "")
+    assert (text["NUMBER"], text["KEY"]) == (0, "key_0")
+    reader.close()
+
+
 async def test_a_row_that_does_not_fit_is_a_bad_row(upstream: Upstreams) -> None:
     class Narrow(msgspec.Struct):
         number: str
@@ -287,7 +513,7 @@ async def test_a_row_that_does_not_fit_is_a_bad_row(upstream: Upstreams) -> None
         await reader.wait()
         rows = await reader.read(10)
     assert "table 'kept_log', sender" in str(rows[0].error)
-    assert '"number": 0' in rows[0].text
+    assert json.loads(rows[0].text or "")["number"] == 0
 
 
 def test_a_directory_cannot_be_followed(tmp_path: Path) -> None:

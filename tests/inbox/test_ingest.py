@@ -14,18 +14,22 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
 import psycopg
 import pytest
 
-from millwheel import Inbox, Pipeline, Stream
-from millwheel.errors import UsageError
+from millwheel import Computation, Context, Discard, Inbox, Pipeline, Record, Stream, Table
+from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.ingest import Ingest, hmac_sha256
+from millwheel.ingest.door import Door
+from millwheel.ingest.reading import RequestReader, RequestRefused, Sending
+from millwheel.ingest.sending import GroupSender
+from millwheel.json_rows import BadRow
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.ingesting import IngestOptions, IngestServer
 from millwheel.store import embedded
@@ -46,6 +50,7 @@ def made(name: str, **options: Any) -> Pipeline:
     """A pipeline that takes words."""
     pipeline = Pipeline(name)
     pipeline.inject(WORDS, Inbox(**options))
+    pipeline.sink(WORDS, Discard())
     return pipeline
 
 
@@ -61,7 +66,7 @@ async def serve(postgres: PostgresSite) -> AsyncIterator[Serve]:
 
         async def serve(inbox: dict[str, Any] | None = None, **options: Any) -> Client:
             pipeline = made(postgres.schema.name, **(inbox or {}))
-            (target,) = Ingest(pipeline).targets.values()
+            (target,) = Ingest(pipeline).doors.values()
             await postgres.store.open_inbox(
                 "words",
                 owner.injector.id,
@@ -258,6 +263,9 @@ class Part(msgspec.Struct):
     number: int
 
 
+PARTS = Stream("words", Part)
+
+
 async def test_a_poisoned_request_fails_alone(postgres: PostgresSite) -> None:
     """What msgspec passes over, and Postgres does not: a number without end, a text that is no UTF-8."""
     owner = await Owner.take(postgres.store)
@@ -265,7 +273,8 @@ async def test_a_poisoned_request_fails_alone(postgres: PostgresSite) -> None:
         "words", owner.injector.id, requires_id=False, remember=timedelta(days=1)
     )
     pipeline = Pipeline(postgres.schema.name)
-    pipeline.inject(Stream("words", Part), Inbox())
+    pipeline.inject(PARTS, Inbox())
+    pipeline.sink(PARTS, Discard())
     app = Ingest(pipeline, postgres.schema.url)
     async with Client(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
 
@@ -283,6 +292,282 @@ async def test_a_poisoned_request_fails_alone(postgres: PostgresSite) -> None:
         found = await asyncio.gather(*map(post, [*poison, *good]))
     assert found == [400] * 3 + [200] * 5
     await app.close()
+
+
+class Unsure:
+    """A client with a connection that breaks at each commit: the outcome is unknown."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def count_waiting(self, stream: str, most: int) -> int:
+        return 0
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[str]:
+        yield "connection"
+        raise StoreUnavailable("the connection broke")
+
+    async def send_json(self, stream: str, records: list[bytes], **options: Any) -> list[bool]:
+        self.sent += records
+        if options["connection"] is None:
+            raise StoreUnavailable("the connection broke")
+        return [True] * len(records)
+
+
+@pytest.mark.parametrize("batch", [None, "1"])
+async def test_what_may_be_committed_is_not_sent_again(batch: str | None) -> None:
+    """Each client gets 503 and decides by itself: a repeat without a key is another record."""
+    client = Unsure()
+    sender = GroupSender(cast("Any", client), 1_000)
+    requests = [Sending("words", [b'"a"'], [None]), Sending("words", [b'"b"'], [None], batch)]
+    found = await asyncio.gather(*map(sender.send, requests), return_exceptions=True)
+    assert [type(error) for error in found] == [StoreUnavailable] * 2
+    assert sorted(client.sent) == [b'"a"', b'"b"']
+
+
+class Order(msgspec.Struct):
+    """A value with a key, a number that a table keeps, and code of its own."""
+
+    number: int
+    customer: str = "ann"
+    currency: str = "EUR"
+
+    def __post_init__(self) -> None:
+        if self.currency != "EUR":
+            raise KeyError(self.currency)
+
+
+ORDERS_IN = Stream("words", Order)
+
+
+def orders(name: str, **options: Any) -> Pipeline:
+    """Orders by customer, and in a table."""
+    pipeline = Pipeline(name)
+    pipeline.inject(ORDERS_IN, Inbox(**options))
+    pipeline.add(Quiet(), ORDERS_IN.by(lambda order: order.customer[:3000]))
+    pipeline.sink(ORDERS_IN, Table("orders", Order))
+    return pipeline
+
+
+class Quiet(Computation[Order, None]):
+    async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+        pass
+
+
+NOT_TAKEN = {
+    "null": (b"null", "Expected `object`"),
+    "deep": (b'{"number":1,"x":%b}' % (b"[" * 600 + b"]" * 600), "nested more than 500"),
+    "deeper than the interpreter": (b"[" * 20_000, "nested more than 500"),
+    "an error of its code": (b'{"number":1,"currency":"USD"}', "KeyError: 'USD'"),
+    "a key that is too long": (
+        b'{"number":1,"customer":"%b"}' % (b"a" * 2_000),
+        "more than the 1,304",
+    ),
+    "a long exponent": (b'{"number":1,"x":1e1001}', "number of more than 1,000 digits"),
+    "many digits": (b'{"number":1,"x":%b}' % (b"1" * 1_001), "number of more than 1,000 digits"),
+    "many small digits": (b'{"number":1,"x":1e-5000}', "number of more than 1,000 digits"),
+    "an endless exponent": (b'{"number":1,"x":1e99999999999}', "number of more than 1,000 digits"),
+    "NUL": (b'{"number":1,"x":"a\\u0000"}', "NUL character"),
+    "half a pair": (b'{"number":1,"x":"\\ud800 "}', "half of a surrogate"),
+    "the other half": (b'{"number":1,"x":"\\udc00"}', "half of a surrogate"),
+    "more than a bigint": (b'{"number":9223372036854775808}', "column 'number' of table 'orders'"),
+    "not UTF-8": (b'{"number":1,"x":"\xff"}', "byte 18 is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("raw", "reason"), NOT_TAKEN.values(), ids=NOT_TAKEN)
+def test_what_the_injector_would_not_take_is_not_accepted(raw: bytes, reason: str) -> None:
+    """While its sender is there to hear of it: 400, and never 500."""
+    door = Ingest(orders("shop")).doors["words"]
+    with pytest.raises(BadRow) as caught:
+        door.value(raw, 0)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"number":9223372036854775807,"x":1e308}',
+        b'{"number":1,"x":"1e99999 \\\\u0000 \\ud83d\\ude00"}',
+        b'{"number":1,"x":%b}' % (b"[" * 400 + b"]" * 400),
+        b'{"number":-9223372036854775808,"x":0.%b}' % (b"1" * 900),
+    ],
+)
+def test_what_the_injector_takes_is_accepted(raw: bytes) -> None:
+    Ingest(orders("shop")).doors["words"].value(raw, 0)
+
+
+def test_functions_of_the_pipeline_that_fail_on_a_value() -> None:
+    """The sender learns which function it was: its record would have stopped the pipeline."""
+
+    def door(**options: Any) -> Door:
+        pipeline = Pipeline("shop")
+        pipeline.inject(ORDERS_IN, Inbox(), **options)
+        pipeline.sink(ORDERS_IN, Table("kept", Order), row=lambda order: [order][order.number])
+        return Ingest(pipeline).doors["words"]
+
+    with pytest.raises(BadRow, match="no row of table 'kept': IndexError"):
+        door().value(b'{"number":1}', 0)
+    door().value(b'{"number":0}', 0)
+    with pytest.raises(BadRow, match=r"timestamp= of inject\('words'"):
+        door(timestamp=lambda order: order.when).value(b'{"number":0}', 0)
+
+
+async def test_a_record_is_refused_by_400(serve: Serve) -> None:
+    client = await serve({"id": lambda word: {"a": 1}[word]})
+    for word in ("a" * 2_000, "b"):
+        assert (await client.post("/streams/words", json=word)).status_code == 400
+    assert (await client.post("/streams/words", json="a")).status_code == 200
+
+
+async def test_only_those_who_may_send_learn_the_names(postgres: PostgresSite) -> None:
+    pipeline = made(postgres.schema.name)
+    signed = Pipeline(postgres.schema.name)
+    signed.inject(WORDS, Inbox(verify=lambda headers, body: False))
+    signed.sink(WORDS, Discard())
+
+    async def post(app: Ingest, **headers: str) -> tuple[int, bool]:
+        async with Client(transport=httpx.ASGITransport(app=app), base_url="http://x") as client:
+            found = await client.post("/streams/others", json="a", headers=headers)
+            await client.aclose()
+        await app.close()
+        return found.status_code, "words" in found.json()["error"]
+
+    guarded = Ingest(pipeline, tokens=["one"])
+    assert await post(guarded) == (401, False)
+    assert await post(guarded, authorization="Bearer one") == (404, True)
+    assert await post(Ingest(signed)) == (404, False)
+    assert await post(Ingest(pipeline)) == (404, True)
+
+
+async def test_web_pages_need_a_token_where_nobody_else_does(serve: Serve) -> None:
+    page = {"origin": "http://evil.example"}
+    client = await serve(from_pages=False)
+    assert (await client.post("/streams/words", json="a", headers=page)).status_code == 403
+    assert (await client.post("/streams/words", json="a")).status_code == 200
+    client = await serve(from_pages=False, tokens=["one"])
+    page["authorization"] = "Bearer one"
+    assert (await client.post("/streams/words", json="a", headers=page)).status_code == 200
+    client = await serve()
+    assert (await client.post("/streams/words", json="a", headers=page)).status_code == 200
+
+
+async def test_the_event_time_of_a_request(postgres: PostgresSite, serve: Serve) -> None:
+    client = await serve()
+    for at in ("2026-01-31T10:00:00Z", "2026-01-31T12:00:00+02:00", "2026-01-31T12:00:00%2B02:00"):
+        assert (await client.post(f"/streams/words?at={at}", json="a")).status_code == 200
+    lines = {"content": b'"b"\n"c"', "headers": {"content-type": NDJSON}}
+    found = await client.post("/streams/words?at=2026-01-31T10:00:00Z", **lines)
+    assert found.json()["accepted"] == 2
+    rows = await postgres.query("SELECT DISTINCT ts FROM {t}", t="sent_record")
+    assert rows == [(1769853600000000,)]
+    for query in ("at=", "at=yesterday", "at=2026-01-31T10:00:00", "at=0001-01-01T00:00:00Z", "ta=1",
+                  "at=2026-01-31T10:00:00Z&at=2026-01-31T10:00:00Z", "x"):  # fmt: skip
+        found = await client.post(f"/streams/words?{query}", json="a")
+        assert (found.status_code, "at=" in found.json()["error"]) == (400, True)
+    assert len(await sent(postgres)) == 5
+
+
+async def test_a_time_that_would_not_count_is_refused(serve: Serve) -> None:
+    pipeline = Pipeline("shop")
+    pipeline.inject(WORDS, Inbox(), timestamp=lambda word: datetime.fromisoformat(word))
+    pipeline.sink(WORDS, Discard())
+    transport = httpx.ASGITransport(app=Ingest(pipeline))
+    async with Client(transport=transport, base_url="http://x") as client:
+        found = await client.post("/streams/words?at=2026-01-31T10:00:00Z", json="a")
+    assert (found.status_code, "comes from its values" in found.json()["error"]) == (400, True)
+
+
+async def test_an_id_of_the_value_counts_also_with_a_key(
+    postgres: PostgresSite, serve: Serve
+) -> None:
+    """The key is that of the request; a record does not come twice because its sender has made another one."""
+    client = await serve({"id": str.lower})
+
+    async def post(body: str, key: str | None, kind: str = "application/json") -> Any:
+        headers = {"content-type": kind} | ({} if key is None else {KEY: key})
+        return await client.post("/streams/words", content=body, headers=headers)
+
+    taken = [(await post('"a"', key)).json()["accepted"] for key in (None, "1", "2", "a", "1")]
+    assert taken == [1, 0, 0, 0, 0]
+    assert (await post('"a"\n"b"', "3", NDJSON)).json() == {
+        "accepted": 1, "duplicates": 1, "idempotent": True,
+    }  # fmt: skip
+    assert (await post('"c"', "3")).status_code == 422
+    assert (await post('"b"', "b")).json()["duplicates"] == 1
+    assert await sent(postgres) == ["a", "b"]
+    for body, key in (('"f"', "f"), ('"d"', "e"), ('"e"', None)):  # a key is no id of a record
+        assert (await post(body, key)).json()["accepted"] == 1
+
+
+async def test_bodies_that_are_received_have_a_limit_together(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel.ingest.reading.HELD_BYTES", 100)
+    client = await serve()
+    rest = asyncio.Event()
+    began = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'"' + b"a" * 90
+        began.set()
+        await rest.wait()
+        yield b'"'
+
+    headers = {"content-type": "application/json"}
+    slow = asyncio.create_task(client.post("/streams/words", content=slowly(), headers=headers))
+    await began.wait()
+    found = await client.post("/streams/words", json="b" * 20)
+    assert (found.status_code, found.headers["retry-after"]) == (503, "1")
+    rest.set()
+    assert (await slow).status_code == 200
+    assert (await client.post("/streams/words", json="b" * 20)).status_code == 200
+    assert (await client.post("/streams/words", json="b" * 200)).status_code == 200
+
+
+async def test_signed_bodies_take_no_room_of_those_with_a_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever sends them has proven nothing until they are complete."""
+    monkeypatch.setattr("millwheel.ingest.reading.HELD_BYTES", 100)
+    pipeline = made("shop")
+    hooks = Stream("hooks", str)
+    pipeline.inject(hooks, Inbox(verify=lambda headers, body: True))
+    pipeline.sink(hooks, Discard())
+    reader = RequestReader(Ingest(pipeline).doors, ["secret"])
+    rest = asyncio.Event()
+    stack = contextlib.ExitStack()
+
+    async def post(stream: str, parts: AsyncIterator[bytes]) -> int:
+        async def receive() -> dict[str, Any]:
+            part = await anext(parts, None)
+            return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+        headers = [(b"authorization", b"Bearer secret")] if stream == "words" else []
+        scope = {
+            "type": "http", "method": "POST", "path": f"/streams/{stream}",
+            "query_string": b"", "headers": headers,
+        }  # fmt: skip
+        return len((await stack.enter_context(reader.request(scope, receive)).read()).records)
+
+    async def body(size: int, end: asyncio.Event | None = None) -> AsyncIterator[bytes]:
+        yield b'"' + b"a" * size
+        if end is not None:
+            await end.wait()
+        yield b'"'
+
+    with stack:
+        slow = asyncio.create_task(post("hooks", body(90, rest)))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestRefused, match="too many bodies"):
+            await post("hooks", body(20))
+        assert await post("words", body(90)) == 1
+        with pytest.raises(RequestRefused, match="too many bodies"):
+            await post("words", body(20))
+        rest.set()
+        assert await slow == 1
+    assert await post("hooks", body(99)) == await post("words", body(99)) == 1
 
 
 async def test_a_pipeline_that_has_not_started(postgres: PostgresSite) -> None:
@@ -441,6 +726,7 @@ def test_streams_of_values_with_ids() -> None:
     """An Inbox with `id=` reads it from the decoded value."""
     pipeline = Pipeline("items")
     pipeline.inject(ITEMS, Inbox(id=lambda item: item.number))
-    (target,) = Ingest(pipeline).targets.values()
+    pipeline.sink(ITEMS, Discard())
+    (target,) = Ingest(pipeline).doors.values()
     assert target.inbox.id is not None
     assert target.inbox.id(Item("a", 3)) == 3

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -73,6 +74,12 @@ class KafkaSite(Protocol):
 
     async def write(self, topic: str, records: Sequence[Written], *, aborted: bool = False) -> None:
         """Append records, in a transaction of their own if it is to be aborted."""
+        ...
+
+    def transaction(
+        self, topic: str, records: Sequence[Written]
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        """Append records in a transaction that is open meanwhile, and then committed."""
         ...
 
     async def delete_before(self, topic: str, partition: int, offset: int) -> None:
@@ -144,6 +151,20 @@ class RealSite:
             await producer.abort_transaction()
             await producer.stop()
 
+    @contextlib.asynccontextmanager
+    async def transaction(self, topic: str, records: Sequence[Written]) -> AsyncIterator[None]:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.cluster.bootstrap, transactional_id=uuid.uuid4().hex
+        )
+        await producer.start()
+        async with producer.transaction():
+            for one in records:
+                await producer.send_and_wait(
+                    topic, one.value, partition=one.partition, timestamp_ms=one.timestamp
+                )
+            yield
+        await producer.stop()
+
     async def delete_before(self, topic: str, partition: int, offset: int) -> None:
         await self._admin.delete_records(
             {TopicPartition(topic, partition): RecordsToDelete(offset)}
@@ -156,6 +177,17 @@ class _FakeTopic:
         self.partitions: list[list[Written | None]] = [[] for _ in range(partitions)]
         """The records by offset; None: a marker, an aborted or a deleted record."""
         self.first = [0] * partitions
+        self.open: dict[int, int] = {}
+        """The first offset of an open transaction, by partition."""
+        self.news = asyncio.Event()
+
+    def stable(self, partition: int) -> int:
+        """One past the last record that readers of committed records see."""
+        return self.open.get(partition, len(self.partitions[partition]))
+
+    def wake(self) -> None:
+        """Let readers look again."""
+        self.news.set()
         self.news = asyncio.Event()
 
 
@@ -166,6 +198,8 @@ class FakeSite:
         self.topics: dict[str, _FakeTopic] = {}
         self.committed: list[int] = []
         """Offsets that were stored for tools."""
+        self.answers = True
+        """Whether the leaders answer."""
 
     def client(self) -> KafkaClient:
         return FakeClient(self)
@@ -196,8 +230,19 @@ class FakeSite:
         if aborted:
             for partition in {one.partition for one in records}:
                 found.partitions[partition].append(None)  # the marker of the end
-        found.news.set()
-        found.news = asyncio.Event()
+        found.wake()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, topic: str, records: Sequence[Written]) -> AsyncIterator[None]:
+        found = self.topics[topic]
+        partitions = {one.partition for one in records}
+        found.open.update({n: len(found.partitions[n]) for n in partitions})
+        await self.write(topic, records)
+        yield
+        for partition in partitions:
+            found.partitions[partition].append(None)  # the marker of the end
+            del found.open[partition]
+        found.wake()
 
     async def delete_before(self, topic: str, partition: int, offset: int) -> None:
         self.topics[topic].first[partition] = offset
@@ -217,7 +262,7 @@ class FakeClient:
 
     async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
         found = self._site.topics[topic]
-        return {n: Bounds(found.first[n], len(found.partitions[n])) for n in partitions}
+        return {n: Bounds(found.first[n], found.stable(n)) for n in partitions}
 
     async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
         logs = self._site.topics[topic].partitions
@@ -255,15 +300,28 @@ class FakeFetcher:
             log = found.partitions[self._partition]
             if not found.first[self._partition] <= self._next <= len(log):
                 raise OffsetGone
-            records = [one for one in log[self._next : self._next + most] if one is not None]
-            if records:
-                self._next = records[-1].offset + 1
-                return records
-            await found.news.wait()
+            passed = log[self._next : min(self._next + most, found.stable(self._partition))]
+            if passed:
+                self._next += len(passed)
+                return [one for one in passed if one is not None]
+            try:
+                async with asyncio.timeout(0.05):
+                    await found.news.wait()
+            except TimeoutError:
+                return ()
+
+    @property
+    def position(self) -> int:
+        return self._next
+
+    @property
+    def at_end(self) -> bool:
+        log = self._site.topics[self._topic].partitions[self._partition]
+        return self._site.answers and self._next == len(log)
 
     @property
     def stable_end(self) -> int | None:
-        return len(self._site.topics[self._topic].partitions[self._partition])
+        return self._site.topics[self._topic].stable(self._partition)
 
     async def commit(self, offset: int) -> None:
         self._site.committed.append(offset)

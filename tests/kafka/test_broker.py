@@ -116,4 +116,4 @@ async def test_name_and_password(guarded: str, monkeypatch: pytest.MonkeyPatch) 
 def test_without_the_package_the_import_says_what_to_install() -> None:
     code = "import sys; sys.modules['aiokafka'] = None; import millwheel.kafka"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'millwheel[kafka]'" in ran.stderr
+    assert "pip install 'millwheel-engine[kafka]'" in ran.stderr

@@ -57,6 +57,16 @@ async def test_where_a_new_pipeline_begins(
         await one.closing
 
 
+async def test_a_start_beyond_the_end_is_the_starts_fault(cluster: KafkaSite) -> None:
+    """Not that of an election: nothing was read before."""
+    topic = await filled(cluster)
+    for offset in (5_000, -1):
+        discovery = TopicDiscovery(cluster.client(), topic, {0: offset}, None)
+        with pytest.raises(InputError, match=rf"start= gives offset {offset:,} of partition 0"):
+            await discovery.look()
+        discovery.close()
+
+
 async def test_a_partition_that_is_added_is_read_from_its_first_record(cluster: KafkaSite) -> None:
     topic = await filled(cluster)
     discovery = TopicDiscovery(cluster.client(), topic, "latest", None)

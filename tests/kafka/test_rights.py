@@ -119,7 +119,11 @@ async def make(bench: Bench) -> None:
     await admin.start()
     error = 1
     while error:
-        answer = await admin.create_topics([NewTopic(bench.topic, 1, 1)])
+        answer = await admin.create_topics(
+            [
+                NewTopic(bench.topic, 1, 1, topic_configs={"retention.ms": "-1"})
+            ]  # its messages are of 2023
+        )
         ((_, error, *_),) = answer.topic_errors
         await asyncio.sleep(0.1)
     await admin.close()

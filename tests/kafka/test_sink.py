@@ -6,22 +6,27 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import NoError
+from structlog.testing import capture_logs
 
 from examples.kafka_broker import KafkaBroker
 from millwheel.bundles import RecordsRefused
 from millwheel.errors import OutputError, UsageError
 from millwheel.kafka import KafkaCluster, KafkaSink
 from millwheel.kafka.port import Interrupted, Message, Position, Refused, Topic
+from millwheel.model import to_micros
 from millwheel.testing import check_sink
 from tests.kafka.bundles import Bench, Bundle, deliver, records
 
 _names = itertools.count()
+
+KEPT = {"retention.ms": "-1"}
+"""The messages are of 2023, and the broker looks for old ones every five minutes."""
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ async def bench(broker: KafkaBroker) -> AsyncIterator[Bench]:
     topic = f"sink-{next(_names)}"
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.create_topics([NewTopic(topic, 1, 1, topic_configs=KEPT)])
     await admin.close()
     made = Bench(broker.bootstrap, topic)
     yield made
@@ -228,6 +233,26 @@ async def test_refusals_name_both_numbers(bench: Bench) -> None:
     assert await bench.values() == [b'"a"']
 
 
+async def test_the_topics_limits_explain_what_it_refuses_and_deletes(broker: KafkaBroker) -> None:
+    """With Kafka's defaults: a week, an hour ahead, a megabyte."""
+    topic = f"sink-{next(_names)}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(topic, 1, 1)])
+    await admin.close()
+    bench = Bench(broker.bootstrap, topic)
+    sink: Any = bench.sink()
+    with pytest.raises(RecordsRefused, match=r"2096-10-02.*which is 1:00:00"):
+        await sink.deliver(records("a", micros=4_000_000_000_000_000), Bundle(1))
+    with pytest.raises(RecordsRefused, match=r"2,097,154 bytes.*which is 1,048,588"):
+        await sink.deliver(records("x" * (2 << 20), micros=to_micros(datetime.now(UTC))), Bundle(1))
+    with capture_logs() as lines:
+        await sink.deliver(records("a"), Bundle(1))
+    (line,) = [line for line in lines if line["event"] == "messages_expire"]
+    assert "older than the 7 days" in line["reason"]
+    await bench.close()
+
+
 async def test_without_exactly_once_there_is_no_position(bench: Bench) -> None:
     sink = bench.sink(exactly_once=False)
     await deliver(sink, ["a"], 1)
@@ -246,7 +271,7 @@ async def test_many_partitions_and_batches(broker: KafkaBroker) -> None:
     topic = f"sink-{next(_names)}"
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 4, 1)])
+    await admin.create_topics([NewTopic(topic, 4, 1, topic_configs=KEPT)])
     await admin.close()
     bench = Bench(broker.bootstrap, topic)
     sink = bench.sink(key=lambda value: value["key"])
@@ -275,6 +300,9 @@ class Hanging:
 
     async def topic(self, name: str) -> Topic | None:
         return Topic("id", [0])
+
+    async def settings(self, topic: str) -> dict[str, str | None]:
+        return {}
 
     async def writer(self, id: str | None) -> Hanging:
         return self
@@ -371,7 +399,9 @@ async def test_a_topic_that_takes_small_batches_only(broker: KafkaBroker) -> Non
     topic = f"sink-{next(_names)}"
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"max.message.bytes": "10000"})])
+    await admin.create_topics(
+        [NewTopic(topic, 1, 1, topic_configs={"max.message.bytes": "10000", **KEPT})]
+    )
     await admin.close()
     bench = Bench(broker.bootstrap, topic)
     sink = bench.sink()

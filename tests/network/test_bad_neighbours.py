@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, patch
 
 import msgspec
 import pytest
@@ -575,6 +577,52 @@ async def test_a_worker_with_a_wrong_secret_gets_nothing_and_the_others_go_on() 
         assert sorted(refused) == ["link_down", "stranger_refused"], "once for each direction"
     for engine in (first, second, stranger):
         await cluster.leave(engine)
+
+
+async def test_a_worker_with_an_expired_certificate_makes_way_for_one_that_has_renewed_it() -> None:
+    values = many(1500)
+    cluster = Cluster(counting(values))
+    first = await cluster.join()
+    await cluster.go(lambda: first.processed > 20)
+    links_of(first)._medium = Expired(links_of(first)._medium)
+    cluster.ether.part("w0", "w1")
+    second = await cluster.join()
+    await cluster.go(lambda: len(second.intervals) >= 3)
+    assert not first.intervals
+    assert first.out_of_touch
+    await cluster.go(second.done.is_set)
+    check(cluster, values)
+    for engine in (first, second):
+        await cluster.leave(engine)
+
+
+class Expired:
+    """A medium with a certificate that has expired."""
+
+    expired = "it has"
+
+    def __init__(self, medium: Any) -> None:
+        self._medium = medium
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._medium, name)
+
+
+async def test_a_worker_without_intervals_is_not_ready_while_some_have_no_owner() -> None:
+    """Nobody assigns them: the leader hangs, or nothing leads."""
+    values = many(1500)
+    cluster = Cluster(counting(values))
+    nobody = AsyncMock(return_value=None)
+    with patch.object(cluster.store, "try_lead", nobody):
+        first = await cluster.join()
+        observed = EngineObserved(first)
+        await cluster.go(lambda: nobody.await_count > 3)
+        not_ready = await observed.why_not_ready()
+    assert not_ready is not None
+    assert re.match(r"it owns no interval, and \d+ intervals have no owner", not_ready)
+    await cluster.go(lambda: first.intervals)
+    assert await observed.why_not_ready() is None
+    await cluster.leave(first)
 
 
 async def test_who_is_new_and_has_reached_nobody_takes_nothing_that_is_free() -> None:

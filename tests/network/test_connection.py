@@ -14,6 +14,7 @@ from millwheel.runtime.network.frames import (
     Frame,
     Goodbye,
     Hello,
+    Introduction,
     NotMine,
     Ping,
     Pong,
@@ -28,7 +29,7 @@ from millwheel.runtime.network.handshake import Handshake, Identity, Secret
 from millwheel.runtime.network.ports import Limits
 
 SECRET = Secret(b"sixteen bytes or more", "given")
-MINE = Hello(VERSION, "p", "me", b"1" * 32, "given")
+MINE = Hello(VERSION, "", "", b"1" * 32)
 LIMITS = Limits(frame_bytes=10_000, waiting_bytes=50_000)
 
 
@@ -103,7 +104,13 @@ class Bench:
 
     def up(self) -> Bench:
         caller = Handshake(Identity("p", "you", SECRET), b"2" * 32, expected="me")
-        self.say(*caller.begin(), *caller.receive(MINE))
+        mirror = Handshake(Identity("p", "me", SECRET), b"1" * 32, expected=None)
+        (hello,) = caller.begin()
+        mirror.receive(hello)
+        (proof,) = caller.receive(MINE)
+        proved, introduced = mirror.receive(proof)
+        caller.receive(proved)
+        self.say(hello, proof, *caller.receive(introduced))
         assert self.connection.up
         return self
 
@@ -121,7 +128,8 @@ class Bench:
 async def test_what_is_sent_in_one_turn_is_one_write() -> None:
     bench = Bench().up()
     await asyncio.sleep(0)
-    first, proof, last = bench.hand.frames()
+    first, proof, introduction, last = bench.hand.frames()
+    assert isinstance(introduction, Introduction)
     assert (first, last) == (MINE, Welcome())
     assert isinstance(proof, Proof)
     assert len(proof.digest) == 32
@@ -226,7 +234,7 @@ async def test_what_waits_to_be_written_counts_with_what_the_transport_holds() -
     assert bench.hand.ended == "aborted"
     bench.connection.send(NotMine(1, 1, 1))
     await asyncio.sleep(0)
-    assert len(bench.hand.frames()) == 3 + 100
+    assert len(bench.hand.frames()) == 4 + 100
 
 
 async def test_it_is_full_while_much_waits_here_or_in_the_transport() -> None:
@@ -292,7 +300,7 @@ async def test_last_words_that_nobody_takes_are_not_waited_for_long() -> None:
 
 async def test_a_long_reason_is_cut_so_that_it_can_be_heard() -> None:
     bench = Bench()
-    bench.say(Hello(VERSION, "ф" * 1900, "you", b"2" * 32))
+    bench.connection.end("refused", "ф" * 1900)
     (refusal,) = bench.hand.frames()
     assert isinstance(refusal, Refuse)
     assert len(encode(refusal, 4096)) <= 4096

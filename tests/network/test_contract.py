@@ -193,9 +193,9 @@ async def test_another_worker_at_the_same_address_is_not_taken_for_it(site: Site
 async def test_who_does_not_fit_never_gets_up(site: Site) -> None:
     two_ = await site.worker("two", secret=SECRET)
     for name, pipeline, secret, reason in (
-        ("stranger", "other", SECRET, "not a worker of the pipeline 'other'"),
+        ("stranger", "other", SECRET, "a worker of the pipeline 'other' and one of 'p'"),
         ("liar", "p", WRONG, "the two workers have different shared secrets"),
-        ("naive", "p", STORED, "the two workers use different secrets"),
+        ("naive", "p", STORED, "the two workers have different shared secrets"),
         ("namesake", "p", SECRET, "both sides call themselves worker 'two'"),
     ):
         with capture_logs() as logs:
@@ -229,12 +229,13 @@ async def test_a_given_secret_and_the_stores_refuse_each_other_and_say_which_is_
         two_.call(one)
         await site.live(20)
     assert one.heard.events == two_.heard.events == []
-    told = {line["reason"] for line in warnings(logs)}
-    assert told
-    for reason in told:
-        assert "worker 'one' uses the secret from --secret-file or MILLWHEEL_SECRET" in reason
-        assert "worker 'two' uses the secret in the store" in reason
-        assert "Give the same secret to all workers of the pipeline, or to none" in reason
+    told = {(line["worker"], line["secret"]) for line in warnings(logs)}
+    assert told == {
+        ("one", "the secret from --secret-file or MILLWHEEL_SECRET"),
+        ("two", "the secret in the store"),
+    }
+    for line in warnings(logs):
+        assert "give the same one to all workers of the pipeline, or to none" in line["reason"]
 
 
 @everywhere
@@ -517,7 +518,7 @@ async def test_pauses_between_two_calls_grow_up_to_a_bound_and_differ(site: Site
     one.call(two_, "nobody")
     await site.live(120)
     pauses = [later - sooner for sooner, later in itertools.pairwise(calls)]
-    assert pauses[0] <= 0.5
+    assert pauses[0] <= 1.0, "three round trips of a greeting, and the first pause"
     assert max(pauses) <= 5.5
     assert min(pauses[-10:]) >= 2.25
     assert len(set(pauses[-10:])) > 1

@@ -16,6 +16,7 @@ from millwheel.runtime.network import frames
 from millwheel.runtime.network.frames import (
     Frame,
     Hello,
+    Introduction,
     Proof,
     Refuse,
     Splitter,
@@ -73,7 +74,7 @@ FRAMES = st.one_of(*map(frame_of, KINDS))
 
 
 def test_every_kind_is_tried() -> None:
-    assert len(KINDS) == 17
+    assert len(KINDS) == 18
 
 
 @given(FRAMES)
@@ -133,14 +134,8 @@ def test_what_is_no_frame(body: bytes) -> None:
 
 
 def test_a_later_hello_may_say_more_and_is_still_understood() -> None:
-    body = msgspec.msgpack.encode((1, 2, "p", "w", NONCES[0], "given", "cut", "more"))
-    assert decode(body) == Hello(2, "p", "w", NONCES[0], "given", "cut")
-
-
-def test_an_earlier_hello_says_less_and_is_still_understood() -> None:
-    assert decode(msgspec.msgpack.encode((1, 3, "p", "w", NONCES[0]))) == Hello(
-        3, "p", "w", NONCES[0]
-    )
+    body = msgspec.msgpack.encode((1, 4, "p", "w", NONCES[0], "given", "cut"))
+    assert decode(body) == Hello(4, "p", "w", NONCES[0])
 
 
 def test_what_is_too_long_is_refused_unread() -> None:
@@ -206,14 +201,14 @@ def test_two_that_fit_greet_each_other(secret: Secret) -> None:
 @pytest.mark.parametrize(
     ("caller", "listener", "reason"),
     [
-        (identity("caller", "q"), identity("listener"), "not a worker of the pipeline 'q'"),
+        (identity("caller", "q"), identity("listener"), "pipeline 'q' and one of 'p'"),
         (
             identity("caller", secret=Secret(SECRET.value * 2, "given")),
             identity("listener"),
             "different shared secrets",
         ),
-        (identity("caller", secret=STORED), identity("listener"), "different secrets"),
-        (identity("caller"), identity("listener", secret=STORED), "different secrets"),
+        (identity("caller", secret=STORED), identity("listener"), "different shared secrets"),
+        (identity("caller"), identity("listener", secret=STORED), "different shared secrets"),
         (
             identity("caller"),
             identity("other"),
@@ -237,17 +232,59 @@ def test_workers_that_know_two_incarnations_of_the_server_refuse_each_other() ->
     assert not caller.done
 
 
-def test_the_incarnation_is_part_of_what_is_proved() -> None:
-    """Nobody between two workers makes them believe in the same incarnation."""
-    caller = Handshake(identity("caller"), NONCES[0], expected="listener", incarnation="1")
-    listener = Handshake(identity("listener"), NONCES[1], expected=None, incarnation="2")
+def introductions() -> tuple[Handshake, Introduction, Handshake, Introduction]:
+    """Two workers that have proved that they know the secret, and what they say next."""
+    caller, listener = pair(identity("caller"), identity("listener"))
     (hello,) = caller.begin()
-    assert isinstance(hello, Hello)
-    (answer,) = listener.receive(structs.replace(hello, incarnation="2"))
-    assert isinstance(answer, Hello)
-    (proof,) = caller.receive(structs.replace(answer, incarnation="1"))
-    with pytest.raises(PeerError, match="secret"):
-        listener.receive(proof)
+    (answer,) = listener.receive(hello)
+    (proof,) = caller.receive(answer)
+    proved, theirs = listener.receive(proof)
+    caller.receive(proved)
+    other = Handshake(identity("caller"), NONCES[0], expected="listener")
+    for frame in (answer, proved):
+        other.receive(frame)
+    (mine,) = other.receive(theirs)
+    assert isinstance(mine, Introduction)
+    assert isinstance(theirs, Introduction)
+    return caller, mine, listener, theirs
+
+
+@pytest.mark.parametrize("change", [{"worker": "w"}, {"pipeline": "q"}, {"incarnation": "2"}])
+def test_who_a_worker_is_is_part_of_what_is_proved(change: dict[str, str]) -> None:
+    """Nobody between two workers makes them believe in another name or incarnation."""
+    caller, mine, listener, theirs = introductions()
+    for side, frame in ((listener, mine), (caller, theirs)):
+        with pytest.raises(PeerError, match="was changed on its way"):
+            side.receive(structs.replace(frame, **change))
+        assert not side.done
+
+
+def test_an_introduction_that_is_sent_back_is_found_out() -> None:
+    caller, mine, listener, theirs = introductions()
+    with pytest.raises(PeerError, match="was changed on its way"):
+        caller.receive(mine)
+    with pytest.raises(PeerError, match="was changed on its way"):
+        listener.receive(theirs)
+
+
+def test_nothing_is_told_before_proof() -> None:
+    """Whatever is asked or claimed, by a caller or by a listener."""
+    told: list[Frame | str] = []
+    for secret in (SECRET, STORED):
+        mine = Identity("the pipeline", "the worker", secret)
+        for pipeline, worker in (("", ""), ("the pipeline", "the worker"), ("p", "w")):
+            for expected in (None, "the other"):
+                side = Handshake(mine, NONCES[0], expected=expected, incarnation="the server")
+                told += side.begin()
+                told += side.receive(Hello(frames.VERSION, pipeline, worker, NONCES[1]))
+                with pytest.raises(PeerError) as refusal:
+                    side.receive(Proof(b"0" * 32))
+                told.append(str(refusal.value))
+    hellos = {frame for frame in told if isinstance(frame, Hello)}
+    assert hellos == {Hello(frames.VERSION, "", "", NONCES[0])}
+    proofs = {frame for frame in told if isinstance(frame, Proof)}
+    assert len({*told} - hellos - proofs) == 1, "one refusal, whoever is refused"
+    assert not any("the worker" in said for said in told if isinstance(said, str))
 
 
 def test_a_greeting_of_an_older_version_is_understood() -> None:
@@ -270,14 +307,14 @@ def test_a_proof_that_was_overheard_is_of_no_use() -> None:
 
 def test_a_listener_that_sends_the_callers_proof_back_is_found_out() -> None:
     caller, _ = pair(identity("caller"), identity("listener"))
-    (proof,) = caller.receive(Hello(frames.VERSION, "p", "listener", NONCES[1], "given"))
+    (proof,) = caller.receive(Hello(frames.VERSION, "", "", NONCES[1]))
     with pytest.raises(PeerError, match="secret"):
         caller.receive(proof)
 
 
 def test_the_listener_proves_nothing_to_who_has_not() -> None:
     _, listener = pair(identity("caller"), identity("listener"))
-    answers = listener.receive(Hello(frames.VERSION, "p", "caller", NONCES[0], "given"))
+    answers = listener.receive(Hello(frames.VERSION, "", "", NONCES[0]))
     assert [type(answer) for answer in answers] == [Hello]
     with pytest.raises(PeerError):
         listener.receive(Proof(b"\0" * 32))

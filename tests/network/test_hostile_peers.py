@@ -120,7 +120,7 @@ class Plant:
         answer = await attacker.greet(
             self.name, worker, SECRET.value, incarnation=await self.store.incarnation()
         )
-        assert answer[1] == hostile.PROOF
+        assert answer[1] == hostile.WELCOME
         return attacker
 
     async def end(self) -> None:
@@ -218,7 +218,7 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield (hostile.LOOSE, computation, [[0, row()]]), ">= 1"
     yield (hostile.ROOT_REPORT, [[1, -1]]), ">= 0"
     yield (99, 1, 2), "no valid frame"
-    yield (hostile.HELLO, 4, "p", "w", b"n" * 32, "given"), "a frame Hello after the greeting"
+    yield (hostile.HELLO, 5, "", "", b"n" * 32), "a frame Hello after the greeting"
 
 
 async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tls]:
         "elsewhere, any host": Tls(*elsewhere, trusted, check_host=False),
         "here, any host": Tls(*here, trusted, check_host=False),
         "strange": Tls(*strange, trusted),
+        "expired": Tls(*ours.certificate("expired", "IP:127.0.0.1", days=-1), trusted),
     }
 
 
@@ -311,6 +313,84 @@ async def test_strangers_who_say_nothing_are_few_and_hung_up_on(world: World) ->
     await hang_up(*(writer for _, writer in connections))
 
 
+AGAIN_SECONDS = 0.2
+"""After which a stranger that was hung up on connects again."""
+
+
+async def keep_calling(links: Links, number: int, opened: list[int]) -> None:
+    """Hold so many connections that say nothing, and connect again whenever one is closed."""
+
+    async def one() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                reader, writer = await call(links)
+                opened.append(1)
+                try:
+                    await reader.read()
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(number):
+            group.create_task(one())
+
+
+@pytest.mark.parametrize("tls", [None, "here"])
+async def test_strangers_who_come_again_and_again_keep_no_worker_out(
+    world: World, tls: str | None, certificates: dict[str, Tls]
+) -> None:
+    """From the machine of the workers itself, and more than there are places."""
+    chosen = None if tls is None else certificates[tls]
+    limits = Limits(strangers=32, longest_pause_seconds=0.5, greeting_seconds=60.0)
+    one, heard = await world.worker("one", limits=limits, tls=chosen)
+    two, _ = await world.worker("two", limits=limits, tls=chosen)
+    opened: list[int] = []
+    attack = [asyncio.ensure_future(keep_calling(each, 100, opened)) for each in (one, two)]
+    try:
+        await until(lambda: len(opened) > 300)
+        links = [one.link("two", two.address), two.link("one", one.address)]
+        assert len(one._strangers(known=False)) >= 30
+        await until(lambda: all(link.up for link in links))
+        assert ("up", "two") in heard.events
+    finally:
+        for task in attack:
+            task.cancel()
+        await asyncio.gather(*attack, return_exceptions=True)
+
+
+async def test_machines_of_workers_have_places_of_their_own(world: World) -> None:
+    """Strangers of other machines are as many as they may be, and none of them makes room."""
+    limits = Limits(strangers=5, undisturbed_seconds=60.0)
+    one, heard = await world.worker("one", limits=limits)
+    two, _ = await world.worker("two", limits=limits, host="127.0.0.2")
+    elsewhere = [await call(one) for _ in range(8)]
+    await until(lambda: len(one._strangers(known=False)) == 5)
+    one.link("two", "127.0.0.2:9")  # the placement names it; a connection to it fails
+    two._medium = From("127.0.0.2", two._medium)
+    link = two.link("one", one.address)
+    await until(lambda: link.up)
+    assert ("up", "two") in heard.events
+    assert len(one._strangers(known=False)) == 5
+    await hang_up(*(writer for _, writer in elsewhere))
+
+
+class From:
+    """A medium that calls from an address of this machine."""
+
+    def __init__(self, host: str, medium: Any) -> None:
+        self._host = host
+        self._medium = medium
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._medium, name)
+
+    async def connect(self, make: Any, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(make, host, int(port), local_addr=(self._host, 0))
+
+
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -390,6 +470,23 @@ async def test_a_refused_certificate_is_logged_where_it_was_refused(
     told = [line for line in warnings if line["event"] == "stranger_refused"]
     assert [line["kind"] for line in told] == ["no TLS"]
     assert told[0]["address"].startswith("127.0.0.1:")
+
+
+async def test_who_has_an_expired_certificate_is_told_so_in_its_own_log(
+    world: World, certificates: dict[str, Tls]
+) -> None:
+    link, _, _, warnings = await meet(
+        world, {"tls": certificates["expired"]}, {"tls": certificates["here"]}, refused=""
+    )
+    assert not link.up
+    (mine,) = [line for line in warnings if line["event"] == "link_down"]
+    assert (
+        f"expired.pem, which expires at {datetime.now(UTC) - timedelta(days=1):%Y-%m-%d}"
+        in (mine["certificate"])
+    )
+    two, one = world.all
+    assert one.expired
+    assert not two.expired
 
 
 @pytest.mark.parametrize("loop", LOOPS)

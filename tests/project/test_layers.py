@@ -22,10 +22,17 @@ PUBLIC = {
     "millwheel.windows",
 }
 PUBLIC_TO = {
-    "computations": PUBLIC,
+    # What messages say, and which values are equal: rules that have one place.
+    "computations": {
+        *PUBLIC,
+        "millwheel.distribution",
+        "millwheel.equality",
+        "millwheel.redaction",
+    },
     # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does
     "examples": {
         *PUBLIC,
+        "millwheel.distribution",
         "millwheel.kafka",
         "millwheel.sources",
         "millwheel.spark",

@@ -20,8 +20,11 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from millwheel.distribution import DISTRIBUTION
+
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("store", "timers", "computations", "migrations")
+PAGES = ("", ".md", ".py", ".sh", ".yaml", ".service")
 DATA = (".py", ".sql", ".typed", ".mako")
 LOCK = (ROOT / "requirements.lock").read_text()
 
@@ -79,7 +82,41 @@ def test_the_wheel_says_what_it_is(wheel: zipfile.ZipFile) -> None:
     (licence,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
     assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
     (metadata,) = [name for name in wheel.namelist() if name.endswith("/METADATA")]
-    assert "License-Expression: Apache-2.0" in wheel.read(metadata).decode()
+    described = wheel.read(metadata).decode()
+    assert "License-Expression: Apache-2.0" in described
+    assert f"\nName: {DISTRIBUTION}\n" in described
+
+
+def test_no_message_or_page_installs_the_other_project_of_that_name() -> None:
+    """On the index, `millwheel` is a stranger's."""
+    files = [ROOT / name for name in ("README.md", "pyproject.toml", "Makefile")]
+    for folder in (".ci", "docs", "examples", "bench", "millwheel", *LINKED):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in PAGES]
+    for path in files:
+        if path.is_file():
+            found = re.search(
+                r"millwheel\[[a-z]|\binstall '?millwheel\b(?!-)", path.read_text("utf-8")
+            )
+            assert found is None, path
+
+
+def test_a_command_refuses_to_run_beside_the_other_project(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path)
+    write_zeitgeist(tmp_path)
+    assert "zeitgeist" in run(tmp_path, tmp_path, "graph", "zeitgeist:pipeline")
+    strangers = tmp_path / "millwheel-0.1.2.dist-info"
+    strangers.mkdir()
+    (strangers / "RECORD").write_text(
+        "millwheel/__init__.py,sha256=x,167\nmillwheel/scheduler.py,,\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "millwheel", "graph", "zeitgeist:pipeline"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 2, result.stderr
+    assert f"pip uninstall millwheel {DISTRIBUTION}; pip install {DISTRIBUTION}" in result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +231,7 @@ def test_the_lock_has_what_pyproject_asks_for() -> None:
     pins = locked()
     for requirement in map(Requirement, chain(project["dependencies"], *extras.values())):
         name = canonicalize_name(requirement.name)
-        if name == "millwheel":
+        if name == DISTRIBUTION:
             assert requirement.extras <= extras.keys()
             continue
         assert name in pins, f"{name} is not in requirements.lock: run `make lock`"

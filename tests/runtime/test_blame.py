@@ -68,6 +68,11 @@ class Broken:
         self._call("position")
         return {}
 
+    @property
+    def caught_up(self) -> bool:
+        self._call("caught_up")
+        return True
+
     def progress(self) -> None:
         self._call("progress")
 
@@ -127,6 +132,7 @@ async def failure_of(source: Any) -> MillwheelError:
 
 METHODS = [
     *((Broken, method) for method in ("open", "read", "wait", "position", "progress", "lag")),
+    (Broken, "caught_up"),
     *((Growing, method) for method in ("discover", "look", "first_position", "wait")),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ from millwheel.clock import VirtualClock
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog, raised_at
 from millwheel.services.run import Run
+from millwheel.sources import Row, Rows
 from millwheel.store.port import DeadLetter
 from millwheel.testing import Harness, assert_exactly_once, inject
+from millwheel.testing.script import Script, ScriptReader
 from tests.support.pipelines import QUICK, Tally, doing, produce
 from tests.support.store_sites import PostgresSite
 from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, time_of
@@ -150,3 +152,30 @@ async def test_a_run_counts_all_letters_also_those_of_its_first_moments(
     summary = await Run(pipeline, postgres.schema.url).run()
     assert summary.counters["bad_rows"] == 7
     assert summary.counters["processed"] == 7
+
+
+class Bytes(Script):
+    """A source of the user's that passes on bytes which are no text."""
+
+    def opened(self, reader: ScriptReader) -> ScriptReader:
+        read = reader.read
+
+        async def with_bytes(limit: int) -> Sequence[Row]:
+            rows = await read(limit)
+            if isinstance(rows, Rows):
+                rows.raws = [b'{"key":"a","number":1,"note":"caf\xe9"}'] * len(rows)
+            return rows
+
+        reader.read = with_bytes  # type: ignore[method-assign]
+        return super().opened(reader)
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "park"])
+async def test_whatever_came_in_can_be_a_letter(on_error: Any) -> None:
+    source = Bytes("items", [inject(ITEMS, Item("a", 1))])
+    world = World(doing(source, refuse_odd, on_error=on_error))
+    await world.start()
+    await world.until(lambda: world.store.dead_letters, tick=0.01)
+    (letter,) = world.store.dead_letters
+    assert letter.value == '{"key":"a","number":1,"note":"caf\\xe9"}'
+    await world.close()

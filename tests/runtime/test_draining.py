@@ -61,6 +61,8 @@ class Held(Cluster):
         weather: Weather | None = None,
     ) -> None:
         self.gate = Gate()
+        self.were_two = False
+        """Both workers have been there: only then the intervals are given out."""
         self.values = values
         pipeline = Pipeline("counting", settings=limits)
         for number in range(2):
@@ -73,9 +75,10 @@ class Held(Cluster):
 
     async def pair(self) -> tuple[Engine, Engine]:
         """Two workers, that decide nothing."""
-        first, second = await self.join(), await self.join()
-        for engine in (first, second):
-            await self.obey(engine)
+        first = await self.join()
+        await self.obey(first)
+        second = await self.join()
+        await self.obey(second)
         return first, second
 
     async def stuck(self) -> tuple[Engine, Engine, Interval]:
@@ -93,6 +96,9 @@ class Held(Cluster):
 
         def decide(placement: Placement) -> list[PlacementChange]:
             alive = [w.id for w in placement.workers if w.lease_left > 0]
+            self.were_two |= len(alive) > 1
+            if not self.were_two:
+                return []
             return [
                 Wish(row.id, row.sequencer, alive[row.id % len(alive)], "it was nobody's")
                 for row in placement.intervals

@@ -327,6 +327,49 @@ async def test_a_discovery_whose_interval_was_claimed_makes_nothing(site: Site) 
     assert [found.identity for found in kept] == [found.identity for found in again]
 
 
+async def test_partitions_that_have_ended_are_deleted_and_their_slots_used_again(
+    site: Site,
+) -> None:
+    owner = await Owner.take(site.store)
+    discovery = owner.injector
+    sequencer = owner.claims[discovery.id].interval.sequencer
+    positions = {"x": {"ended": True}, "y": None, "z": {"ended": True}}
+    made = await site.store.add_partitions(discovery.id, sequencer, positions)
+    assert [found.position for found in made][-3:] == [{"ended": True}, None, {"ended": True}]
+    ended = [found.interval_id for found in made if found.identity in "xz"]
+    rest = await site.store.retire_partitions(discovery.id, sequencer, ended)
+    assert [found.identity for found in rest] == [
+        f.identity for f in made if f.identity not in "xz"
+    ]
+    assert await site.store.retire_partitions(discovery.id, sequencer, ended) == rest
+    placed = {row.id for row in (await site.store.read_placement()).intervals}
+    assert not placed & set(ended)
+    again = await site.store.add_partitions(discovery.id, sequencer, {"x": None, "v": None})
+    slots = {found.identity: found.slot for found in again}
+    before = {found.identity: found.slot for found in made}
+    assert slots["x"] == before["x"]
+    assert slots["v"] == before["z"]
+    await owner.claim(discovery)
+    (kept,) = [found.interval_id for found in again if found.identity == "y"]
+    rest = await site.store.retire_partitions(discovery.id, sequencer, [kept])
+    assert "y" in [found.identity for found in rest], "another worker has claimed the discovery"
+
+
+def test_a_slot_without_a_partition_holds_nothing() -> None:
+    watermarks = Watermarks()
+    watermarks.add_sender(1, 1, free=9)
+    watermarks.add_reader(2, [1])
+    for slot, time in ((1, 20), (2, 40), (0, 50)):
+        watermarks.report(WatermarkReport(1, slot, slot + 1, 10 + slot, time))
+    assert watermarks.input(2) == 20
+    assert watermarks.free(1, 1, {2}) == [2]
+    assert watermarks.input(2) == 40
+    assert watermarks.free(1, 1, set()) == [2]
+    assert watermarks.input(2) == 50, "slot 0 is the discovery's"
+    watermarks.report(WatermarkReport(1, 1, 2, 20, 60))
+    assert (watermarks.at(1, 1), watermarks.least_from(1, 1)) == (60, 60)
+
+
 def test_slots_of_partitions_to_come_count_from_their_first_report_on() -> None:
     kept = Watermarks()
     kept.add_sender(1, 1, free=9)

@@ -14,7 +14,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.source.injector import Injector
 from millwheel.testing import inject
-from millwheel.testing.script import Script
+from millwheel.testing.script import Script, ScriptReader
 from tests.support.clusters import SHARED, Cluster
 from tests.support.pipelines import QUICK, Parts, Tally, script
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
@@ -160,6 +160,39 @@ async def test_those_that_are_silent_do_not_wait_for_each_other() -> None:
         await cluster.feed(0, second)
         await cluster.rest(SOON)
         assert [cluster.stored(n) for n in range(4)] == [second] * 4
+    await cluster.end()
+
+
+async def test_one_that_is_held_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a partition with an open transaction, or without a leader: silence is no idleness if rows may be owed."""
+    held: set[str] = set()
+
+    def caught_up(reader: ScriptReader) -> bool:
+        return reader._script.identity not in held
+
+    monkeypatch.setattr(ScriptReader, "caught_up", property(caught_up))
+    cluster = Partitions(2)
+    await cluster.spread(over=2)
+    await cluster.feed(0, 50)
+    await cluster.feed(1, 50)
+    held.add(cluster.scripts[1].identity)
+    await cluster.rest(3 * IDLE_SECONDS)
+    await cluster.feed(0, 100)
+    await cluster.rest(SOON)
+    assert cluster.low() == 50
+    held.clear()
+    await cluster.rest(IDLE_SECONDS / 2)
+    assert cluster.low() == 50, "rows that were held up elsewhere have time to come"
+    await cluster.feed(1, 60)
+    await cluster.rest(SOON)
+    assert cluster.stored(1) == 60, "its row was on time"
+    await cluster.rest(IDLE_SECONDS)
+    await cluster.feed(0, 110)
+    await cluster.rest(SOON)
+    assert cluster.low() == 110, "it is silent now"
+    assert cluster.injector(1).idle
+    held.add(cluster.scripts[1].identity)
+    assert not cluster.injector(1).idle, "at once, not at the next look"
     await cluster.end()
 
 

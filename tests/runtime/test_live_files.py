@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 from millwheel import JsonLines, Pipeline, Settings, Table
 from millwheel.errors import InputError
+from millwheel.files import following
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
+from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.sources import Source
 from millwheel.store.port import Commit
 from tests.support.pipelines import QUICK, Tally
@@ -48,6 +51,12 @@ async def until(world: World, condition: Callable[[], object]) -> None:
                 raise failure
             world.clock.advance(0.05)
             await asyncio.sleep(0.001)
+
+
+def _discovery(world: World) -> PartitionDiscovery:
+    tasks = world.engines[-1].exchange.source_tasks
+    (found,) = [task for task in tasks if isinstance(task, PartitionDiscovery)]
+    return found
 
 
 @pytest.fixture
@@ -212,4 +221,136 @@ async def test_a_rotation_after_a_crash_at_the_first_commit_loses_nothing(
     await world.start()
     await until(world, lambda: len(world.numbers()) >= 5)
     assert sorted(world.numbers()) == [0, 1, 2, 3, 4]
+    await world.close()
+
+
+async def test_files_that_were_removed_leave_no_interval_and_no_descriptor(tmp_path: Path) -> None:
+    """They hold nothing, their space is free, and their slots are used again; others go on."""
+    world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.01))
+    await world.start()
+    count = 12
+    for n in range(count):
+        append(tmp_path / f"f{n}", lines([n]))
+    await until(world, lambda: sorted(world.numbers()) == list(range(count)))
+    watermarks = world.engines[-1].publisher.watermarks
+
+    async def intervals() -> list[tuple[int, int]]:
+        rows = (await world.store.read_placement()).intervals
+        return sorted((row.slot_from, row.slot_to) for row in rows if row.kind == "injector")
+
+    before = watermarks.least(world.engines[-1].exchange.intervals[0].step.id)
+    for n in range(1, count):
+        (tmp_path / f"f{n}").unlink()
+    await until(world, lambda: len(_discovery(world)._known) == 1)
+    assert len(world.engines[-1].injectors) == 1
+    assert await intervals() == [(0, 1), (1, 2)]
+    held = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if fd.isdigit() and os.path.exists(f"/proc/self/fd/{fd}")
+    ]
+    assert not [path for path in held if str(tmp_path) in path and "deleted" in path]
+    append(tmp_path / "f1", lines([100]))
+    append(tmp_path / "f0", lines([101]))
+    await until(world, lambda: {100, 101} <= set(world.numbers()))
+    assert max(to for _, to in await intervals()) <= count
+    assert watermarks.least(world.engines[-1].exchange.intervals[0].step.id) >= before
+    await world.engines[-1].kill()
+    append(tmp_path / "f2", lines([102]))
+    await world.start()
+    await until(world, lambda: 102 in world.numbers())
+    assert sorted(world.numbers()) == [*range(count), 100, 101, 102]
+    await world.close()
+
+
+async def test_files_that_do_not_grow_leave_no_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are finished. One that grows again is read from there, also after a crash, and in a copy."""
+    monkeypatch.setattr(following, "FINISHED_SECONDS", 0.5)
+    world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.1))
+    count = 300
+    for n in range(count):
+        append(tmp_path / f"f{n}", lines([n]))
+    append(tmp_path / "unfinished", lines([count]) + b'{"key": ')
+    await world.start()
+    await until(world, lambda: sorted(world.numbers()) == list(range(count + 1)))
+    await until(world, lambda: len(_discovery(world)._known) == 1)
+    rows = (await world.store.read_placement()).intervals
+    assert len([row for row in rows if row.kind == "injector"]) == 2
+    append(tmp_path / "f7", lines([1000, 1001]))
+    await until(world, lambda: {1000, 1001} <= set(world.numbers()))
+    await until(world, lambda: len(_discovery(world)._known) == 1)
+    append(tmp_path / "f7", lines([1002]))
+    await until(world, lambda: 1002 in world.numbers())
+    await world.engines[-1].kill()
+    append(tmp_path / "f8", lines([1003]))
+    (tmp_path / "f8.1").write_bytes((tmp_path / "f8").read_bytes())
+    (tmp_path / "f8").write_bytes(lines([1004]))
+    (tmp_path / "f9").rename(tmp_path / "g9")
+    append(tmp_path / "g9", lines([1005]))
+    await world.start()
+    await until(world, lambda: {1003, 1004, 1005} <= set(world.numbers()))
+    await until(world, lambda: len(_discovery(world)._known) == 1)
+    assert sorted(world.numbers()) == [*range(count + 1), *range(1000, 1006)]
+    await world.close()
+
+
+async def test_the_name_of_a_file_is_stored_when_it_was_seen(tmp_path: Path) -> None:
+    """A copy that is made after a crash is called like the renamed file, and not like the first."""
+    world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.01))
+    append(tmp_path / "first", lines([0, 1]))
+    await world.start()
+    await until(world, lambda: world.numbers() == [0, 1])
+    renamed = tmp_path / "second"
+    (tmp_path / "first").rename(renamed)
+    await until(world, lambda: any(str(renamed) in str(commit) for commit in world.commits))
+    await world.engines[-1].kill()
+    append(renamed, lines([2]))
+    (tmp_path / "second.1").write_bytes(renamed.read_bytes())
+    renamed.write_bytes(lines([3]))
+    await world.start()
+    await until(world, lambda: {2, 3} <= set(world.numbers()))
+    append(tmp_path / "third", lines([4]))
+    await until(world, lambda: 4 in world.numbers())
+    assert sorted(world.numbers()) == [0, 1, 2, 3, 4]
+    await world.close()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("", ["batch.jsonl", "batch-2.jsonl", "batch-3.jsonl"]),
+        ("", ["data", "data.1", "data.2"]),
+        ("*.jsonl", ["orders.jsonl", "orders_20260102.jsonl"]),
+        ("*.jsonl", ["orders_20260102.jsonl", "orders.jsonl", "orders_20260103.jsonl"]),
+    ],
+)
+async def test_a_name_makes_no_file_a_rotated_one(
+    tmp_path: Path, pattern: str, names: list[str]
+) -> None:
+    world = world_of(JsonLines(f"{tmp_path}/{pattern}", follow=True, poll=0.01))
+    await world.start()
+    for number, name in enumerate(names):
+        append(tmp_path / name, lines([number]))
+        await until(world, lambda number=number: len(world.numbers()) == number + 1)  # type: ignore[misc]
+    await world.engines[-1].stop()
+    append(tmp_path / names[0], lines([100]))
+    await world.start()
+    await until(world, lambda: len(world.numbers()) == len(names) + 1)
+    assert sorted(world.numbers()) == [*range(len(names)), 100]
+    await world.close()
+
+
+async def test_a_file_that_is_moved_over_another_one_comes_once(tmp_path: Path) -> None:
+    world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.01))
+    append(tmp_path / "yesterday.jsonl", lines([0, 1]))
+    append(tmp_path / "today.jsonl", lines([10, 11]))
+    await world.start()
+    await until(world, lambda: sorted(world.numbers()) == [0, 1, 10, 11])
+    (tmp_path / "today.jsonl").rename(tmp_path / "yesterday.jsonl")
+    append(tmp_path / "yesterday.jsonl", lines([12]))
+    append(tmp_path / "today.jsonl", lines([20]))
+    await until(world, lambda: {12, 20} <= set(world.numbers()))
+    assert sorted(world.numbers()) == [0, 1, 10, 11, 12, 20]
     await world.close()

@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -533,3 +533,35 @@ async def test_measuring_costs_next_to_nothing() -> None:
         return min(found)
 
     assert await least(chunk) < await least(bare) + await least(four_looks)
+
+
+async def test_a_call_that_waits_is_shown_by_itself_and_counts_before_it_ends() -> None:
+    """Records of a key run one after the other in one turn: each has waited only since it began."""
+    gate = Gate()
+    begun: list[int] = []
+
+    async def wait(record: Record[Item], ctx: Context[Kept]) -> None:
+        begun.append(record.value.number)
+        if record.value.number < 2:
+            await world.clock.sleep(10)
+        else:
+            await gate.wait()
+
+    world = World(doing(items(0, 1, 2, 3), wait))
+    engine = await world.start()
+    (interval,) = [one for one in engine.intervals if one.step.name == "do"]
+
+    def figures() -> dict[str, Any]:
+        return cast(dict[str, Any], engine.figures.load()["intervals"][str(interval.id)])
+
+    await world.until(lambda: len(begun) == 3, tick=1, what="the third one begins")
+    await world.turns()
+    world.clock.advance(5)
+    waited = figures()["at_work"]["seconds"]
+    assert waited < 10, "the two calls before it took 20 s"
+    world.clock.advance(1000)
+    found = figures()
+    assert (found["at_work"]["seconds"], found["code"]["p99"]) == (waited + 1000, waited + 1000)
+    gate.open()
+    await world.finish(engine, tick=1)
+    await world.close()

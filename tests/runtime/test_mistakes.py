@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -130,6 +131,59 @@ def test_a_plain_function_where_a_coroutine_is_awaited(kind: Any, method: str) -
     )
 
 
+def test_a_class_without_the_types_of_its_records_and_state() -> None:
+    with pytest.raises(
+        GraphError, match=r"write class Bare\(Computation\[Value, State\]\), with the"
+    ):
+
+        class Bare(Computation):  # type: ignore[type-arg]
+            pass
+
+    class Late(Computation[Item, None]):
+        pass
+
+    class Child(Late):  # it inherits the types
+        pass
+
+
+class NoMethod(Computation[Item, None]):
+    pass
+
+
+class Plural(Computation[Item, None]):
+    async def process_records(self, record: Record[Item], ctx: Context[None]) -> None: ...
+
+
+class TimerAlone(Good):
+    async def process_timers(self, timer: Any, ctx: Any) -> None: ...
+
+
+def test_a_class_without_the_method_that_is_called() -> None:
+    told = refused(lambda p: p.add(NoMethod(), ITEMS.by(key_of)))
+    line = inspect.getsourcelines(NoMethod)[1]
+    assert told.startswith(
+        f"NoMethod ({__file__}:{line}) defines no process_record, which is called"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Plural, "process_record"), (TimerAlone, "process_timer")]
+)
+def test_a_method_whose_name_is_almost_right(kind: Any, name: str) -> None:
+    told = refused(lambda p: p.add(kind(), ITEMS.by(key_of)))
+    line = inspect.getsourcelines(kind)[1]
+    assert told == (
+        f"{kind.__name__} ({__file__}:{line}) defines {name}s, which is never called; rename it to {name}"
+    )
+
+
+def test_a_method_beside_the_one_that_is_called_may_have_any_name() -> None:
+    class Both(Good):
+        def process_records(self) -> None: ...
+
+    made().add(Both(), ITEMS.by(key_of))
+
+
 def test_a_generator_where_a_coroutine_is_awaited() -> None:
     told = refused(lambda p: p.add(Yields(), ITEMS.by(key_of)))
     assert "Yields.process_record" in told
@@ -235,8 +289,10 @@ async def test_long_keys_are_not_shown_in_full() -> None:
     world = World(doing(items(1, key="x" * 1200), do))
     with pytest.raises(UserCodeError) as raised:
         await world.run()
-    assert "x" * 100 not in str(raised.value)
-    assert "xxx…" in str(raised.value)
+    told, command = str(raised.value).split("millwheel set-aside")
+    assert "x" * 100 not in told
+    assert "xxx…" in told
+    assert "x" * 1200 in command
     await world.close()
 
 

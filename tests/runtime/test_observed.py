@@ -321,6 +321,7 @@ async def test_who_has_no_lease_is_not_ready() -> None:
     cluster = Cluster(counting(many(10)))
     engine = await cluster.join()
     observed = EngineObserved(engine)
+    await cluster.go(lambda: engine.intervals)
     assert await ready(observed) is None
     engine.lease.end()
     reason = await ready(observed)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from millwheel import Context, Park, Pipeline, Record
+from millwheel import Context, Park, Pipeline, Record, Timer
 from millwheel.errors import CommitUnknown, GraphError, UserCodeError
 from millwheel.model import to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from tests.support.parking import BAD, ask, drained, number_in, parked, quiet, timed, work, world_of
-from tests.support.pipelines import Kept, doing, produce, script
+from tests.support.pipelines import QUICK, Kept, doing, produce, script
 from tests.support.store_sites import REFUSED
 from tests.support.values import ITEMS, Item, at
 from tests.support.worlds import Gate, World
@@ -21,6 +22,10 @@ from tests.support.worlds import Gate, World
 @pytest.fixture(autouse=True)
 def all_are_good() -> None:
     BAD.clear()
+
+
+async def do_nothing(timer: Timer, ctx: Context[Kept]) -> None:
+    """Let a timer end."""
 
 
 async def test_the_records_behind_a_failed_one_wait_and_other_keys_go_on() -> None:
@@ -367,6 +372,59 @@ async def test_the_watermark_is_held_at_the_oldest_record_of_a_key() -> None:
         await quiet(world)
         assert world.interval("do").watermarks.durable == to_micros(at(4))
         await world.close()
+
+
+@pytest.mark.parametrize("in_memory", [1000, 10])
+async def test_the_watermark_is_held_beside_any_number_of_timers(in_memory: int) -> None:
+    """Also beside timers that only the store has."""
+
+    async def remind(record: Record[Item], ctx: Context[Kept]) -> None:
+        await work(record, ctx)
+        ctx.set_timer(at(100_000 + record.value.number), str(record.value.number))
+
+    BAD.add(1)
+    first = [Item(f"k{n}", 10 + n, 5.0) for n in range(30)]
+    source = script(ITEMS, [*first, Item("a", 1, 10.0), Item("b", 2, 20.0)])
+    settings = replace(QUICK, timers_in_memory=in_memory)
+    world = World(
+        doing(source, remind, do_nothing, on_error=Park(hold_watermark=True), settings=settings)
+    )
+    await world.start()
+    await quiet(world)
+    source.append(advance(ITEMS, at(500)))
+    await quiet(world)
+    assert world.interval("do").watermarks.durable == to_micros(at(10))
+    await world.engines[-1].kill()
+    await world.start()
+    await quiet(world)
+    source.append(advance(ITEMS, at(600)))
+    await quiet(world)
+    assert world.interval("do").watermarks.durable == to_micros(at(10)), "also the next owner"
+    BAD.clear()
+    assert await ask(world, "retry", 1) == "done"
+    await quiet(world)
+    assert world.interval("do").watermarks.durable == to_micros(at(600))
+    await world.close()
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_deploy_with_another_policy_holds_or_releases_keys_that_are_parked(
+    held: bool,
+) -> None:
+    BAD.add(1)
+    source = script(ITEMS, [Item("a", 1, 10.0), Item("b", 2, 20.0)])
+    world = World(doing(source, work, on_error=Park(hold_watermark=held)))
+    await world.start()
+    await quiet(world)
+    await world.engines[-1].stop()
+    world.pipeline = doing(source, work, on_error=Park(hold_watermark=not held))
+    await world.start(world.pipeline)
+    source.append(advance(ITEMS, at(200)))
+    await quiet(world)
+    last = 200 if held else 20
+    assert world.interval("do").watermarks.durable == to_micros(at(last))
+    assert len(world.store.dead_letters) == 1, "it is parked still"
+    await world.close()
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -354,13 +354,16 @@ async def test_rows_that_are_read_amid_a_recovery_are_read_again() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["park", "dead_letter"])
-async def test_records_of_a_refused_commit_run_again_in_their_order(on_error: Any) -> None:
-    """2 has run in a chunk, 3 by itself since it has waited, and 9 is at fault."""
+@pytest.mark.parametrize("singly", [2, 3])
+async def test_records_of_a_refused_commit_run_again_in_their_order(
+    singly: int, on_error: Any
+) -> None:
+    """One of 2 and 3 has run in a chunk, the other by itself since it has waited, and 9 is at fault."""
     gate = Gate()
     is_armed = False
 
     async def refuse(record: Record[Item], ctx: Context[Kept]) -> None:
-        if record.value.number == 3:
+        if record.value.number == singly:
             await asyncio.sleep(0)
         if record.value.number == 9:
             ctx.execute(REFUSED)

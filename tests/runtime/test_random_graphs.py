@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
 from millwheel.model import MAX_TIME, MIN_TIME, record_id, to_micros
-from millwheel.store.port import Commit
+from millwheel.store.port import Commit, TimerChange
 from tests.support import random_graphs
 from tests.support.random_graphs import (
     ALL_KEPT,
@@ -192,7 +192,7 @@ class Books:
             self.productions[name] = sender, hold, production.log, production.seq
 
     def _times(self, commit: Commit, before: dict[int, int]) -> None:
-        for change in commit.timers:
+        for change in map(TimerChange._make, commit.timers):
             name = (change.computation, change.key, change.kind, change.tag)
             self.timers.pop(name, None)
             if change.due is not None:

@@ -244,6 +244,18 @@ async def test_keys_stay_while_a_numbered_bundle_is_begun(site: Site) -> None:
     assert (await deploy(site.store, count=keyed(2, "source:a"))).generation == 2
 
 
+async def test_keys_stay_while_records_wait_in_parked_keys(site: Site) -> None:
+    """They would run under their former keys, behind later ones of the new keys."""
+    owner = await Owner.take(site.store, await deploy(site.store, count=keyed(1, "source:a")))
+    letter = owner.dead_letter(1)._replace(parked="failed", watermark=0, hold=0)
+    commit = owner.commit()
+    commit.dead_letters = [letter]
+    await owner.write(commit)
+    with pytest.raises(DeployRefused, match="'count' has parked keys"):
+        await deploy(site.store, count=keyed(2, "source:a"))
+    assert (await deploy(site.store, count=keyed(1, "source:a"))).generation == 1
+
+
 async def test_who_shares_the_pipeline_waits_until_the_others_have_stopped(site: Site) -> None:
     await deploy(site.store, count=keyed(1, "source:a"))
     worker, silent = str(uuid.uuid4()), str(uuid.uuid4())

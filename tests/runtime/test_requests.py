@@ -170,6 +170,67 @@ async def test_a_dead_letter_is_processed_with_another_value() -> None:
     await world.close()
 
 
+@pytest.mark.parametrize("on_error", ["dead_letter", "park"])
+@pytest.mark.parametrize("changed", ["the value", "the code"])
+async def test_a_dead_letter_stays_one_of_its_key(on_error: Any, changed: str) -> None:
+    """Neither an operator's value nor newer code moves its effects to the state of another key."""
+    BAD.add(2)
+    source = script(ITEMS, [Item("a", 2, 2.0), Item("b", 3, 3.0)])
+    world = World(doing(source, work, ring, on_error=on_error))
+    await ready(world, 2)
+    (letter,) = world.store.dead_letters
+    BAD.clear()
+    value = {"key": "b", "number": 20, "seconds": 2.0}
+    payload = {"value": value} if changed == "the value" else {}
+    if changed == "the code":
+        (input_,) = world.interval("do").step.node.inputs
+        object.__setattr__(input_, "extractor", lambda item: item.key.upper())
+    found = await settled(world, world.store.ask("retry", "do", "a", payload, letter=letter))
+    assert found.outcome == "refused"
+    assert "a retry keeps the key" in found.detail
+    assert world.store.dead_letters == [letter]
+    assert world.state("do", "a") == {}
+    assert world.numbers() == [3]
+    await world.close()
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no JSON": ({"key": b"a"}, "A text is in quotes"),
+    "empty": ({"key": b""}, "is none"),
+    "a number out of range": ({"key": b"1e999"}, "is none"),
+    "no key": ({"key": b"true"}, "is none"),
+    "too deep": ({"key": b"[" * 5000 + b"]" * 5000}, "is none"),
+    "nested": ({"key": b'["a",[1]]'}, "is none"),
+    "other spaces": ({"key": b'[ "a", 1]'}, 'is stored as ["a",1]'),
+    "slot": ({"slot": 7}, 'is stored as "a", with the slot'),
+    "verb of owners": ({"verb": "unpark"}, "by itself"),
+    "payload": ({"payload": [1]}, "no JSON object"),
+    "unreadable payload": ({"payload": None}, "no JSON object"),
+    "no timer": ({"verb": "fire_timer"}, "names no timer"),
+    "a hold": ({"verb": "cancel_timer", "payload": {"kind": "hold", "tag": ""}}, "names no timer"),
+    "a tag": ({"verb": "fire_timer", "payload": {"kind": "wall", "tag": 5}}, "names no timer"),
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+async def test_a_row_that_an_operator_has_written_by_hand_is_refused(wrong: str) -> None:
+    """It ends no worker, and makes no second state of a key."""
+    world = world_of(1)
+    await ready(world, 1)
+    before = world.state("do", "a")
+    changes, reason = WRONG[wrong]
+    number = world.store.ask("set_state", "do", "a", {"merge": {"count": 9}})
+    row = world.store.tables.requests[number]
+    for name, value in changes.items():
+        setattr(row, name, value)
+    found = await settled(world, number)
+    assert found.outcome == "refused"
+    assert reason in found.detail
+    assert world.state("do", "a") == before
+    assert (await ask(world, "set_state", merge={"count": 9}))[0] == "done", "and it goes on"
+    await world.close()
+
+
 async def test_requests_of_a_key_are_carried_out_in_their_order_and_in_its_turn() -> None:
     gate = Gate()
 
@@ -316,8 +377,7 @@ def test_a_request_that_was_read_before_the_claim_is_read_again() -> None:
     requests.add([apart, begun])
     requests.take(2)
     requests.start_over({id(apart)})
-    life = requests.life
     requests.add([late])
     requests.forget_waiting()
     assert list(requests.taken) == [1]
-    assert (list(requests.waiting), requests.life > life) == ([], True)
+    assert list(requests.waiting) == []

@@ -139,6 +139,56 @@ async def test_what_code_decides_before_and_after_it_waits_counts_once(
     assert world.interval("do").counters.totals["records"] == 6
 
 
+@pytest.mark.parametrize("ends", ["fails", "waits and is killed"])
+@pytest.mark.parametrize("effect", ["count", "late count", "execute", "row", "hold"])
+async def test_keys_before_one_that_stops_a_chunk_keep_their_effects(
+    effect: str, ends: str
+) -> None:
+    """Each kind of effect, alone: user code that counts and does nothing else has its counts, too."""
+    gate = Gate()
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        number = record.value.number
+        if effect == "count":
+            ctx.count("seen")
+        elif effect == "late count":
+            ctx._effects.count("seen", 1)
+        elif effect == "execute":
+            ctx.execute("SELECT %s", (number,))
+        elif effect == "hold":
+            ctx.hold_watermark(at(number), "it")
+        else:
+            produce(ctx, number, 1)
+        if number == 5 and ends == "fails":
+            raise ValueError("it is bad")
+        if number == 5:
+            await gate.wait()
+
+    source = script(ITEMS, [Item(f"k{n}", n, float(n)) for n in range(6)])
+    world = World(doing(source, do, on_error="dead_letter"))
+    engine = await world.start()
+    if ends == "fails":
+        source.end()
+        await world.finish(engine)
+    else:
+        await world.until(lambda: gate.reached == 1)
+        await world.turns(100, tick=0.05)
+        await engine.kill()
+        gate.open()
+        await world.start()
+        await world.turns(100, tick=0.05)
+    expected = 5 if ends == "fails" else 6
+    if effect in ("count", "late count"):
+        assert world.counter("do", "seen") == expected
+    elif effect == "execute":
+        assert sorted(one for _, (one,) in world.store.tables.statements) == [*range(expected)]
+    elif effect == "hold":
+        assert len(world.store.timers()) == expected
+    else:
+        assert sorted(world.numbers()) == [*range(expected)]
+    await world.close()
+
+
 async def test_a_call_sees_one_time_however_long_it_waits() -> None:
     gate = Gate()
     told: list[datetime] = []

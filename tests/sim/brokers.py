@@ -164,6 +164,9 @@ class SimulatedClient:
     async def topic(self, name: str) -> Topic | None:
         return Topic(name, range(PARTITIONS))
 
+    async def settings(self, topic: str) -> dict[str, str | None]:
+        return {}
+
     async def writer(self, id: str | None) -> SimulatedWriter:
         assert id is not None
         number = await self._patiently(lambda: self._brokers.begin(id))

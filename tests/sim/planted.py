@@ -29,6 +29,7 @@ from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.lane import commit_builder as commits
+from millwheel.runtime.lane import committer
 from millwheel.runtime.lane.committer import Committer
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.recovery import Recovery
@@ -103,13 +104,14 @@ def _ack_before_commit() -> list[Patch]:
 
 def _timer_fired_twice() -> list[Patch]:
     """The commit of a timer's effects does not take the timer away (I6)."""
-    add_timers = commits._add_timers
+    build = commits.build_commit
 
-    def add(commit: Commit, interval: Interval, work: Any) -> None:
-        add_timers(commit, interval, work)
+    def kept(*args: Any) -> Commit:
+        commit = build(*args)
         commit.timers = [change for change in commit.timers if change.due is not None]
+        return commit
 
-    return [(commits, "_add_timers", add)]
+    return [(committer, "build_commit", kept)]
 
 
 def _watermark_past_a_hold() -> list[Patch]:

@@ -416,9 +416,11 @@ class Server:
         self.watch.released(worker, released)
         return released
 
-    async def wish(self, database: Database, changes: Sequence[PlacementChange]) -> list[int]:
+    async def wish(
+        self, database: Database, changes: Sequence[PlacementChange], term: int | None = None
+    ) -> list[int]:
         await self.clear_the_way([change.interval_id for change in changes], None)
-        return await database.wish(changes)
+        return await database.wish(changes, term)
 
     async def split(
         self, database: Database, interval_id: int, sequencer: int, at: int, *, reason: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import WriterCommitMessage
 
 from millwheel import Table
-from millwheel.aggregates import Aggregate, Parquet, make_aggregate, months
+from millwheel.aggregates import Aggregate, Parquet, hours, make_aggregate, months
 from millwheel.errors import UsageError, UserCodeError
 from millwheel.spark.aggregation import running
 from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
@@ -111,7 +111,7 @@ class Engine:
 
 @pytest.fixture
 async def engine(postgres: PostgresSite) -> Engine:
-    deployment = await deploy(postgres.store, tables=(HOURS, CHANGES, MONTHS))
+    deployment = await deploy(postgres.store, tables=(HOURS, CHANGES, MONTHS, RICH))
     return Engine(postgres, await Owner.take(postgres.store, deployment))
 
 
@@ -249,7 +249,7 @@ async def test_a_batch_is_done_again_if_the_store_was_away(
     await engine.write(("EWR", "2013-01-01T00:00", 1))
     run(aggregate(by_month))
     await engine.write(("EWR", "2013-01-01T00:00", 2))
-    monkeypatch.setattr("millwheel.spark.aggregation.loop.AWAY_SECONDS", 0.1)
+    monkeypatch.setattr("millwheel.spark.patience.AWAY_SECONDS", 0.1)
     mishaps: list[str] = []
     table, write = AggregateRunner._table, TableTarget.write
 
@@ -303,6 +303,14 @@ def stray(hours: DataFrame) -> DataFrame:
     return by_month(hours).withColumn("origin", F.lit("ORD"))
 
 
+def maps(hours: DataFrame) -> DataFrame:
+    return by_month(hours).withColumn("flights", F.create_map("origin", "flights"))
+
+
+def nan(hours: DataFrame) -> DataFrame:
+    return by_month(hours).withColumn("hours", F.array(F.lit(float("nan"))))
+
+
 def misnamed(hours: DataFrame) -> DataFrame:
     return by_month(hours).withColumnRenamed("flights", "departures")
 
@@ -324,6 +332,8 @@ def failing(hours: DataFrame) -> DataFrame:
     [
         (stray, UserCodeError, r"returned rows of groups that it was not given: ORD 2013-01-01"),
         (misnamed, UsageError, r"returned the columns origin, month, departures, hours; its table has"),
+        (maps, UsageError, r"column 'flights' as map<string,bigint>; in its table it is bigint"),
+        (nan, UserCodeError, r"a row for column 'hours' has NaN or an infinity, which JSON does not have"),
         (twice, UserCodeError, r"does not fit table 'months': duplicate key value"),
         (failing, UserCodeError, r"^aggregate 'by_month' failed: ZeroDivisionError: no 2 flights\n +.*in explode: raise"),
     ],
@@ -386,6 +396,98 @@ async def test_files_follow_what_changes(
     with pytest.raises(UserCodeError, match="of groups that it was not given, such as ORD"):
         run(aggregate(stray, Parquet(tmp_path / "months")))
     assert sums(tmp_path / "months") == {("JFK", FEBRUARY): [1, 8]}
+
+
+def by_hour(hours: DataFrame) -> DataFrame:
+    return hours.groupBy("origin", "hour").agg(F.collect_list("flights").alias("hours"))
+
+
+def of_hours(place: Path, function: Any = by_hour) -> Aggregate:
+    return make_aggregate(
+        function,
+        follows="changes",
+        reads="hours",
+        group=("origin", hours("hour")),
+        to=Parquet(place),
+        name="by_hour",
+        tables=PLAIN,
+    )
+
+
+def failing_at_the_end(hours: DataFrame) -> DataFrame:
+    @F.udf("string")
+    def explode(origin):  # type: ignore[no-untyped-def] # types would make it a pandas function
+        if origin == "JFK":
+            raise ZeroDivisionError("no JFK")
+        return origin
+
+    return by_hour(hours).withColumn("origin", explode("origin"))
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[None]:
+    zone = spark.conf.get("spark.sql.session.timeZone") or ""
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+async def test_files_are_right_in_a_session_with_changes_of_the_clock(
+    engine: Engine, run: Any, tmp_path: Path, berlin: None
+) -> None:
+    """Two hours have one local name; from scratch, and by groups; and what fails deletes nothing."""
+    twice = ("2024-10-27 00:00:00", "2024-10-27 01:00:00")
+    await engine.write(*(("EWR", hour, n) for n, hour in enumerate(twice)), ("JFK", twice[0], 9))
+    run(of_hours(tmp_path / "hours"))
+
+    def sums() -> dict[tuple[str, str], list[int]]:
+        rows = ds.dataset(tmp_path / "hours", partitioning="hive").to_table().to_pylist()
+        return {(row["origin"], str(row["hour"])[:13]): row["hours"] for row in rows}
+
+    first, second = (hour[:13] for hour in twice)
+    expected = {("EWR", first): [0], ("EWR", second): [1], ("JFK", first): [9]}
+    assert sums() == expected
+    await engine.write(("EWR", twice[1], 7))
+    (batch,) = run(of_hours(tmp_path / "hours"))
+    assert batch.groups == 1
+    expected["EWR", second] = [7]
+    assert sums() == expected
+    engine.stored(of_hours(tmp_path / "hours")).start_over()
+    with pytest.raises(UserCodeError, match="ZeroDivisionError: no JFK"):
+        run(of_hours(tmp_path / "hours", failing_at_the_end))
+    assert sums() == expected
+    run(of_hours(tmp_path / "hours"))
+    assert sums() == expected
+
+
+class Rich(msgspec.Struct):
+    """A row with columns that JSON has and SQL has not."""
+
+    origin: str
+    by_hour: dict[datetime, int]
+    best: dict[str, Any]
+
+
+RICH = Table("rich", Rich, key=("origin",))
+
+
+def rich(hours: DataFrame) -> DataFrame:
+    by_hour = F.map_from_entries(F.collect_list(F.struct("hour", "flights"))).alias("by_hour")
+    best = F.max(F.struct(F.col("flights").alias("n"), F.col("hour").alias("at"))).alias("best")
+    return hours.groupBy("origin").agg(by_hour, best)
+
+
+async def test_maps_and_structs_are_objects_with_times_in_utc(
+    engine: Engine, run: Any, berlin: None
+) -> None:
+    made = make_aggregate(
+        rich, follows="changes", reads="hours", group="origin", to=RICH, name="rich", tables=PLAIN
+    )
+    await engine.write(("EWR", "2024-10-27 00:00:00", 5), ("EWR", "2024-10-27 01:00:00", 7))
+    run(made)
+    assert await engine.site.query("SELECT by_hour, best FROM {t}", t="rich") == [
+        ({"2024-10-27T00:00:00Z": 5, "2024-10-27T01:00:00Z": 7}, {"n": 7, "at": "2024-10-27T01:00:00Z"})
+    ]  # fmt: skip
 
 
 async def test_what_is_not_there_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,16 +41,18 @@ from millwheel.files import JsonLines
 from millwheel.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
+from millwheel.spark.engine import running
 from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
 from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.output import COLUMNS, Results
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.progress import StoredQuery
-from millwheel.spark.engine.query import QueryRun
+from millwheel.spark.engine.query import BatchDone, QueryRun
 from millwheel.spark.engine.refusals import refuse
 from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
 from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
+from millwheel.spark.launch import Cluster
 from millwheel.spark.staging import StagingWriter
 from millwheel.store.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
@@ -116,7 +118,7 @@ def place(postgres_url: Callable[[int], str]) -> Iterator[Place]:
     found = Place(postgres_url(18))
     yield found
     with psycopg.connect(found.url, autocommit=True) as connection:
-        for name in (*FINAL, "trouble", "strict", "hidden", "ordered", "two_levels"):
+        for name in (*FINAL, "trouble", "identified", "strict", "hidden", "ordered", "two_levels"):
             pipeline = getattr(spark_pipelines, name)().name
             for schema in (pipeline, f"{pipeline}_by_engine", "airports"):
                 connection.execute(
@@ -210,6 +212,26 @@ def test_a_record_that_fails_is_set_aside(rows: int, place: Place, troubled: Pat
     assert "line 51" in letters[0][3]
     assert letters[1][3] == "ValueError: a bad line"
     assert spark_pipelines.Trouble.tries == 1 + 3 * 3, "once quickly, then each three times"
+
+
+@pytest.mark.parametrize("rows", [37, 100_000])
+def test_records_with_ids_keep_the_order_of_their_source(
+    rows: int, place: Place, troubled: Path
+) -> None:
+    """Though a task runs the ids of a batch in the order of a hash: for a computation, a log and a last value."""
+    place.stand_in("identified", rows=rows, tasks=3).run()
+    seen = {row[0]: row[1:] for row in place.rows("identified", "seen")}
+    assert seen == {f"key_{n}": (40, True) for n in range(10)} | {"await": (1, True)}
+    log = place.query(
+        sql.SQL("SELECT sequence, text, at FROM identified.line_log ORDER BY sequence")
+    )
+    assert [row[0] for row in log] == list(range(404))
+    of: dict[str, list[int]] = {}
+    for _, text, at in log:
+        of.setdefault(text, []).append(at)
+    assert all(times == sorted(times) for times in of.values())
+    last = dict(place.rows("identified", "last_line", "text, at"))
+    assert last == {text: times[-1] for text, times in of.items()}
 
 
 def test_status_tells_of_the_query_and_not_of_workers(
@@ -415,6 +437,56 @@ def test_who_has_taken_nothing_over_keeps_the_state(
     assert len(place.rows("flights", "spark_start")) == moved > 0
 
 
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_a_store_that_is_away_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """As aggregates wait: the query begins anew where it was, for as long as the settings say."""
+    tries: list[str] = []
+
+    class Failing:
+        def __init__(self, *_: Any, **options: Any) -> None:
+            pass
+
+        def until_end(self, done: Callable[[BatchDone], None], idle: Callable[[], None]) -> None:
+            tries.append("run")
+            if len(tries) < 3:
+                raise StoreUnavailable("the server is gone")
+            done(BatchDone(0, 1))
+            idle()
+
+    @contextmanager
+    def session(*_: Any, **options: Any) -> Iterator[tuple[MagicMock, dict[str, str]]]:
+        yield MagicMock(), {}
+
+    pipeline = spark_pipelines.hours()
+    pipeline.settings = replace(pipeline.settings, store_patience_seconds=seconds)
+    stored = MagicMock()
+    stored.load.return_value.may_have_start = False
+    monkeypatch.setattr("millwheel.spark.patience.AWAY_SECONDS", 0.01)
+    monkeypatch.setattr("millwheel.spark.engine.query.QueryRun", Failing)
+    monkeypatch.setattr(running, "launched", session)
+    monkeypatch.setattr(running, "Results", MagicMock())
+    run = partial(
+        running._run_query,
+        SparkPlan.of(pipeline),
+        "a:b",
+        stored,
+        "/checkpoint",
+        {},
+        Cluster(),
+        None,
+        ends=True,
+    )
+    if seconds:
+        run()
+        assert len(tries) == 3
+    else:
+        with pytest.raises(StoreUnavailable, match="the server is gone"):
+            run()
+        assert len(tries) == 2
+
+
 def test_one_process_runs_a_query(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
     pipeline = spark_pipelines.hours()
@@ -491,6 +563,34 @@ def test_a_changed_graph_is_refused(place: Place, environment: Callable[[str], N
     pipeline.sink(Stream("nothing", Word), Discard())
     with pytest.raises(UsageError, match=r"graph of pipeline 'words' has changed .make_nothing"):
         asyncio.run(deploy_on_spark(SparkPlan.of(pipeline), place.url, "/checkpoint"))
+
+
+def test_a_query_that_has_done_nothing_may_change(
+    place: Place, environment: Callable[[str], None], tmp_path: Path
+) -> None:
+    """A start that fails before its first batch has deployed the graph; the corrected code is not bound to it."""
+    environment("words")
+    stand_in = place.stand_in("words")
+    pipeline = spark_pipelines.words()
+    pipeline.add(
+        FlatMap(lambda line: [], to=Stream("nothing", Word)), LINES.by(lambda line: line.text)
+    )
+    pipeline.sink(Stream("nothing", Word), Discard())
+    (tmp_path / "offsets").mkdir()
+    with pytest.raises(DeployRefused, match="No batch was done: delete what is in the checkpoint"):
+        asyncio.run(deploy_on_spark(SparkPlan.of(pipeline), place.url, str(tmp_path)))
+    (tmp_path / "offsets").rmdir()
+    plan = SparkPlan.of(pipeline)
+    asyncio.run(deploy_on_spark(plan, place.url, str(tmp_path)))
+    stored = stand_in._stored.load()
+    assert (stored.checkpoint, stored.levels) == (str(tmp_path), plan.levels)
+    StandIn(f"{MODULE}:words", planned(f"{MODULE}:words"), place.url).run(most=1)
+    with pytest.raises(
+        UsageError, match=r"or remove it with all its results \(millwheel drop words"
+    ):
+        asyncio.run(
+            deploy_on_spark(SparkPlan.of(spark_pipelines.words()), place.url, str(tmp_path))
+        )
 
 
 def test_a_batch_that_runs_again_has_the_same_rows(

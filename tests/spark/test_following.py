@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
@@ -266,6 +267,35 @@ async def test_a_store_that_went_back_is_refused(wheel: Wheel) -> None:
         follower.batch()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_store_that_has_written_other_rows_again_is_refused(
+    wheel: Wheel, restarted: bool
+) -> None:
+    """It was restored to two rows of a sender, and has written two others, and one more."""
+    low, high = wheel.owner.intervals
+    await wheel.write(4, low)
+    await wheel.write(3, high)
+    follower = wheel.follow()
+    follower.batch()
+    offset = msgspec.json.decode(msgspec.json.encode(follower.offset))
+    await wheel.write(2, high)
+    if restarted:
+        follower = wheel.follow()
+        follower.offset = offset
+    assert len(follower.batch()) == 2
+    planned = dict(follower.offset)
+    await wheel.site.query(
+        "UPDATE {t} SET number = number + 100 WHERE sender = %s AND sequence > 1", low.id, t="out"
+    )
+    assert follower.batch() == [], "nothing is new yet"
+    await wheel.write(1, high)
+    with pytest.raises(StoreError, match=rf"the last of 4 rows of sender {low.id} of table 'out'"):
+        follower.batch()
+    again = wheel.follow()
+    with pytest.raises(StoreError, match=rf"the last of 4 rows of sender {low.id} of table 'out'"):
+        again.reader.partitions(offset, planned)  # a batch that was planned before
+
+
 async def test_a_checkpoint_of_another_pipeline_is_refused(wheel: Wheel) -> None:
     follower = wheel.follow()
     follower.offset["id"] = "somebody else's"
@@ -287,9 +317,15 @@ async def test_a_checkpoint_of_another_pipeline_is_refused(wheel: Wheel) -> None
     ],
 )
 async def test_wrong_options_are_refused(wheel: Wheel, options: dict[str, str], text: str) -> None:
+    """At load(), or when the query starts: PySpark hides an error of `streamReader` behind one of its own."""
     made = wheel.source(**options)
-    with pytest.raises(UsageError, match=text):
-        made.streamReader(made.schema())
+    if options.keys() & {"table"}:
+        refused = made.streamReader(made.schema())
+        with pytest.raises(UsageError, match=text):
+            refused.getDefaultReadLimit()
+    else:
+        with pytest.raises(UsageError, match=text):
+            made.schema()
 
 
 # ------------------------------------------------------------------------------- with Spark itself
@@ -334,3 +370,25 @@ async def test_a_query_goes_on_from_its_checkpoint(
     await wheel.write(2, low)
     assert run() == [2]
     assert sorted(seen) == sorted(wheel.written)
+    await wheel.site.query(
+        "UPDATE {t} SET number = number + 100 WHERE sender = %s AND sequence > 1", low.id, t="out"
+    )
+    await wheel.write(1, low)
+    with pytest.raises(StreamingQueryException, match="the store was restored from a backup"):
+        run()
+
+
+@pytest.mark.spark
+async def test_spark_shows_why_a_table_cannot_be_followed(
+    wheel: Wheel, spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = (
+        spark.readStream.format("millwheel")
+        .option("store", wheel.site.schema.url)
+        .option("pipeline", wheel.site.schema.name)
+        .option("table", "plain")
+        .load()
+    )
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(StreamingQueryException, match="'plain' cannot be followed: its rows have"):
+        writer.start().awaitTermination(120)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Score(msgspec.Struct):
     customer: int
     score: float
     month: dt.date | None = None
+    at: dt.datetime | None = None
+    by_day: dict[str, int] | None = None
 
 
 SCORES = Stream("scores", Score)
@@ -58,8 +61,8 @@ class Scores:
         given = {"store": schema.url, "pipeline": schema.name, "stream": "scores", "id": "customer"}
         return MillwheelSource({**given, **options})
 
-    def writer(self, **options: str) -> SendingWriter:
-        made = self.source(**options).writer(FIELDS, overwrite=False)
+    def writer(self, schema: st.StructType = FIELDS, **options: str) -> SendingWriter:
+        made = self.source(**{"timestamp": "at", **options}).writer(schema, overwrite=False)
         assert isinstance(made, SendingWriter)
         return made
 
@@ -71,7 +74,9 @@ class Scores:
             return bool(rows == [(count,)])
 
         await until(are_there)
-        return await self.site.query("SELECT * FROM {t} ORDER BY customer, score", t="scored")
+        return await self.site.query(
+            "SELECT customer, score, month FROM {t} ORDER BY customer, score", t="scored"
+        )
 
 
 @pytest.fixture
@@ -96,7 +101,7 @@ def batch(*rows: tuple[Any, ...]) -> pa.RecordBatch:
 
 async def test_a_task_that_runs_twice_sends_once(scores: Scores) -> None:
     rows = batch((1, 0.5, dt.date(2024, 5, 1), AT), (2, 1e300, None, AT))
-    writer = scores.writer(timestamp="at")
+    writer = scores.writer()
     await asyncio.to_thread(writer.write, iter([rows]))
     await asyncio.to_thread(writer.write, iter([rows, batch((3, 1.0, None, AT))]))
     may = dt.date(2024, 5, 1)
@@ -112,6 +117,80 @@ async def test_an_id_with_another_value_is_refused(scores: Scores) -> None:
     other = scores.writer(id="customer, score")
     await asyncio.to_thread(other.write, iter([batch((1, 0.6, None, AT))]))
     assert len(await scores.table(2)) == 2
+
+
+def columns(**kinds: st.DataType) -> st.StructType:
+    """A schema with a customer and a score, and further columns."""
+    own = {"customer": st.LongType(), "score": st.DoubleType(), **kinds}
+    return st.StructType([st.StructField(name, kind) for name, kind in own.items()])
+
+
+def moments(zone: str) -> pa.RecordBatch:
+    """Two instants in an hour that Berlin has twice, as a session in a zone gives them."""
+    times = [dt.datetime(2024, 10, 27, hour, 30, tzinfo=dt.UTC) for hour in (0, 1)]
+    kind = pa.timestamp("us", zone)
+    return pa.RecordBatch.from_pydict(
+        {"customer": pa.array([1, 1]), "score": pa.array([0.5, 0.5]), "at": pa.array(times, kind)}
+    )
+
+
+async def test_an_id_is_the_same_from_each_time_zone(scores: Scores) -> None:
+    """Both are sent, and neither twice: neither as an id nor as a value."""
+    writer = scores.writer(columns(at=st.TimestampType()), id="customer,at", timestamp="")
+    for zone in ("UTC", "Europe/Berlin", "America/New_York"):
+        await asyncio.to_thread(writer.write, iter([moments(zone)]))
+    await scores.table(2)
+    found = await scores.site.query("SELECT at FROM {t} ORDER BY at", t="scored")
+    assert [(at.hour, at.minute) for (at,) in found] == [(0, 30), (1, 30)]
+
+
+async def test_a_map_is_an_object(scores: Scores) -> None:
+    kind = pa.map_(pa.string(), pa.int64())
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "customer": pa.array([1, 2, 3]),
+            "score": pa.array([0.5, 0.5, 0.5]),
+            "by_day": pa.array([[("2024-10-26", 5)], [], None], kind),
+        }
+    )
+    by_day = columns(by_day=st.MapType(st.StringType(), st.LongType()))
+    writer = scores.writer(by_day, timestamp="")
+    await asyncio.to_thread(writer.write, iter([rows]))
+    await scores.table(3)
+    found = await scores.site.query("SELECT by_day FROM {t} ORDER BY customer", t="scored")
+    assert [row[0] for row in found] == [{"2024-10-26": 5}, {}, None]
+
+
+LONGS = st.ArrayType(st.LongType())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "id_", "text"),
+    [
+        ({"by_day": LONGS}, "customer", "column 'by_day' is array<bigint>, and the stream has object there"),
+        ({"by_day": st.MapType(st.StringType(), st.StringType())}, "customer",
+         "column 'by_day' is string, and the stream has integer there"),
+        ({"month": st.TimestampType()}, "customer", "column 'month' is timestamp, and the stream has date there"),
+        ({"customer": st.StringType()}, "score", "column 'customer' is string, and the stream has integer there"),
+        ({"by_day": st.MapType(LONGS, st.LongType())}, "customer",
+         "'by_day' is map<array<bigint>,bigint>, which JSON does not have"),
+        ({"more": st.ArrayType(st.StructType([st.StructField("v", st.VariantType())]))}, "customer",
+         "'more.v' is variant, which JSON does not have"),
+        ({"by_day": st.MapType(st.StringType(), st.LongType())}, "customer,by_day",
+         "the members of a map are in no order: it cannot be a part of an id"),
+    ],
+)  # fmt: skip
+async def test_columns_that_are_no_records_are_refused_before_any_is_sent(
+    scores: Scores, kinds: dict[str, st.DataType], id_: str, text: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(text)):
+        scores.writer(columns(**kinds), id=id_, timestamp="")
+
+
+async def test_a_column_that_is_missing_is_named(scores: Scores) -> None:
+    only = st.StructType([st.StructField("customer", st.LongType())])
+    with pytest.raises(UsageError, match="no column score, which a record must have"):
+        scores.writer(only, timestamp="")
 
 
 async def test_what_json_does_not_have_is_refused(scores: Scores) -> None:
@@ -132,7 +211,7 @@ async def test_wrong_options_are_refused(
     scores: Scores, options: dict[str, str], text: str
 ) -> None:
     with pytest.raises(UsageError, match=text):
-        scores.writer(**options)
+        scores.writer(FIELDS, **options)
 
 
 async def test_a_stream_without_an_inbox_takes_nothing(scores: Scores) -> None:

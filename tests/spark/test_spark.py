@@ -42,7 +42,7 @@ from millwheel.errors import (
 from millwheel.spark import Job, Snapshot, run_job, snapshot, snapshots
 from millwheel.spark import connection as connections
 from millwheel.spark import session as sessions
-from millwheel.spark.failures import from_worker
+from millwheel.spark.failures import error_text, from_worker
 from millwheel.spark.filters import Filter, parsed, written
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.job import load_function
@@ -116,6 +116,8 @@ TYPES: list[tuple[str, str, str, Any, str]] = [
     ("wall", "timestamp", "'1999-12-31 23:59:59.5'",
      dt.datetime(1999, 12, 31, 23, 59, 59, 500_000), "timestamp_ntz"),
     ("day", "date", "'1969-12-31'", dt.date(1969, 12, 31), "date"),
+    ("span", "interval", "'1 day 00:00:01.5'", dt.timedelta(days=1, seconds=1.5), "interval day to second"),
+    ("never", "timestamp", "'infinity'", dt.datetime.max, "timestamp_ntz"),
     ("raw", "bytea", r"'\x00ff'", bytearray(b"\x00\xff"), "binary"),
     ("doc", "jsonb", """'{"a": [1, null]}'""", '{"a": [1, null]}', "string"),
     ("plain_doc", "json", """'{"a":1}'""", '{"a":1}', "string"),
@@ -395,7 +397,7 @@ def test_without_a_snapshot_a_read_is_one_transaction(url: str) -> None:
 def test_only_the_columns_that_are_named_are_read(
     url: str, table: Callable[[str, str], str]
 ) -> None:
-    table("odd", "AS SELECT 1 AS slot, 2::bigint AS id, '1 hour'::interval AS span")
+    table("odd", "AS SELECT 1 AS slot, 2::bigint AS id, '(1,2)'::point AS span")
     assert source(url, "odd", columns="id").schema().fieldNames() == ["id"]
     # A schema of the user's names columns too; then `schema()` is never called.
     reading = source(url, "odd").reader(st.StructType([st.StructField("id", st.LongType())]))
@@ -432,8 +434,8 @@ def test_the_store_may_come_from_the_environment(url: str, monkeypatch: pytest.M
 def test_a_type_without_a_place_in_spark_is_named(
     url: str, table: Callable[[str, str], str]
 ) -> None:
-    table("spans", "(id bigint, span interval)")
-    with pytest.raises(UsageError, match="'span' of 'spans' is of type interval"):
+    table("spans", "(id bigint, span point)")
+    with pytest.raises(UsageError, match="'span' of 'spans' is of type point"):
         source(url, "spans").schema()
     table("huge", "(id numeric(40, 2))")
     with pytest.raises(UsageError, match=r"'id' of 'huge' is of type numeric\(40,2\)"):
@@ -443,10 +445,8 @@ def test_a_type_without_a_place_in_spark_is_named(
 @pytest.mark.parametrize(
     ("declared", "value"),
     [
-        ("timestamptz", "infinity"),
-        ("timestamp", "-infinity"),
-        ("date", "infinity"),
         ("numeric(5, 2)", "NaN"),
+        ("interval", "1 year"),
         ("int[]", "{{1},{2}}"),
     ],
 )
@@ -457,6 +457,32 @@ def test_a_value_without_a_place_in_spark_is_told_with_its_column(
     reading = source(url, "edges").reader(source(url, "edges").schema())
     with pytest.raises(StoreError, match=r"'edge' .* holds a value that Spark cannot represent"):
         list(reading.read(Whole()))
+
+
+def test_infinite_times_are_the_ends_of_pythons(url: str, table: Callable[[str, str], str]) -> None:
+    """And an interval is one, in microseconds."""
+    table(
+        "ends",
+        "AS SELECT i::timestamptz AS instant, i::timestamp AS local, i::date AS day, ARRAY[i::timestamptz] AS instants, "
+        "s::interval AS span FROM (VALUES ('infinity', '-2 days 1 second'), ('-infinity', NULL), (NULL, 'infinity'), "
+        "('2024-02-29', '25:00:00')) AS t (i, s)",
+    )
+    made = source(url, "ends")
+    rows = [
+        row
+        for batch in made.reader(made.schema()).read(Whole())
+        for row in zip(*batch.to_pydict().values(), strict=True)
+    ]
+    last, first = dt.datetime.max, dt.datetime.min
+    leap = dt.datetime(2024, 2, 29)
+    utc = dt.UTC
+    longest = dt.timedelta(microseconds=2**63 - 1)
+    assert rows == [
+        (last.replace(tzinfo=utc), last, last.date(), [last.replace(tzinfo=utc)], dt.timedelta(days=-2, seconds=1)),
+        (first.replace(tzinfo=utc), first, first.date(), [first.replace(tzinfo=utc)], None),
+        (None, None, None, [None], longest),
+        (leap.replace(tzinfo=utc), leap, leap.date(), [leap.replace(tzinfo=utc)], dt.timedelta(hours=25)),
+    ]  # fmt: skip
 
 
 def test_a_number_too_large_for_38_digits_is_an_error(
@@ -919,10 +945,48 @@ def test_a_function_of_the_current_directory_is_found(jobs: str) -> None:
     assert load_function("wheel_jobs:endless").__name__ == "endless"
 
 
-def test_without_pyspark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'millwheel\[spark\]'"):
-        run_job("any:thing")
+WITHOUT = """
+import importlib.abc, sys
+
+class Gone(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "pyarrow", "pandas"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Gone())
+from millwheel.cli.main import main
+sys.argv = ["millwheel", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["spark", "wheel_plain:job"],
+        ["spark", "wheel_plain:pipeline"],
+        ["run", "wheel_plain:pipeline", "--engine", "spark", "--checkpoint", "x"],
+        ["move", "wheel_plain:pipeline", "--to", "spark", "--checkpoint", "x"],
+    ],
+)
+def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: list[str]) -> None:
+    """By each command, and by an import: whichever module of ours comes first."""
+    (tmp_path / "wheel_plain.py").write_text(
+        "from millwheel import *\npipeline = Pipeline('plain')\n"
+        "LINES = Stream('lines', str)\n"
+        "pipeline.inject(LINES, JsonLines('lines'), timestamp=lambda line: None)\n"
+        "pipeline.sink(LINES, Console())\n"
+        "def job(job): ...\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *command], cwd=tmp_path, capture_output=True, text=True
+    )
+    said = done.stdout + done.stderr
+    assert "Spark needs the package pyspark, which is not installed: pip install" in said
+    assert "millwheel-engine[spark]'" in said
+    assert "bug" not in said
+    assert done.returncode == UsageError.exit_code
 
 
 def test_a_job_may_only_ask_for_what_is_there(url: str, tmp_path: Path) -> None:
@@ -1037,11 +1101,14 @@ def test_files_of_killed_sessions_are_removed(
     killed.mkdir()
     (killed / "lock").touch()
     foreign.mkdir()
+    waiting = tmp_path / "millwheel-spark-waiting"
+    waiting.mkdir()
+    os.mkfifo(waiting / "lock")
     with sessions._scratch() as alive:
         assert not killed.exists()
         with sessions._scratch():
             assert alive.exists()
-    assert [*tmp_path.iterdir()] == [foreign]
+    assert {*tmp_path.iterdir()} == {foreign, waiting}, "a FIFO is not opened, which would wait"
 
 
 def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
@@ -1074,6 +1141,15 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
     ]
     assert from_worker(PythonException("builtins.ValueError: millwheel.errors.Nothing: x")) is None
     assert from_worker(ValueError("millwheel.errors.StoreError: x")) is None
+    java = (
+        "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.\n\tat org.apache.A(A.scala:1)\n"
+        "Caused by: java.lang.RuntimeException: a wrapper\n\tat org.apache.B(B.scala:2)\n"
+        "Caused by: java.io.IOException: No space left on device\n\t... 20 more"
+    )
+    assert error_text(PythonException(java)).splitlines() == [
+        "PythonException: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.",
+        "caused by java.io.IOException: No space left on device",
+    ]
 
 
 def test_progress_off_a_terminal_is_a_line_for_what_takes_long() -> None:
@@ -1105,3 +1181,20 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
         assert display._progress.tasks == []
     with _display(Console(file=io.StringIO())) as display:
         assert isinstance(display, _Lines)
+
+
+def test_a_session_starts_from_a_home_without_the_packed_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    home = sessions._home(tmp_path)
+    assert home is not None
+    assert (home / "jars").is_dir()
+    assert not (home / "python").exists()
+
+
+def test_an_installation_of_spark_of_the_user_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert sessions._home(tmp_path) is None

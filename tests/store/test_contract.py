@@ -7,7 +7,9 @@ import itertools
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import pytest
@@ -790,6 +792,104 @@ async def test_a_table_of_nothing_but_its_key_is_upserted_too(site: Site) -> Non
         commit.rows = [(words, ("a",)), (words, ("b",)), (words, ("a",))]
         await owner.write(commit)
     assert await site.rows(words) == [("a",), ("b",)]
+
+
+class Odd(msgspec.Struct):
+    """Columns with values that are equal and written differently."""
+
+    name: str
+    amount: Decimal
+    share: float
+    active: bool
+    at: datetime
+    tags: dict[str, Any]
+
+
+NAN = float("nan")
+ZURICH = timezone(timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("amount", [Decimal("1.0"), Decimal("1.00"), Decimal("1"), 1]),
+        ("amount", [Decimal("1E+2"), Decimal("100.0")]),
+        ("amount", [Decimal("NaN"), Decimal("NaN")]),
+        ("amount", [Decimal("-0"), Decimal("0.00")]),
+        ("share", [0.0, -0.0, 0]),
+        ("share", [NAN, -NAN]),
+        ("share", [float("inf"), float("inf")]),
+        ("active", [True, True]),
+        ("at", [datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 2, tzinfo=ZURICH)]),
+        ("tags", [{"a": 1, "b": [2, -0.0]}, {"b": [2.0, 0], "a": 1}]),
+        (
+            "tags",
+            [{"of": {"x", "y"}, "d": Decimal("1.0")}, {"d": Decimal("1.00"), "of": {"y", "x"}}],
+        ),
+    ],
+)
+async def test_keys_that_are_equal_to_postgres_are_one_row(
+    site: Site, column: str, values: list[Any]
+) -> None:
+    """In one statement and in several, beside another row."""
+    table = Table("odd", Odd, key=("name", column))
+    plain = Odd("a", Decimal(7), 7.5, False, datetime(1999, 1, 1, tzinfo=UTC), {"z": 0})
+    written = [table.values(msgspec.structs.replace(plain, **{column: value})) for value in values]
+    assert len({table.key_of(each) for each in written}) == 1
+    owner = await Owner.take(site.store, await deploy(site.store, tables=(table,)))
+    for rows in ([*written, table.values(plain)], *([each] for each in written)):
+        commit = owner.commit()
+        commit.rows = [(table, each) for each in rows]
+        await owner.write(commit)
+    assert len(await site.rows(table)) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (
+            "amount",
+            [Decimal("1.0"), Decimal("1.01"), Decimal("NaN"), Decimal("Infinity"), Decimal(-1)],
+        ),
+        ("share", [0.0, 5e-324, 1.0, 0.1, 0.30000000000000004, 0.3, NAN, -1.0]),
+        ("active", [True, False]),
+        ("tags", [{"a": 1}, {"a": "1"}, {"a": None}, {"a": [1]}, {}]),
+    ],
+)
+async def test_keys_that_differ_to_postgres_are_rows_of_their_own(
+    site: Site, column: str, values: list[Any]
+) -> None:
+    table = Table("odd", Odd, key=(column,))
+    plain = Odd("a", Decimal(7), 7.5, False, datetime(1999, 1, 1, tzinfo=UTC), {})
+    written = [table.values(msgspec.structs.replace(plain, **{column: value})) for value in values]
+    owner = await Owner.take(site.store, await deploy(site.store, tables=(table,)))
+    commit = owner.commit()
+    commit.rows = [(table, each) for each in (*written, *reversed(written))]
+    await owner.write(commit)
+    assert len(await site.rows(table)) == len(values)
+
+
+class Noted(msgspec.Struct):
+    """Columns of JSON that may be None."""
+
+    unit: ClassVar[str] = "m"
+    name: str
+    tags: list[str] | None
+    anything: Any
+    kind: Literal["a"] | None = None
+
+
+async def test_none_is_null_in_a_column_of_json(site: Site) -> None:
+    table = Table("noted", Noted)
+    assert [column.name for column in table.columns] == ["name", "tags", "anything", "kind"]
+    owner = await Owner.take(site.store, await deploy(site.store, tables=(table,)))
+    commit = owner.commit()
+    commit.rows = [
+        (table, table.values(Noted("a", None, None))),
+        (table, table.values(Noted("b", [], 1, "a"))),
+    ]
+    await owner.write(commit)
+    assert await site.rows(table) == [("a", None, None, None), ("b", [], 1, "a")]
 
 
 # -- reading back -----------------------------------------------------------------------------

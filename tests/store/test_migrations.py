@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from sqlalchemy import MetaData, create_engine, pool
 
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
-from millwheel.store.migrate import HEAD, migrate, require_version, schema_version
+from millwheel.store.migrate import FIRST, HEAD, migrate, require_version, schema_version
 from millwheel.store.schema import KEY_TEXT, metadata
 from tests.support.servers import VERSIONS
 from tests.support.store_sites import Owner, PostgresSite, Schema
@@ -113,11 +112,13 @@ def test_keys_are_compared_byte_by_byte(empty: Schema) -> None:
     assert {("state", "key"), ("state", "entry"), ("timer", "tag")} <= described
 
 
-def test_head_is_the_newest_revision() -> None:
+def test_first_and_head_are_the_ends_of_the_revisions() -> None:
     config = Config()
     config.set_main_option("script_location", "millwheel:migrations")
     config.set_main_option("path_separator", "os")
-    assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
+    scripts = ScriptDirectory.from_config(config)
+    assert scripts.get_heads() == [HEAD]
+    assert scripts.get_bases() == [FIRST]
 
 
 def test_a_schema_tells_its_version(empty: Schema) -> None:
@@ -177,43 +178,47 @@ async def test_migrating_again_keeps_everything(postgres: PostgresSite) -> None:
     await owner.write(owner.fill(owner.commit(), 3, first=10))
 
 
-def test_rows_of_numbered_tables_from_before_0003_are_numbered_again(empty: Schema) -> None:
-    """Their senders were logs, and two tables of one node shared the numbers."""
+def test_a_schema_from_before_the_first_release_is_left_alone(empty: Schema) -> None:
     migrate(empty.url, empty.name)
-    table = {
-        "table": "a log",
-        "columns": [["a", "text"], ["sender", "bigint"], ["sequence", "bigint"]],
-    }
-    graph = {"nodes": {"n": {"sinks": {"s": [table, {"console": ""}]}}}}
+    empty.query("UPDATE {v} SET version_num = '0007'", v="alembic_version")
+    with pytest.raises(StoreError, match="at version 0007, from before the first release"):
+        migrate(empty.url, empty.name)
+    assert schema_version(empty.url, empty.name) == "0007"
+
+
+def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
+    """Holds of parked keys that are timers, parked letters of removed computations, drained logs, and requests that
+    ended workers. All other rows stay."""
+    migrate(empty.url, empty.name)
     with psycopg.connect(empty.url, autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
         connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(empty.name)))
-        connection.execute("ALTER TABLE commit_record DROP COLUMN table_rows CASCADE")
-        connection.execute(
-            "DROP TABLE ended_sender, aggregate, spark_query, spark_start, request CASCADE"
-        )
-        connection.execute("ALTER TABLE pipeline DROP COLUMN id CASCADE")
-        connection.execute("ALTER TABLE worker DROP COLUMN locked_on")
-        connection.execute(
-            "ALTER TABLE dead_letter DROP COLUMN parked CASCADE, DROP COLUMN watermark"
-        )
-        connection.execute("UPDATE alembic_version SET version_num = '0002'")
-        connection.execute('CREATE TABLE "a log" (a text, sender bigint, sequence bigint)')
-        connection.execute(
-            """INSERT INTO "a log" VALUES ('c', 7, 0), ('b', 3, 4), ('a', 3, 1), ('d', 9, 5)"""
-        )
-        connection.execute(
-            "INSERT INTO generation (number, code, began_at) VALUES (1, %s, now())",
-            [json.dumps({"graph": graph})],
-        )
+        for statement in (
+            "ALTER TABLE dead_letter DROP COLUMN hold CASCADE",
+            "ALTER TABLE request DROP CONSTRAINT request_slot, DROP CONSTRAINT request_key",
+            "DROP TABLE leader, blocking_item",
+            "UPDATE alembic_version SET version_num = '0008'",
+            "INSERT INTO computation (name, kind, version, state, upstream, paused, removed_at) VALUES "
+            "('here', 'computation', 1, '{}', '[]', false, NULL), ('gone', 'computation', 1, '{}', '[]', false, now())",
+            "INSERT INTO key_interval (id, computation, slot_from, slot_to, sequencer, generation) VALUES (9, 1, 0, 65536, 1, 1)",
+            "INSERT INTO log VALUES (1, 9, NULL, true), (2, 9, NULL, false), (3, 9, 'a file', true)",
+            "INSERT INTO timer (slot, computation, key, kind, tag, due, hold, set_at) VALUES "
+            "(1, 1, '1', 'watermark', 'millwheel:parked', 9, 3, 1), (1, 1, '1', 'watermark', 'mine', 9, 9, 1)",
+            "INSERT INTO dead_letter (slot, computation, stream, key, value, ts, place, error, traceback, attempts, stamp, parked) "
+            "SELECT 1, c.id, 's', '1', '1', 5, '', '', '', 1, 0, 'failed' FROM computation AS c",
+            "INSERT INTO request (batch, asked_at, actor, reason, verb, computation, slot, key, due_at) "
+            """SELECT 1, now(), '', '', 'retry', 1, 1, k, now() FROM unnest(ARRAY['k1', '"k\\"1"', '-3', '["a",1]', '1e9']) AS k""",
+            "INSERT INTO request (batch, asked_at, actor, reason, verb, due_at) VALUES (2, now(), '', '', 'pause', now())",
+        ):
+            connection.execute(statement)
     migrate(empty.url, empty.name)
-    rows = empty.query("SELECT a, sequence FROM {v} ORDER BY sender, sequence", v="a log")
-    assert rows == [("a", 0), ("b", 1), ("c", 0), ("d", 0)]
-    told = "SELECT table_name, rows, ended FROM {v} ORDER BY sender"
-    assert empty.query(told, v="numbered_rows") == [
-        ("a log", 2, True), ("a log", 1, True), ("a log", 1, True),
+    assert empty.query("SELECT tag FROM {t}", t="timer") == [("mine",)]
+    assert empty.query("SELECT id FROM {l} ORDER BY id", l="log") == [(2,), (3,)]
+    assert empty.query("SELECT computation, parked FROM {d} ORDER BY id", d="dead_letter") == [
+        (1, "failed"), (2, None),
     ]  # fmt: skip
-    assert max(empty.query("SELECT max(sender) FROM {v}", v="a log")) < (0,)
+    left = [('"k\\"1"',), ("-3",), ('["a",1]',), (None,)]
+    assert empty.query("SELECT key FROM {r} ORDER BY id", r="request") == left
 
 
 def test_a_migration_that_fails_leaves_nothing(
@@ -291,7 +296,8 @@ def test_no_sql_stands_in_the_python_of_the_store() -> None:
 def test_each_statement_has_its_file_and_each_file_its_statement() -> None:
     """One statement a file, each used; the text says why it is as it is."""
     folder = ROOT / "store" / "sql"
-    code = "".join(path.read_text("utf-8") for path in sorted((ROOT / "store").rglob("*.py")))
+    places = [ROOT / "store", ROOT / "millwheel" / "following", ROOT / "millwheel" / "spark"]
+    code = "".join(p.read_text("utf-8") for place in places for p in sorted(place.rglob("*.py")))
     for path in sorted(folder.glob("*.sql")):
         assert re.search(rf'"{path.stem}"', code), f"{path.name} is used by nobody"
         assert path.read_text("utf-8").startswith("-- "), f"{path.name} does not say what it does"

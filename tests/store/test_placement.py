@@ -430,27 +430,88 @@ async def test_a_claim_ends_wishes_to_cut_and_leaves_the_pin(site: Site, by: str
 # -- leadership -----------------------------------------------------------------------------
 
 
-async def test_one_leads_until_it_closes(site: Site) -> None:
-    await deploy(site.store)
-    one, two = await site.another(), await site.another()
-    assert await one.try_lead(30.0)
-    assert not await two.try_lead(30.0)
-    assert await one.try_lead(30.0)
-    await one.close()
-    await until(lambda: two.try_lead(30.0))  # the server ends the session in its own time
+async def test_one_leads_until_it_stops(site: Site) -> None:
+    one, two = await candidates(site.store)
+    term = await site.store.try_lead(one, 30.0)
+    assert term is not None
+    assert await site.store.try_lead(two, 30.0) is None
+    assert await site.store.try_lead(one, 30.0) == term
+    await site.store.stop_worker(one)
+    assert await site.store.try_lead(one, 30.0) is None
+    assert await site.store.try_lead(two, 30.0) == term + 1
 
 
-async def test_whose_time_ran_out_hears_it_and_another_leads(memory_site: MemorySite) -> None:
-    one, two = memory_site.store, memory_site.store.another()
-    assert await one.try_lead(5.0)
-    memory_site.clock.advance(4.0)
-    assert await one.try_lead(5.0)
-    memory_site.clock.advance(4.0)
-    assert not await two.try_lead(5.0)
-    memory_site.clock.advance(1.0)
-    assert not await one.try_lead(5.0)
-    assert await two.try_lead(5.0)
-    assert not await one.try_lead(5.0)
+async def test_a_worker_without_a_lease_does_not_lead(site: Site) -> None:
+    (one,) = await candidates(site.store, 1)
+    assert await site.store.try_lead(str(uuid.uuid4()), 30.0) is None
+    await site.store.stop_worker(one)
+    assert await site.store.try_lead(one, 30.0) is None
+
+
+async def test_a_leader_that_asks_no_more_is_followed_although_it_lives(
+    memory_site: MemorySite,
+) -> None:
+    store, clock = memory_site.store, memory_site.clock
+    one, two = await candidates(store)
+    assert await store.try_lead(one, 5.0) == 1
+    clock.advance(4.0)
+    assert await store.try_lead(one, 5.0) == 1
+    clock.advance(4.0)
+    assert await store.try_lead(two, 5.0) is None
+    clock.advance(1.0)
+    assert await store.try_lead(two, 5.0) == 2
+    assert await store.try_lead(one, 5.0) is None
+
+
+async def test_a_leadership_is_renewed_before_it_ends(postgres: PostgresSite) -> None:
+    """By the database's clock; and shortened if that has gone back."""
+    one, two = await candidates(postgres.store)
+    assert await postgres.store.try_lead(one, 30.0) == 1
+    await postgres.query(
+        "UPDATE {leader} SET lease_until = now() + interval '1 s'", leader="leader"
+    )
+    left = "SELECT extract(epoch FROM lease_until - now())::float8 FROM {leader}"
+    for ahead in ("10 s", "1 day"):
+        await postgres.query(
+            f"UPDATE {{leader}} SET lease_until = now() + interval '{ahead}'", leader="leader"
+        )
+        assert await postgres.store.try_lead(one, 30.0) == 1
+        ((seconds,),) = await postgres.query(left, leader="leader")
+        assert 20 < seconds <= 30
+    await postgres.query("UPDATE {leader} SET lease_until = now()", leader="leader")
+    assert await postgres.store.try_lead(two, 30.0) == 2
+
+
+async def test_the_leadership_of_a_dead_worker_is_free_at_once(postgres: PostgresSite) -> None:
+    one, two = await candidates(postgres.store)
+    assert await postgres.store.try_lead(one, 60.0) == 1
+    await postgres.query(
+        "UPDATE {worker} SET lease_until = now() WHERE id = %s", one, worker="worker"
+    )
+    assert await postgres.store.try_lead(two, 60.0) == 2
+
+
+async def test_wishes_of_a_former_leader_are_not_stored(site: Site) -> None:
+    owner = await Owner.take(site.store)
+    (row, *_) = (await site.store.read_placement()).intervals
+    one, two = await candidates(site.store)
+    former = await site.store.try_lead(one, 30.0)
+    assert former is not None
+    wish = Wish(row.id, row.sequencer, two, "less to do")
+    await site.store.stop_worker(one)
+    assert await site.store.try_lead(two, 30.0) == former + 1
+    assert await site.store.wish([wish], former) == []
+    assert await site.store.wish([wish], former + 1) == [row.id]
+    assert owner.worker
+
+
+async def candidates(store: Any, number: int = 2) -> list[str]:
+    """New workers of a deployed pipeline, with leases."""
+    await deploy(store)
+    workers = [str(uuid.uuid4()) for _ in range(number)]
+    for worker in workers:
+        await store.register_worker(worker, 60.0)
+    return workers
 
 
 @pytest.fixture
@@ -458,37 +519,11 @@ def memory_site() -> MemorySite:
     return MemorySite()
 
 
-LEADS = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
-
-
-@pytest.mark.parametrize("killed", [True, False])
-async def test_a_leader_whose_session_ends_is_followed(
-    postgres: PostgresSite, killed: bool
-) -> None:
-    await deploy(postgres.store)
-    other = await postgres.another()
-    assert await postgres.store.try_lead(60.0 if killed else 0.2)
-    ((pid,),) = await postgres.query(LEADS)
-    assert not await other.try_lead(60.0)
-    if killed:
-        await postgres.query("SELECT pg_terminate_backend(%s, 5000)", pid)
-
-    async def nobody_leads() -> bool:
-        return not await postgres.query(LEADS)
-
-    await until(nobody_leads)
-    assert await other.try_lead(60.0)
-    assert not await postgres.store.try_lead(60.0)  # its session is gone: it hears it
-    assert not await postgres.store.try_lead(60.0)  # another leads
-    await other.close()
-    await until(nobody_leads)
-    assert await postgres.store.try_lead(60.0)
-
-
 async def test_each_pipeline_has_its_own_leader(new_schema: Callable[[int], Schema]) -> None:
     sites = [await PostgresSite.open(new_schema(18)) for _ in range(2)]
     for site in sites:
-        assert await site.store.try_lead(60.0)
+        (one,) = await candidates(site.store, 1)
+        assert await site.store.try_lead(one, 60.0) == 1
     for site in sites:
         await site.aclose()
 

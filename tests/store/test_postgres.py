@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -836,7 +837,7 @@ async def test_a_bucket_is_opened_beside_a_reader_of_everything(postgres: Postgr
 
 
 LOCKS = {
-    "who makes one": "SELECT pg_advisory_lock(hashtextextended('{schema}', 2))",
+    "who makes one": "LOCK TABLE {bucket} IN EXCLUSIVE MODE",
     "an ANALYZE that takes long": "LOCK TABLE {commits} IN SHARE UPDATE EXCLUSIVE MODE",
 }
 
@@ -850,7 +851,8 @@ async def test_nobody_waits_long_for_the_buckets(postgres: PostgresSite, who: st
     other = await postgres.another()
     async with session(postgres.schema) as holder:
         commits = postgres.schema.table("commit_record").as_string(None)
-        await holder.execute(LOCKS[who].format(schema=postgres.schema.name, commits=commits))
+        bucket = postgres.schema.table("bucket").as_string(None)
+        await holder.execute(LOCKS[who].format(commits=commits, bucket=bucket))
         async with asyncio.timeout(60):
             opened = await asyncio.gather(
                 postgres.store.open_bucket("time", 0, BUCKET_HIGH, BUCKET_HIGH + 1),
@@ -1135,7 +1137,7 @@ class Trial:
         for (key, tag), due in timers.items():
             if owner.interval_of(key) is row_:
                 at = None if due is None else START + due
-                commit.timers.append(owner.timer(key, at, tag))
+                commit.timers = [*commit.timers, owner.timer(key, at, tag)]
                 model.timers[key, tag] = due  # type: ignore[assignment]
         model.states = {name: value for name, value in model.states.items() if value is not None}
         model.timers = {name: due for name, due in model.timers.items() if due is not None}
@@ -1604,3 +1606,31 @@ def test_a_process_that_was_killed_and_not_waited_for_is_dead() -> None:
     while not is_dead(host_identity(), child.pid, started):
         assert time.monotonic() < deadline
     assert child.wait() != 0
+
+
+class Payment(msgspec.Struct):
+    name: str
+    amount: Decimal | None
+
+
+@pytest.mark.newest
+async def test_a_decimal_is_not_rounded_without_a_word(postgres: PostgresSite) -> None:
+    """In a table that was made by hand."""
+    table = Table("payments", Payment, key=("name",))
+    await deploy(postgres.store)
+    await postgres.query(
+        "CREATE TABLE {t} (name text PRIMARY KEY, amount numeric(10, 2))", t="payments"
+    )
+    owner = await Owner.take(postgres.store, await deploy(postgres.store, tables=(table,)))
+    fitting = ["1.50", "1.500", "1E+3", "-0.01", "NaN", None]
+    commit = owner.commit()
+    commit.rows = [(table, (f"{n}", text and Decimal(text))) for n, text in enumerate(fitting)]
+    await owner.write(commit)
+    found = [amount for _, amount in await postgres.rows(table)]
+    assert [str(amount) for amount in found] == ["1.50", "1.50", "1000.00", "-0.01", "NaN", "None"]
+    commit = owner.commit()
+    commit.rows = [(table, ("good", Decimal(1))), (table, ("bad", Decimal("1.005")))]
+    told = r"table 'payments': column 'amount' keeps 2 digits .* would round 1\.005"
+    with pytest.raises(StatementError, match=told):
+        await owner.lane.commit(commit)
+    assert len(await postgres.rows(table)) == len(fitting)

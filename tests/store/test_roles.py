@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,16 +11,19 @@ from psycopg import errors, sql
 from psycopg.conninfo import make_conninfo
 
 from millwheel import Pipeline, Table
-from millwheel.errors import StoreError
+from millwheel.errors import StoreError, StoreUnavailable, UsageError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.store import administration
+from millwheel.store.address import StoreAddress
 from millwheel.store.asking import Actor, Asking
 from millwheel.store.buckets import tables_of
 from millwheel.store.inspection import inspect
-from millwheel.store.migrate import migrate
+from millwheel.store.migrate import migrate, require_version
 from millwheel.store.postgres import PostgresStore
-from millwheel.store.roles import Roles, make_roles, roles_of
+from millwheel.store.roles import CALLED, Roles, make_roles, roles_of
+from millwheel.store.schema import metadata
+from millwheel.store.selection import select
 from millwheel.store.statements import composed
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.store_sites import Schema
@@ -110,6 +114,26 @@ def test_a_reader_reads_and_can_do_nothing_else(schema: Schema, roles: Roles) ->
         refused(url, schema, statement)
 
 
+def test_what_runs_with_the_rights_of_the_owner_is_called_by_its_roles_only(
+    schema: Schema, roles: Roles
+) -> None:
+    allowed = """
+    SELECT p.proname, coalesce(r.rolname, 'PUBLIC')
+    FROM pg_proc AS p
+    CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+    LEFT JOIN pg_roles AS r ON r.oid = a.grantee
+    WHERE p.pronamespace = %s::regnamespace AND p.prosecdef AND a.grantee <> p.proowner
+    """
+    with psycopg.connect(schema.url) as connection:
+        given = set(connection.execute(allowed, [schema.name]).fetchall())
+    assert given == {
+        (function, getattr(roles, caller))
+        for function, callers in CALLED.items()
+        for caller in callers
+    }
+    refused(under(schema, roles.reader), schema, "SELECT forget_requests()")
+
+
 def test_a_reader_reads_the_tables_to_come(schema: Schema, roles: Roles) -> None:
     """Also those that the login that made the roles makes by hand."""
     with psycopg.connect(schema.url, autocommit=True) as owner:
@@ -118,6 +142,49 @@ def test_a_reader_reads_the_tables_to_come(schema: Schema, roles: Roles) -> None
         assert (
             reader.execute(schema.compose("SELECT * FROM {later}", later="later")).fetchall() == []
         )
+
+
+def read_as(url: str, schema: Schema) -> None:
+    with inspect(url) as inspection:
+        inspection.status(schema.name)
+
+
+def pause_as(url: str, schema: Schema) -> None:
+    administration.pause(url, schema.name, paused=True, actor=ME)
+
+
+def work_as(url: str, schema: Schema) -> None:
+    require_version(url, schema.name, address=StoreAddress(url=url), migrate_now=False)
+
+
+@pytest.mark.parametrize("use", [read_as, work_as])
+def test_a_login_without_a_role_is_told_which_one_it_needs(
+    schema: Schema, roles: Roles, use: Callable[[str, Schema], None]
+) -> None:
+    log_in(schema, "eve_without_a_role")
+    try:
+        with pytest.raises(StoreError) as refused:
+            use(url_of(schema, "eve_without_a_role"), schema)
+    finally:
+        drop_roles(schema, "eve_without_a_role")
+    assert not isinstance(refused.value, StoreUnavailable)
+    assert "permission denied for" in str(refused.value)
+    assert "`millwheel migrate PIPELINE --roles`, then GRANT DATABASE_PIPELINE_worker TO" in str(
+        refused.value
+    )
+
+
+def test_a_pipeline_without_a_role_for_this_login_may_be_there(
+    schema: Schema, roles: Roles
+) -> None:
+    log_in(schema, "eve_without_a_role")
+    try:
+        with pytest.raises(
+            UsageError, match=r"no pipeline .* that this login has a role of; it may"
+        ):
+            pause_as(url_of(schema, "eve_without_a_role"), schema)
+    finally:
+        drop_roles(schema, "eve_without_a_role")
 
 
 def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
@@ -185,9 +252,12 @@ async def run(pipeline: Pipeline, url: str) -> None:
         await engine.kill()
         await store.close()
     names = sql.SQL(", ").join(sql.Identifier(pipeline.name, name) for name in tables)
+    drop = sql.SQL("SELECT {}(id) FROM {}").format(
+        sql.Identifier(pipeline.name, "drop_bucket"), sql.Identifier(pipeline.name, "bucket")
+    )
     with psycopg.connect(url) as connection:
         connection.execute(composed("lock_for_drop", tables=names))
-        connection.execute(composed("drop_tables", tables=names))
+        connection.execute(drop)
         connection.rollback()
 
 
@@ -215,7 +285,8 @@ async def test_workers_of_several_logins_make_and_drop_what_they_need(
             assert reader.execute(out).fetchone() == (3,)
         found = owners(schema)
         assert {found["state"], found["watermarks"], found["request"]} == {roles.owner}
-        assert {found["out"], found["seen_record"], found["state_of_tally"]} == {roles.worker}
+        assert {found["out"], found["state_of_tally"]} == {roles.worker}
+        assert {found[f"seen_record{bucket}"] for bucket in ("", "_1")} == {roles.owner}
         assert set(found.values()) == {roles.owner, roles.worker}, "nothing is a login's"
     finally:
         drop_roles(schema, "grace")
@@ -237,6 +308,170 @@ def test_a_worker_drops_nothing_and_leaves_the_log_of_operators_alone(
         refused(under(schema, roles.worker), schema, statement)
 
 
+CODE = """
+CREATE FUNCTION {schema}.evil() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.request SET actor = 'forged by a worker as ' || current_user;
+    RETURN true;
+END $$;
+CREATE FUNCTION {schema}.fires() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM {schema}.evil(); RETURN NEW; END $$
+"""
+
+
+async def test_a_worker_can_put_no_code_into_what_others_read_or_change(
+    schema: Schema, roles: Roles
+) -> None:
+    """Neither into a table of the pipeline, nor into the buckets that its commits go to."""
+    url = under(schema, roles.worker)
+    await run(counting(schema, 1), url)
+    with psycopg.connect(url, autocommit=True) as worker:
+        worker.execute(schema.compose(CODE))
+        buckets = [table for table in owners(schema) if table[-1].isdigit()]
+        assert len(buckets) >= 7
+        for table in (*metadata.tables, *buckets):
+            for statement in (
+                "CREATE POLICY p ON {table} USING ({schema}.evil())",
+                "ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
+                "ALTER TABLE {table} ADD CHECK ({schema}.evil())",
+                "CREATE RULE r AS ON INSERT TO {table} DO ALSO SELECT {schema}.evil()",
+                "CREATE TRIGGER t BEFORE UPDATE ON {table} EXECUTE FUNCTION {schema}.fires()",
+                "CREATE INDEX ON {table} (({schema}.evil()))",
+            ):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    worker.execute(schema.compose(statement, table=table))
+
+
+def test_a_function_that_would_run_in_place_of_the_owners_is_found(
+    schema: Schema, roles: Roles
+) -> None:
+    with psycopg.connect(under(schema, roles.worker), autocommit=True) as worker:
+        worker.execute(
+            schema.compose(
+                "CREATE FUNCTION {f}(integer) RETURNS timestamptz LANGUAGE sql RETURN now()",
+                f="micros_to_time",
+            )
+        )
+    url = under(schema, roles.owner)
+    for work in (
+        lambda: migrate(url, schema.name),
+        lambda: administration.drop_pipeline(url, schema.name),
+        lambda: administration.remove_computations(url, schema.name, ["tally"]),
+    ):
+        with pytest.raises(StoreError, match=r"micros_to_time\(integer\).*Nothing was changed"):
+            work()
+
+
+# -- superusers -------------------------------------------------------------------------------
+
+
+def selected(url: str, *statements: str, pipeline: str | None = None) -> list[tuple[Any, ...]]:
+    with select(url, statements, pipeline=pipeline, seconds=5, as_json=False) as answers:
+        return [row for answer in answers for row in answer.rows]
+
+
+def test_sql_does_not_run_code_of_others_as_a_superuser(schema: Schema, roles: Roles) -> None:
+    with psycopg.connect(under(schema, roles.worker), autocommit=True) as worker:
+        worker.execute(schema.compose(CODE))
+        worker.execute(schema.compose("CREATE VIEW {v} AS SELECT {schema}.evil()", v="figures"))
+    with pytest.raises(UsageError, match=r"is a superuser.*a login of the pipeline's reader"):
+        selected(schema.url, "SELECT count(*) FROM figures")
+    log_in(schema, "linus", roles.reader)
+    with psycopg.connect(schema.url, autocommit=True) as superuser:
+        superuser.execute("GRANT pg_execute_server_program TO linus")
+    try:
+        with pytest.raises(UsageError, match="may use files and programs of the server"):
+            selected(url_of(schema, "linus"), "SELECT count(*) FROM states")
+    finally:
+        drop_roles(schema, "linus")
+    assert selected(under(schema, roles.reader), "SELECT count(*)::text FROM states") == [("0",)]
+
+
+def test_sql_as_a_superuser_reads_what_only_superusers_have_made(schema: Schema) -> None:
+    assert selected(schema.url, "SELECT count(*)::text FROM states") == [("0",)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT pg_terminate_backend/**/(1)",
+        "SELECT pg_terminate_backend -- the first\n (1)",
+        'SELECT U&"pg_\\0074ry_advisory_lock"(1)',
+        'SELECT "pg_try_advisory_lock"(1)',
+        "SELECT query_to_xml('SELECT pg_term' || 'inate_backend(1)', true, true, '')",
+        "SELECT * FROM ts_stat('SELECT pg_term' || 'inate_backend(1)')",
+        "SELECT pg_stat_reset()",
+        "SELECT pg_stat_statements_reset()",
+        "EXPLAIN ANALYZE SELECT pg_reload_conf/* */()",
+    ],
+)
+def test_sql_refuses_what_reaches_other_sessions_however_it_is_written(
+    schema: Schema, statement: str
+) -> None:
+    with pytest.raises(UsageError, match="may reach other sessions"):
+        selected(schema.url, statement)
+
+
+# -- other databases --------------------------------------------------------------------------
+
+
+def test_pipelines_of_one_name_in_two_databases_share_no_role(
+    new_schema: Callable[[int], Schema], schema: Schema
+) -> None:
+    here, there = (new_schema(schema.version) for _ in range(2))
+    assert here.name == there.name
+    made = [make_roles(one.url, one.name) for one in (here, there)]
+    logins = [f"login_of_{database_of(one)}" for one in (here, there)]
+    try:
+        assert not {*made[0]} & {*made[1]}
+        for one, roles, login in zip((here, there), made, logins, strict=True):
+            log_in(one, login, roles.owner)
+            query = one.compose("SELECT count(*) FROM {secret}", secret="peer_secret")
+            with psycopg.connect(url_of(one, login)) as connection:
+                assert connection.execute(query).fetchone() == (0,)
+        with psycopg.connect(url_of(there, logins[0])) as stranger:
+            for statement in ("SELECT FROM {t}", "DELETE FROM {t}", "LOCK TABLE {t}"):
+                with pytest.raises(errors.InsufficientPrivilege), stranger.transaction():
+                    stranger.execute(there.compose(statement, t="peer_secret"))
+    finally:
+        for one, roles, login in zip((here, there), made, logins, strict=True):
+            drop_roles(one, login, *roles)
+
+
+def test_a_role_with_rights_in_another_database_is_not_used(
+    new_schema: Callable[[int], Schema], schema: Schema
+) -> None:
+    here, there = (new_schema(schema.version) for _ in range(2))
+    reader = roles_of(database_of(here), here.name).reader
+    with psycopg.connect(there.url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(reader)))
+        grant = there.compose("GRANT USAGE ON SCHEMA {schema} TO ")
+        connection.execute(grant + sql.Identifier(reader))
+    try:
+        with pytest.raises(
+            StoreError, match=f"has rights in the database {database_of(there)} too"
+        ):
+            make_roles(here.url, here.name)
+    finally:
+        with psycopg.connect(there.url, autocommit=True) as connection:
+            for end in ("DROP OWNED BY {} CASCADE", "DROP ROLE {}"):
+                connection.execute(sql.SQL(end).format(sql.Identifier(reader)))
+
+
+def test_a_long_name_of_a_database_leaves_room_for_the_rest() -> None:
+    names = [
+        role
+        for database in ("d" * 63, "d" * 62 + "e", "db")
+        for role in roles_of(database, "p" * 48)
+    ]
+    assert len({*names}) == 12
+    assert max(len(name) for name in names) <= 63
+    assert roles_of("db", "shop").reader == "db_shop_reader"
+
+
+def database_of(schema: Schema) -> str:
+    return str(psycopg.conninfo.conninfo_to_dict(schema.url)["dbname"])
+
+
 async def test_an_owner_migrates_removes_and_drops(schema: Schema, roles: Roles) -> None:
     url = under(schema, roles.owner)
     await run(counting(schema, 1), under(schema, roles.worker))
@@ -249,11 +484,12 @@ async def test_an_owner_migrates_removes_and_drops(schema: Schema, roles: Roles)
 
 async def test_whoever_owned_the_schema_goes_on(schema: Schema) -> None:
     """No superuser is needed; what was there already changes hands."""
-    roles, database = roles_of(schema.name), psycopg.conninfo.conninfo_to_dict(schema.url)["dbname"]
+    database = database_of(schema)
+    roles = roles_of(database, schema.name)
     log_in(schema, "linus", more="CREATEROLE")
     with psycopg.connect(schema.url, autocommit=True) as connection:
         connection.execute(
-            sql.SQL("GRANT CREATE ON DATABASE {} TO linus").format(sql.Identifier(str(database)))
+            sql.SQL("GRANT CREATE ON DATABASE {} TO linus").format(sql.Identifier(database))
         )
         connection.execute(schema.compose("DROP SCHEMA {schema} CASCADE"))
     url = url_of(schema, "linus")
@@ -280,6 +516,6 @@ def test_an_earlier_bucket_changes_hands_with_its_parent(schema: Schema) -> None
         )
     roles = make_roles(schema.url, schema.name)
     try:
-        assert owners(schema)["production_9"] == roles.worker
+        assert owners(schema)["production_9"] == roles.owner
     finally:
         drop_roles(schema, *roles)

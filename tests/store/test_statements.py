@@ -8,11 +8,11 @@ import psycopg
 from psycopg import pq
 
 from millwheel.store.statements import PARAMETER, TABLES, Statements, _texts
-from millwheel.store.views import VIEWS
+from millwheel.store.views import NAMES, VIEWS
 from tests.support.store_sites import Schema
 
-KNOWN = {*TABLES, *VIEWS, "schema", "this_incarnation", "matching_letters"}
-NAMED_WHEN_RUN = 76
+KNOWN = {*TABLES, *VIEWS, *NAMES, "schema", "this_incarnation", "matching_letters"}
+NAMED_WHEN_RUN = 75
 """So many are views, which `schema` has made, or have a part that only the code knows."""
 
 
@@ -28,11 +28,13 @@ def test_every_statement_is_understood(schema: Schema) -> None:
     left_out = 0
     with psycopg.connect(schema.url, autocommit=True) as connection:
         for name, text in _texts().items():
+            if name == "matching_letters":  # the end of others
+                continue
             parts = {part for _, part, _, _ in string.Formatter().parse(text) if part}
             if name.startswith("views/") or not parts <= KNOWN:
                 left_out += 1
                 continue
-            views = {part: part for part in parts & set(VIEWS)}
+            views = {part: part for part in parts & {*VIEWS, *NAMES}}
             answer = connection.pgconn.prepare(b"", as_protocol(statements.get(name, **views)))
             assert answer.status == pq.ExecStatus.COMMAND_OK, (name, answer.get_error_message())
     assert left_out <= NAMED_WHEN_RUN

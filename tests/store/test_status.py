@@ -36,6 +36,17 @@ async def test_what_a_worker_said_of_itself_last(postgres: PostgresSite) -> None
     assert (theirs.cpu, theirs.rss_bytes) == (None, None), "it has said nothing yet"
 
 
+async def test_workers_that_are_gone_come_after_those_that_run(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    gone, running = str(uuid.uuid4()), str(uuid.uuid4())
+    await postgres.query("UPDATE {w} SET started_at = now()", w="worker")
+    await postgres.store.register_worker(gone, -3.0, address="10.0.0.1:7000")
+    await postgres.store.register_worker(running, 9.0, address="10.0.0.2:7000")
+    assert [(worker.id, worker.state) for worker in look(postgres).workers] == [
+        (owner.worker, "running"), (running, "running"), (gone, "silent"),
+    ]  # fmt: skip
+
+
 async def test_how_much_of_a_source_is_on_its_way(postgres: PostgresSite) -> None:
     owner = await Owner.take(postgres.store)
     (source,) = look(postgres).sources

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import random
 import uuid
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import product
 from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -26,7 +30,7 @@ from millwheel.store.port import NodeDeploy
 from millwheel.store.schema import metadata
 from millwheel.store.selection import select
 from millwheel.store.state_shape import CollectionShape, StateShape, state_shape
-from millwheel.store.state_views import MOST_VERSION, Versions
+from millwheel.store.state_views import CASTS, MOST_VERSION, Versions
 from millwheel.store.views import VIEWS, install_views
 from millwheel.testing import inject
 from millwheel.testing.script import Script
@@ -294,7 +298,7 @@ async def test_the_least_hold_is_found_among_folded_changed_and_late_timers(
             due = choice.choice([None, START + choice.randrange(10) * SECOND])
             timer = owner.timer(key, due, "x", choice.choice(["watermark", "hold"]))
             late = choice.choice([0, 0, 5 * SECOND])  # it was set when event time was past it
-            commit.timers.append(timer._replace(hold=due and due + late))
+            commit.timers = [*commit.timers, timer._replace(hold=due and due + late)]
         await owner.write(commit)
         if choice.random() < 0.5:
             link = owner.links[row.id]
@@ -308,6 +312,71 @@ async def test_the_least_hold_is_found_among_folded_changed_and_late_timers(
             h="watermark_holders",
         )
         assert shown == [row for row in least if row[0] is not None]
+
+
+async def test_a_parked_key_is_named_if_it_holds(postgres: PostgresSite) -> None:
+    """It does not once the low watermark has gone past it: its computation parks without a hold."""
+    owner = await Owner.take(postgres.store)
+    ends = {"input_watermark": START + 100 * SECOND, "low_watermark": START + 50 * SECOND}
+    await owner.write(owner.commit(owner.injector, **ends))
+    commit = owner.commit(**(ends | {"low_watermark": START + 5 * SECOND}))
+    letter = owner.dead_letter(1)._replace(ts=START + 4 * SECOND)
+    commit.dead_letters = [
+        letter._replace(parked="failed", watermark=0, hold=START + 5 * SECOND),
+        letter._replace(parked="waiting", watermark=0, hold=START + 6 * SECOND),
+    ]
+    commit.timers = [owner.timer("b", START + 40 * SECOND)]
+    await owner.write(commit)
+    holder, what, key, held_at, _ = await _holder(postgres, "count")
+    assert (holder, key, held_at) == ("parked", "key 1", from_micros(START + 5 * SECOND))
+    assert what.startswith('key "key 1": parked since a record failed')
+    await owner.write(owner.commit(**(ends | {"low_watermark": START + 7 * SECOND})))
+    assert (await _holder(postgres, "count"))[0] == "timer"
+
+
+async def test_a_partition_is_named_before_the_discovery_that_promises_no_more(
+    postgres: PostgresSite,
+) -> None:
+    """The discovery holds since no time: behind it, no alert on the age of a hold would fire."""
+    lines = replace(LINES, slots=[(0, 1), (1, 2)], sources=["discovery of partitions", "a file"])
+    owner = await Owner.take(postgres.store, await deploy(postgres.store, lines=lines))
+    ends = {"input_watermark": START + 100 * SECOND, "low_watermark": START + 50 * SECOND}
+    position = f'{{"held_by": 17, "since": {START}}}'.encode()
+    discovery, partition = (
+        row for row in owner.deployment.intervals if row.computation != owner.computation
+    )
+    await owner.write(owner.commit(partition, position=position, **ends))
+    await owner.write(owner.commit(discovery, position=b'{"held_by": null}', **ends))
+    holder, what, *_ = await _holder(postgres, "lines")
+    assert (holder, what) == ("source", "row 17 of a file, not acknowledged")
+    first = {**ends, "low_watermark": START + 40 * SECOND}
+    await owner.write(owner.commit(discovery, position=b'{"held_by": null}', **first))
+    _, what, *_ = await _holder(postgres, "lines")
+    assert what == "discovery of partitions: newest seen time less the lateness"
+
+
+async def test_no_server_compiles_a_look_by_default(postgres: PostgresSite) -> None:
+    """To compile the parts of `watermark_holders` takes 43 s."""
+    await deploy(postgres.store)
+    await postgres.query(
+        "INSERT INTO {t} (slot, computation, key, kind, tag, due, hold, set_at) "
+        "SELECT n % 65536, c.id, n::text, 'watermark', '', n, n, n "
+        "FROM generate_series(1, 100000) AS n, {c} AS c WHERE c.name = 'count'",
+        t="timer", c="computation",
+    )  # fmt: skip
+    await postgres.query("ANALYZE {t}", t="timer")
+    for view in ("watermark_holders", "watermarks", "source_partitions", "workers", "fold_lag"):
+        cursor = await postgres.reader.execute(
+            postgres.schema.compose("EXPLAIN (FORMAT JSON) SELECT * FROM {v}", v=view)
+        )
+        found = await cursor.fetchone()
+        assert found is not None
+        assert found[0][0]["Plan"]["Total Cost"] < 100_000, f"{view}: jit_above_cost, by default"
+    inside = await postgres.query(
+        "SELECT proconfig FROM pg_proc WHERE oid = %s::regprocedure",
+        f'"{postgres.schema.name}".find_holders()',
+    )
+    assert inside == [(["jit=off"],)], "its statement is planned when it is called"
 
 
 async def test_who_only_waits_is_followed_to_what_it_waits_for(postgres: PostgresSite) -> None:
@@ -561,7 +630,7 @@ async def test_a_state_has_a_typed_column_for_each_field(postgres: PostgresSite)
     assert await columns_of(postgres, "state_of_count") == [
         ("key", "jsonb"), ("word", "text"), ("minutes", "bigint"), ("usual", "double precision"),
         ("calm", "boolean"), ("since", "timestamp with time zone"),
-        ("zoned", "timestamp with time zone"), ("day", "jsonb"), ("place", "jsonb"),
+        ("zoned", "timestamp with time zone"), ("day", "date"), ("place", "jsonb"),
         ("tags", "jsonb"), ("kind", "text"), ("mood", "text"), ("level", "jsonb"),
         ("size", "jsonb"), ("camel_case", "bigint"), ("key_2", "text"), ("version_2", "bigint"),
         ("anything", "jsonb"), ("version", "smallint"),
@@ -581,7 +650,7 @@ async def test_a_state_has_a_typed_column_for_each_field(postgres: PostgresSite)
     ]
     await owner.write(commit)
     fields = (
-        "é", 1, 0.5, False, moment, moment, "2024-01-01", {"x": 3}, ["a"], "b", "loud", 1, 0, 4,
+        "é", 1, 0.5, False, moment, moment, date(2024, 1, 1), {"x": 3}, ["a"], "b", "loud", 1, 0, 4,
         "own", 9, None,
     )  # fmt: skip
     empty: tuple[Any, ...] = (
@@ -605,6 +674,71 @@ async def test_a_state_has_a_typed_column_for_each_field(postgres: PostgresSite)
     )
     rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
     assert rows == [("x", *fields, 2), (7, *(None,) * 17, 2), (["x", 1], *empty, 2)]
+
+
+class Exact(msgspec.Struct):
+    """Fields that JSON has as text."""
+
+    price: Decimal | None = None
+    tag: UUID | None = None
+    raw: bytes | None = None
+    day: date | None = None
+    at: time | None = None
+    took: timedelta | None = None
+    by_day: MapState[str, Decimal] = msgspec.field(default_factory=MapState)
+
+
+async def test_what_json_has_as_text_has_a_type_of_its_own(postgres: PostgresSite) -> None:
+    """And what is no value of it is NULL, never an error."""
+    owner = await stateful(postgres, Exact)
+    types = [type_ for _, type_ in await columns_of(postgres, "state_of_count")]
+    assert types == ["jsonb", "numeric", "uuid", "bytea", "date", "text", "text", "smallint"]
+    tag = UUID(int=7)
+    state = Exact(
+        Decimal("-1E+3"), tag, b"\xff\x00'", date(2024, 2, 29), time(1, 2, 3), timedelta(days=2)
+    )
+    layout: StateLayout[Exact] = StateLayout(Exact, owner="count", limit=1 << 20)
+    wrong = [
+        {"price": "NaN", "tag": "no", "raw": "a", "day": "2024-02-30"},
+        {"price": "1e1000000", "tag": str(tag) + "0", "raw": "=AAA", "day": "2024-02-01T00:00:00Z"},
+        {"price": "", "tag": 1, "raw": True, "day": []},
+        {"price": "-Infinity", "tag": "", "raw": "AA\nAA", "day": "0000-00-00"},
+    ]
+    commit = owner.commit()
+    commit.states = [owner.state("a", msgspec.json.decode(layout.encode(state)))]
+    commit.states += [owner.state(f"b{n}", value) for n, value in enumerate(wrong)]
+    commit.states += [
+        owner.state("c", {"price": 12.5, "raw": ""}), owner.state("a", "1.10", 'by_day/"2024-02-29"')
+    ]  # fmt: skip
+    await owner.write(commit)
+    rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
+    assert rows == [
+        ("a", Decimal(-1000), tag, b"\xff\x00'", date(2024, 2, 29), "01:02:03", "P2D", 2),
+        *((f"b{n}", *(None,) * 6, 2) for n in range(4)),
+        ("c", Decimal("12.5"), None, b"", None, None, None, 2),
+    ]
+    by_day = await postgres.query("SELECT entry, value FROM {v}", v="state_of_count_by_day")
+    assert by_day == [("2024-02-29", Decimal("1.10"))]
+
+
+async def test_no_value_in_json_is_an_error(postgres: PostgresSite) -> None:
+    """One row of an older version of a state's type must not fail the query of all."""
+    await stateful(postgres, Exact)
+    days = ["0000-00-00", "0000-01-01", "2023-02-29", "9999-12-31", "2024-13-01"]
+    texts = [*days, *(f"{day}T00:00:00Z" for day in days), "", "nan", "1e999", "=", "a" * 2000]
+    values = [
+        *map(json.dumps, texts),
+        "1e400",
+        "1e-400",
+        "-0.0",
+        "1e30",
+        "[]",
+        "{}",
+        "null",
+        "true",
+    ]
+    for value, function in product(values, CASTS.values()):
+        await postgres.query("SELECT {f}(%s::jsonb)", value, f=function)
 
 
 async def test_a_state_view_sees_no_fold(postgres: PostgresSite) -> None:

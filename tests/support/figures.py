@@ -21,6 +21,7 @@ def some_figures() -> Figures:
         now=NOW,
         lease_seconds_left=9.5,
         fenced=2,
+        certificates={"workers": 1_800_000_000.0},
         commits=commits.distribution(),
         code={"count": commits.distribution()},
         stages={"windows": commits.distribution()},

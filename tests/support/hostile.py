@@ -12,10 +12,10 @@ import os
 import struct
 from typing import Any
 
-VERSION = 4
+VERSION = 5
 
 HELLO, PROOF, WELCOME, REFUSE, DELIVER, ACKNOWLEDGE, NOT_MINE, GAP, REPORT = range(1, 10)
-PING, PONG, GOODBYE, TOO_NEW, ASK, PROGRESS, LOOSE, ROOT_REPORT = range(10, 18)
+PING, PONG, GOODBYE, TOO_NEW, ASK, PROGRESS, LOOSE, ROOT_REPORT, INTRODUCTION = range(10, 19)
 
 
 def pack(value: Any) -> bytes:
@@ -79,19 +79,25 @@ class Attacker:
         kind: str = "given",
         incarnation: str = "",
     ) -> bytes:
-        """Greet, with an empty proof if the secret is not known; gives what is answered to it."""
-        mine = [HELLO, VERSION, pipeline, worker, os.urandom(32), kind, incarnation]
+        """Greet, with an empty proof if the secret is not known; gives the last answer."""
+        mine = [HELLO, VERSION, "", "", os.urandom(32)]
         self.send(*mine)
+        theirs = await self.answer()
+        if theirs[1] != HELLO:
+            return theirs
+
+        def digest(*content: str) -> bytes:
+            # The listener's Hello is in the shortest form.
+            said = canonical(kind) + canonical(content) + canonical(mine) + theirs
+            return b"" if secret is None else hmac.digest(secret, b"\x94" + said, "sha256")
+
+        self.send(PROOF, digest("proof", "caller"))
         answer = await self.answer()
-        if answer[1] != HELLO:
+        if answer[1] != PROOF:
             return answer
-        # The listener's Hello: [1, version, pipeline, worker, nonce, kind,
-        # incarnation], in the shortest form.
-        proof = b""
-        if secret is not None:
-            said = b"\x93" + canonical("caller") + canonical(mine) + answer
-            proof = hmac.digest(secret, said, "sha256")
-        self.send(PROOF, proof)
+        assert (await self.answer())[1] == INTRODUCTION
+        who = pipeline, worker, incarnation
+        self.send(INTRODUCTION, *who, digest("introduction", "caller", *who))
         return await self.answer()
 
     async def answer(self) -> bytes:
@@ -107,7 +113,7 @@ class Attacker:
         and reports."""
         last = b""
         while body := await self.answer():
-            if body[1] not in (PING, PONG, REPORT, WELCOME, HELLO, PROOF):
+            if body[1] not in (PING, PONG, REPORT, WELCOME, HELLO, PROOF, INTRODUCTION):
                 last = body
             if body[1] == until:
                 break

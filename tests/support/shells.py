@@ -87,6 +87,8 @@ class Words(Computation[Line, Letters]):
             await asyncio.create_task(leave())
         if "later" in record.value.text:
             later.append(asyncio.create_task(use_later(ctx)))
+        if "known" in record.value.text and is_known(record.value.text):
+            ctx.count("known")
         for word in record.value.text.split():
             ctx.state.LETTERS += len(word)
             old = datetime.fromisoformat("2000-01-01T00:00:00Z") if "old" in word else None
@@ -94,6 +96,10 @@ class Words(Computation[Line, Letters]):
 
 
 later = []
+
+
+async def is_known(text):
+    return False
 
 
 async def use_later(ctx):
@@ -132,6 +138,8 @@ def forgiving() -> Pipeline:
 def cycle() -> Pipeline:
     class Back(Computation[str, None]):
         writes = (LINES,)
+
+        async def process_record(self, record, ctx): ...
     made = build()
     made.add(Back(), WORDS.by(str))
     return made

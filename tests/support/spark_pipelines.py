@@ -231,6 +231,23 @@ def strict() -> Pipeline:
     return pipeline
 
 
+def identified() -> Pipeline:
+    """As `trouble`, of lines with ids; and the last line of each word, straight from the source."""
+    pipeline = Pipeline("identified")
+    pipeline.inject(
+        LINES,
+        JsonLines(path()),
+        timestamp=lambda line: datetime.fromtimestamp(line.at, UTC),
+        id=lambda line: (line.at, line.text),
+        on_error="dead_letter",
+    )
+    pipeline.add(Trouble(), LINES.by(lambda line: line.text[:5]), on_error="dead_letter")
+    pipeline.sink(ROWS, Table("seen", KeyRow, key=("key",)))
+    pipeline.sink(LINES, Table("line_log", Line, numbered=True))
+    pipeline.sink(LINES, Table("last_line", Line, key=("text",)))
+    return pipeline
+
+
 class Hidden(Computation[Line, None]):
     """Does what cannot run on Spark in helpers, so that only the call shows it."""
 

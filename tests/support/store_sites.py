@@ -521,7 +521,7 @@ class Owner:
         mine = {link.interval_id for link in commit.intervals}
         keys: list[Key] = [key for n in numbers if self.interval_of(key := f"key {n}").id in mine]
         commit.states = [*commit.states, *(self.state(key, {"n": key}) for key in keys)]
-        commit.timers += [self.timer(key, self.stamp + SECOND) for key in keys]
+        commit.timers = [*commit.timers, *(self.timer(key, self.stamp + SECOND) for key in keys)]
         made = [self.production(key, f"sum of {key}") for key in keys]
         commit.productions = [*commit.productions, *made]
         seen = [*commit.seen.get(commit.bucket, ()), *map(self.seen, numbers)]

@@ -29,7 +29,7 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        ".millwheel/", "a/b", "/srv/x", "./a:b", "/srv/a=b", "ünï çode", "postgres", "postgres/data",
+        ".millwheel/", "a/b", "/srv/x", "./a:b", "./a:5432", "/srv/a=b", "ünï çode", "postgres", "postgres/data",
         "./postgres//x", "/srv//x", "./me@home", "./host=db", "hosts", "../postgresql", "a b",
     ],
 )  # fmt: skip
@@ -103,6 +103,10 @@ def test_opening_a_directory_starts_its_server(
         ("//me:secret@host/x", "mistyped URL"),
         ("://secret/x", "mistyped URL"),
         (" postgresql://secret/x", "mistyped URL"),
+        ("localhost:5432", "write postgresql://USER@localhost:5432/DATABASE. A directory"),
+        ("127.0.0.1:5432", "write postgresql://USER@127.0.0.1:5432/DATABASE. A directory"),
+        ("[::1]:5432", "write postgresql://USER@[::1]:5432/DATABASE. A directory"),
+        ("my_db.internal:5432/wheel", "write postgresql://USER@my_db.internal:5432/wheel. A"),
         ("  ", "names no store"),
         ("secret\0", "names no store"),
     ],

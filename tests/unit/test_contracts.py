@@ -60,12 +60,18 @@ class NumbersReader(FetchingReader):
     async def fetch(self) -> Sequence[Row]:
         await asyncio.sleep(0)
         first, self.first = self.first, self.first + 10
+        if self.broken == "silent" and first >= 20:
+            await asyncio.Event().wait()
         rows = [Row(n, n, Count(n)) for n in range(first, first + 10) if n % 3]
         if self.broken == "numbers":
             rows.reverse()
         if self.broken == "value":
             rows[0].value = "one"
         return rows
+
+    @property
+    def caught_up(self) -> bool:
+        return self.broken == "caught up" or super().caught_up
 
     async def read(self, limit: int) -> Sequence[Row]:
         return await super().read(limit + (self.broken == "limit"))
@@ -93,12 +99,17 @@ async def test_good_sources_pass(tmp_path: Path) -> None:
         ("numbers", "numbers rise"),
         ("value", "a value equals its decoded JSON|Expected"),
         ("limit", "gives at most"),
+        ("caught up", "caught_up is false while rows wait"),
+        ("silent", "caught_up is true once all rows are read"),
         ("position", "reads the rows from that number on"),
         ("ahead", "reads the rows from that number on"),
         ("json", "consists of JSON values"),
     ],
 )
-async def test_a_broken_rule_is_named(broken: str, rule: str) -> None:
+async def test_a_broken_rule_is_named(
+    broken: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel.testing.contracts.WAIT_SECONDS", 1.0)
     with pytest.raises((AssertionError, msgspec.MsgspecError), match=rule):
         await check_source(lambda: Numbers(broken), Count)
 

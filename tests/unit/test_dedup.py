@@ -384,7 +384,9 @@ async def test_no_stamp_is_given_below_the_gc_watermark_though_the_clock_goes_ba
     await buckets.load()
     await buckets.ensure_current()
     first = buckets.of_stamp(stamps.next())
-    stamps.adjust(clock.now() + 300_000_000, clock.now())  # its clock was set back by 300 s
+    stamps.adjust(
+        clock.now() + 300_000_000, clock.now() + 300_000_000, clock.now()
+    )  # its clock was set back by 300 s
     await store.open_bucket("time", 0, first.high, first.high + 3_000_000)
     store.tables.gc_watermark = first.high
     assert await store.drop_bucket(first)

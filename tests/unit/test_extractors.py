@@ -96,6 +96,13 @@ def test_without_the_source_names_and_constants_tell() -> None:
                           fingerprint(extractor("key = lambda r: r.key")))  # fmt: skip
 
 
+def test_a_function_without_a_module_has_a_fingerprint() -> None:
+    namespace: dict[str, Any] = {"__name__": None}
+    exec("def key(row): return row.word", namespace)
+    assert namespace["key"].__module__ is None
+    assert fingerprint(namespace["key"]) is not None
+
+
 def test_what_is_built_in_is_known_by_its_name() -> None:
     assert fingerprint(str) == fingerprint(str) != fingerprint(int)
     assert fingerprint(operator.itemgetter(1)) == fingerprint(operator.itemgetter(1))

@@ -6,7 +6,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -238,8 +238,39 @@ def test_what_cannot_be_is_refused_with_the_reason(make: Any, reason: str) -> No
 @pytest.mark.parametrize("make", [distinct, quantiles])
 def test_without_its_library_the_extra_is_named(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "datasketches", None)
-    with pytest.raises(GraphError, match=r"pip install 'millwheel\[sketches\]'"):
+    with pytest.raises(GraphError, match=r"pip install 'millwheel-engine\[sketches\]'"):
         make(number_of)
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        [Decimal(5), Decimal("5.00"), Decimal("0.5E+1")],
+        [5, 5.0],
+        [0.0, -0.0],
+        [datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))],
+        [{"a": 1, "b": {"x", "y"}}, {"b": {"y", "x"}, "a": 1.0}],
+    ],
+)  # fmt: skip
+def test_distinct_counts_equal_values_once(equal: list[Any]) -> None:
+    pytest.importorskip("datasketches")
+    fold = distinct(lambda value: value)
+    kept = fold.init()
+    for value in [*equal, "another"]:
+        kept = fold.add(kept, value)
+    assert fold.result(kept) == 2
+
+
+def test_a_total_of_decimals_has_all_its_digits() -> None:
+    fold: Fold[Any, Decimal, Decimal] = total(lambda value: value, Decimal(0))
+    assert fold.merge is not None
+    kept = fold.init()
+    large = Decimal("12345678901234567890123456789.01")
+    for number in (large, Decimal("0.001"), 1):
+        kept = fold.add(kept, number)
+    assert fold.merge(kept, Decimal("1E-20")) == Decimal(
+        "12345678901234567890123456790.01100000000000000001"
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 7])

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,16 +26,18 @@ from millwheel.errors import InputError, UsageError
 from millwheel.files import (
     Csv,
     JsonLines,
+    content,
+    directory,
     followed_path,
     following,
     packed,
     position_search,
-    rotation,
     watching,
 )
 from millwheel.files import discovery as discovering
 from millwheel.files import reader as reading
 from millwheel.files.followed_position import FILE_ROWS
+from millwheel.files.sources import GrowingFiles
 from millwheel.sources import GrowingSource, Reader, Row, Source
 
 DEADLINE_SECONDS = 20.0
@@ -189,9 +191,10 @@ async def test_a_bad_row_may_be_corrected(tmp_path: Path) -> None:
 
 
 def reader_of_nothing(position: dict[str, Any]) -> dict[str, Any]:
-    """The position before its first row."""
-    empty = rotation.fingerprint(0, b"", b"")
-    return {**position, "row": 0, "byte": 0, "line": 1, "head": empty.head, "tail": empty.tail}
+    """The position before its first row, of a file that nobody has looked into."""
+    empty = content.fingerprint(0, b"", b"")
+    nothing = {"row": 0, "byte": 0, "line": 1, "head": empty.head, "tail": empty.tail}
+    return {**position, **nothing, "seen": 0, "files": []}
 
 
 async def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
@@ -426,6 +429,23 @@ async def test_a_file_that_was_rotated_away_and_removed_is_missed(tmp_path: Path
         assert values(await all_there(reader)) == [3]
 
 
+async def test_an_unrelated_file_with_the_inode_of_the_one_that_was_read_proves_nothing(
+    tmp_path: Path,
+) -> None:
+    """A file system gives the inode of a removed file to the next one, whatever that is called."""
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(2)
+    path.rename(tmp_path / "unrelated.txt")
+    (tmp_path / "unrelated.txt").write_bytes(b"something else\n")
+    path.write_bytes(b"9\n")
+    with pytest.raises(InputError, match="It is no longer here"):
+        async with following_of(followed(path), Any, position):
+            pass
+
+
 async def test_a_file_that_is_removed_and_written_again_while_it_is_open(tmp_path: Path) -> None:
     path = tmp_path / "app.log"
     path.write_bytes(b"1\n2\n")
@@ -473,7 +493,7 @@ async def test_a_file_that_got_the_inode_of_another_one_is_not_taken_for_it(tmp_
     clock.pack(tmp_path / "app.log.2")
     clock.write(tmp_path / "app.log.1", b"3\n")
     clock.write(path, b"4\n")
-    position["inode"] = (tmp_path / "app.log.1").stat().st_ino
+    position["files"][0][2] = (tmp_path / "app.log.1").stat().st_ino
     async with following_of(followed(path), Any, position) as reader:
         assert values(await all_there(reader)) == [1, 2, 3, 4]
 
@@ -490,7 +510,7 @@ async def test_a_rotation_between_two_looks_skips_no_file(
         path.rename(tmp_path / "app.log.2")
         clock.write(path, b"2\n")
         looks = 0
-        real = rotation.siblings
+        real = directory.siblings
 
         def siblings(*arguments: Any) -> Any:
             nonlocal looks
@@ -667,7 +687,7 @@ async def test_each_line_comes_once_in_order_under_one_number(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         stack.enter_context(mock.patch.object(reading, "CHUNK_BYTES", chunk))
-        stack.enter_context(mock.patch.object(rotation, "CHUNK_BYTES", chunk))
+        stack.enter_context(mock.patch.object(content, "CHUNK_BYTES", chunk))
         world = History(Path(directory))
         world.clock.write(world.path, b"")
         # one that was emptied, and then packed while nobody looked, is not known again
@@ -876,7 +896,7 @@ async def test_a_reader_that_has_read_all_rests(
     def look(path: str) -> Any:
         nonlocal looks
         looks += 1
-        return rotation.entry_at(path)
+        return directory.entry_at(path)
 
     monkeypatch.setattr(followed_path, "entry_at", look)
     async with following_of(followed(path, poll=0.001)) as reader:
@@ -968,7 +988,7 @@ async def test_files_that_cannot_be_followed(
         def __init__(self, path: str) -> None:
             raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(rotation, "FileIO", Forbidden)
+    monkeypatch.setattr(content, "FileIO", Forbidden)
     assert await refused(followed(path)) == f"{path}: cannot be opened: Permission denied"
 
 
@@ -977,12 +997,12 @@ async def test_a_new_file_gets_time_for_its_rights(
 ) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"1\n")
-    real = rotation.open_log
+    real = content.open_log
     denied = True
 
-    def open_log(entry: rotation.DirectoryEntry, *, rotated: bool) -> Any:
+    def open_log(entry: directory.DirectoryEntry, *, rotated: bool) -> Any:
         if denied:
-            raise rotation.Denied(f"{entry.path}: cannot be opened: Permission denied")
+            raise content.Denied(f"{entry.path}: cannot be opened: Permission denied")
         return real(entry, rotated=rotated)
 
     async with following_of(followed(path)) as reader:
@@ -1031,18 +1051,18 @@ def test_sources_that_make_no_sense(tmp_path: Path) -> None:
             followed([path])  # type: ignore[arg-type]
     assert followed("x").describe() == {"json_lines": "x", "follow": True}
     assert not isinstance(followed("x"), GrowingSource)
-    for directory in (tmp_path, f"{tmp_path}/", str(tmp_path)):
-        assert isinstance(followed(directory), GrowingSource)
-        assert followed(directory).describe() == {"json_lines": f"{tmp_path}/", "follow": True}
+    for given_path in (tmp_path, f"{tmp_path}/", str(tmp_path)):
+        assert isinstance(followed(given_path), GrowingSource)
+        assert followed(given_path).describe() == {"json_lines": f"{tmp_path}/", "follow": True}
     assert not isinstance(JsonLines("x"), GrowingSource)
 
 
 def test_names_of_rotated_files() -> None:
     for name in ("app.log.1", "app.log.12.gz", "app.log-20260131", "app-2026-01-31.log", "app.1.log",
                  "app.log.2026-01-31T10:00:00.gz", "app_3.log"):  # fmt: skip
-        assert "app.log" in rotation.bases(name), name
+        assert "app.log" in directory.bases(name), name
     for name in ("app.log", "app.log.bak", "app-errors.log", "app.log.gz", "apple.log.1"):
-        assert "app.log" not in rotation.bases(name), name
+        assert "app.log" not in directory.bases(name), name
 
 
 # ---------------------------------------------------------------------------- files that appear
@@ -1063,7 +1083,7 @@ async def found(source: Source, position: Any = None) -> tuple[list[str], Any]:
 async def test_files_of_a_pattern_are_found_once(tmp_path: Path) -> None:
     clock = Clock()
     source = followed(f"{tmp_path}/**/*.jsonl*")
-    assert await found(source) == ([], {"files": {}, "renamed": {}})
+    assert await found(source) == ([], {"known": {}, "skipped": []})
     clock.write(tmp_path / "b.jsonl", b"1\n")
     (tmp_path / "deep" / "er").mkdir(parents=True)
     clock.write(tmp_path / "deep" / "er" / "a.jsonl", b"2\n")
@@ -1082,11 +1102,13 @@ async def test_files_of_a_pattern_are_found_once(tmp_path: Path) -> None:
     append(tmp_path / "d.jsonl", b"4\n")
     for _ in range(2):
         names, position = await found(source, position)
-        assert sorted(names) == ["a.jsonl", "b.jsonl", "c.jsonl"]
+        assert sorted(names) == ["a.jsonl", "b.jsonl", "b.jsonl#2", "c.jsonl", "c.jsonl#2"]
     (tmp_path / "d.jsonl").unlink()
     clock.write(tmp_path / "e.jsonl", b"5\n")  # may get that inode
     names, position = await found(source, position)
-    assert sorted(names) == ["a.jsonl", "b.jsonl", "c.jsonl", "e.jsonl"]
+    assert sorted(names) == [
+        "a.jsonl", "b.jsonl", "b.jsonl#2", "c.jsonl", "c.jsonl#2", "e.jsonl",
+    ]  # fmt: skip
 
 
 async def test_the_files_of_a_directory(tmp_path: Path) -> None:
@@ -1097,27 +1119,57 @@ async def test_the_files_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     with structlog.testing.capture_logs() as logs:
         names, _ = await found(followed(f"{tmp_path}/"))
-    assert names == ["a", "d"]
+    assert names == ["a", "a.1", "d"]
     assert sorted(os.path.basename(log["path"]) for log in logs) == ["b.gz", "c"]
 
 
-async def test_rotated_files_that_a_pattern_matches_are_read_before(tmp_path: Path) -> None:
+async def test_each_file_that_a_pattern_matches_is_a_partition(tmp_path: Path) -> None:
+    """The oldest one first, whatever they are called. One that does not match was there before, and is not read."""
     clock = Clock()
     clock.write(tmp_path / "app.log.2", b"1\n")
     clock.write(tmp_path / "app.log.1", b"2\n")
     clock.write(tmp_path / "app.log", b"3\n")
-    for pattern, expected in (("app.log*", [1, 2, 3]), ("*.log", [3])):
+    for pattern, expected in (
+        ("app.log*", ["app.log.2", "app.log.1", "app.log"]),
+        ("*.log", ["app.log"]),
+    ):
         source = followed(f"{tmp_path}/{pattern}")
-        names, _ = await found(source)
-        assert names == ["app.log"]
+        names, position = await found(source)
+        assert names == expected
+        names, _ = await found(source, position)
+        assert names == expected
         assert isinstance(source, GrowingSource)
-        partition = source.partition(str(tmp_path / "app.log"))
-        assert partition.identity == str(tmp_path / "app.log")
-        reader = await partition.open(int, None)
-        try:
-            assert values(await all_there(reader)) == expected
-        finally:
-            reader.close()
+        read = []
+        for name in names:
+            partition = source.partition(str(tmp_path / name))
+            assert partition.identity == str(tmp_path / name)
+            discovery = source.discover(position)
+            reader = await partition.open(int, discovery.first_position(partition.identity))
+            try:
+                read += values(await all_there(reader))
+            finally:
+                reader.close()
+                discovery.close()
+        assert read == [1, 2, 3][-len(expected) :]
+
+
+async def test_rotated_files_of_a_pattern_are_read_although_they_do_not_match(
+    tmp_path: Path,
+) -> None:
+    """Rotated twice while nobody looked, and compressed: what was at the path is read, what was there before is not."""
+    source = followed(f"{tmp_path}/*.log")
+    (tmp_path / "app.log.7").write_bytes(b"0\n")
+    (tmp_path / "app.log").write_bytes(b"1\n")
+    names, position = await found(source)
+    assert names == ["app.log"]
+    (tmp_path / "app.log.7").rename(tmp_path / "app.log.9")
+    (tmp_path / "app.log").rename(tmp_path / "app.log.8")
+    (tmp_path / "app.log.7.gz").write_bytes(gzip.compress(b"2\n"))
+    (tmp_path / "app.log").write_bytes(b"3\n")
+    names, position = await found(source, position)
+    assert names == ["app.log", "app.log#2", "app.log.7.gz"]
+    names, position = await found(source, position)
+    assert names == ["app.log", "app.log#2", "app.log.7.gz"]
 
 
 async def test_a_file_that_appears_wakes_the_discovery(tmp_path: Path) -> None:
@@ -1139,6 +1191,34 @@ async def test_a_file_that_appears_wakes_the_discovery(tmp_path: Path) -> None:
     assert not watching._watchers
 
 
+async def test_a_finished_file_that_grows_wakes_the_discovery(tmp_path: Path) -> None:
+    """Its rest is another partition, of which lines and header are those of the file."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a\n1\n\n2\n")
+    source = Csv(f"{tmp_path}/", follow=True, poll=DEADLINE_SECONDS)
+    assert isinstance(source, GrowingFiles)
+    discovery = source.discover(None)
+    try:
+        (identity,) = await discovery.look()
+        first = discovery.first_position(identity)
+        with closing(await source.partition(identity).open(dict[str, str], first)) as reader:
+            assert values(await all_there(reader)) == [{"a": "1"}, {"a": "2"}]
+            discovery.resumed(identity, reader.position(2), ended=True)
+        assert list(await discovery.look()) == []
+        with path.open("ab") as file:
+            file.write(b"3\n")
+        async with asyncio.timeout(DEADLINE_SECONDS / 2):
+            await discovery.wait()
+        names = list(await discovery.look())
+        assert names == [f"{path}#2"]
+        first = discovery.first_position(names[0])
+        with closing(await source.partition(names[0]).open(dict[str, str], first)) as reader:
+            (row,) = await all_there(reader)
+            assert (row.value, row.line) == ({"a": "3"}, 5)
+    finally:
+        discovery.close()
+
+
 async def test_a_new_file_in_a_directory_gets_time_for_its_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1152,11 +1232,11 @@ async def test_a_new_file_in_a_directory_gets_time_for_its_rights(
     discovery = source.discover(None)
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(discovering, "FileIO", Forbidden)
+            patched.setattr(content, "FileIO", Forbidden)
             assert list(await discovery.look()) == []
         assert list(await discovery.look()) == [str(tmp_path / "a")]
         (tmp_path / "b").write_bytes(b"1\n")
-        monkeypatch.setattr(discovering, "FileIO", Forbidden)
+        monkeypatch.setattr(content, "FileIO", Forbidden)
         monkeypatch.setattr(discovering, "DENIED_SECONDS", 0.0)
         with pytest.raises(InputError, match="b: cannot be opened: Permission denied"):
             await discovery.look()
@@ -1177,3 +1257,149 @@ async def test_a_directory_that_may_not_be_read(
     with pytest.raises(InputError, match="cannot be listed: Permission denied"):
         await discovery.look()
     discovery.close()
+
+
+# --------------------------------------------------------------------------- what was read
+
+
+async def rotated(path: Path, clock: Clock, name: str, then: bytes) -> None:
+    path.rename(path.with_name(name))
+    clock.write(path, then)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_file_that_was_read_is_not_read_again_when_it_is_compressed_later(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """As logback and gzip do it: by another name for a moment, and with a new modification time."""
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n2\n")
+    position = None
+    read = []
+    for number in (3, 4, 5):
+        async with following_of(followed(path), Any, position) as reader:
+            read += values(await all_there(reader))
+            hidden = tmp_path / f"app.2024-01-0{number}.log.tmp"
+            await rotated(path, clock, hidden.name, b"%d\n" % number)
+            if not restarts:
+                rows = await all_there(reader)
+                read += values(rows)
+            position = reader.position(max(reader._rows, 0))  # type: ignore[attr-defined]
+        packed_file = hidden.with_suffix(".gz")
+        packed_file.write_bytes(gzip.compress(hidden.read_bytes()))
+        clock.tick(packed_file)
+        hidden.unlink()
+    async with following_of(followed(path), Any, position) as reader:
+        read += values(await all_there(reader))
+    assert read == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("back", [1, 2])
+async def test_a_file_that_was_read_is_not_read_again_when_it_is_touched(
+    tmp_path: Path, back: int
+) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        read = values(await all_there(reader))
+        for number in (2, 3):
+            await rotated(path, clock, f"app.log.{9 - number}", b"%d\n" % number)
+            read += values(await all_there(reader))
+        clock.tick(tmp_path / f"app.log.{5 + back}")
+        await rotated(path, clock, "app.log.1", b"4\n")
+        read += values(await all_there(reader))
+    assert read == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_unread_file_is_read_although_the_clock_was_set_back(
+    tmp_path: Path, restarts: bool
+) -> None:
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        position = reader.position(1)
+        clock.now -= 30_000_000_000
+        await rotated(path, clock, "app.log.2", b"2\n")
+        await rotated(path, clock, "app.log.1", b"3\n")
+        if not restarts:
+            assert values(await all_there(reader)) == [2, 3]
+    if restarts:
+        async with following_of(followed(path), Any, position) as reader:
+            assert values(await all_there(reader)) == [2, 3]
+
+
+async def test_a_file_that_was_seen_and_removed_unread_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "app.log"
+    path.write_bytes(b"1\n2\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1, 2]
+        position = reader.position(0)
+    (tmp_path / "new").write_bytes(b"3\n")
+    (tmp_path / "new").replace(path)
+    text = await refused(followed(path), position)
+    assert "read up to byte 0" in text
+    assert "It had 4 bytes when last seen" in text
+    source = followed(f"{tmp_path}/")
+    assert isinstance(source, GrowingSource)
+    discovery = source.discover(None)
+    await discovery.look()
+    first = discovery.first_position(str(path))
+    discovery.close()
+    path.unlink()
+    with pytest.raises(InputError, match="It had 2 bytes when last seen"):
+        await source.partition(str(path)).open(Any, first)
+
+
+async def test_the_numbers_of_a_file_are_promised_before_its_rows(tmp_path: Path) -> None:
+    """After a crash, a file that looks older by then does not get the numbers of another one."""
+    path = tmp_path / "app.log"
+    clock = Clock()
+    clock.write(path, b"1\n")
+    async with following_of(followed(path)) as reader:
+        assert values(await all_there(reader)) == [1]
+        promised = reader.promised  # type: ignore[attr-defined]
+        await rotated(path, clock, "app.log.3", b"2\n")
+        await rotated(path, clock, "app.log.2", b"3\n")
+        rows = await all_there(reader)
+        assert reader.promised != promised  # type: ignore[attr-defined]
+        position = reader.position(1)
+    clock.tick(tmp_path / "app.log.2")
+    clock.tick(path)
+    clock.now -= 10**12
+    await rotated(path, clock, "app.log.1", b"4\n")
+    async with following_of(followed(path), Any, position) as reader:
+        again = await all_there(reader)
+    assert [(row.offset, row.value) for row in again][:2] == [(r.offset, r.value) for r in rows]
+    assert sorted(values(again)) == [2, 3, 4]
+
+
+async def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that rests is read on: where it is, renamed, and not when it is gone."""
+    monkeypatch.setattr(content.open_files, "most", 3)
+    readers = []
+    async with AsyncExitStack() as stack:
+        for n in range(10):
+            (tmp_path / f"f{n}").write_bytes(b"%d\n" % n)
+            reader = await stack.enter_async_context(following_of(followed(tmp_path / f"f{n}")))
+            assert values(await all_there(reader)) == [n]
+            readers.append(reader)
+        names = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                 if os.path.islink(f"/proc/self/fd/{fd}")]  # fmt: skip
+        assert len([name for name in names if name.startswith(str(tmp_path))]) <= 3
+        (tmp_path / "f1").rename(tmp_path / "f1.1")
+        append(tmp_path / "f1.1", b"11\n")
+        append(tmp_path / "f0", b"10\n")
+        assert values(await all_there(readers[0])) == [10]
+        assert values(await all_there(readers[1])) == [11]
+        append(tmp_path / "f2", b"12\n")
+        assert readers[2].lag().bytes == 3
+        (tmp_path / "f2").unlink()
+        (tmp_path / "f2").write_bytes(b"x")
+        readers[0].lag()
+        with pytest.raises(InputError, match="It had 5 bytes when last seen"):
+            await all_there(readers[2])

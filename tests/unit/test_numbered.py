@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.errors import StoreError
-from millwheel.numbered import RowRange, between, bounded, distance, refuse_older, shares
+from millwheel.numbered import (
+    COMPARED,
+    Marks,
+    RowRange,
+    Sign,
+    between,
+    bounded,
+    distance,
+    refuse_older,
+    refuse_other_rows,
+    shares,
+)
 
 NUMBERS = st.dictionaries(st.integers(1, 9), st.integers(0, 60))
 
@@ -56,3 +69,52 @@ def test_fewer_rows_than_were_read_are_refused() -> None:
     refuse_older({1: 5, 2: 0}, {1: 5}, "out")
     with pytest.raises(StoreError, match="6 rows of sender 1 of table 'out' were read, but it has"):
         refuse_older({1: 6}, {1: 5}, "out")
+
+
+def marks(rows: Iterable[int], *, columns: int = 1, salt: int = 0) -> Marks:
+    """The marks of rows with these numbers."""
+    return Marks(columns, {number: hash((number, salt)) for number in rows})
+
+
+def test_a_sign_tells_rows_from_others() -> None:
+    """Whichever of the last rows has changed; and one that was written is read as it was."""
+    sign = marks(range(100)).sign(100)
+    assert sign is not None
+    assert sign.rows == COMPARED
+    assert Sign.parsed(sign.written()) == sign
+    assert not marks(range(70, 120)).contradict(sign, 100)
+    for changed in range(100 - COMPARED, 100):
+        other = marks(range(100))
+        other.add(marks([changed], salt=1))
+        assert other.contradict(sign, 100)
+    other = marks(range(100))
+    other.add(marks([*range(100 - COMPARED), 100], salt=1))
+    assert not other.contradict(sign, 100), "they are not among the last rows"
+
+
+def test_what_cannot_be_compared_contradicts_nothing() -> None:
+    sign = marks(range(10)).sign(10)
+    assert sign is not None
+    assert sign.rows == 10
+    assert not marks(range(10), salt=1).contradict(None, 10)
+    assert not marks(range(3, 10), salt=1).contradict(sign, 10), "some are deleted"
+    assert not marks([*range(5), *range(6, 10)], salt=1).contradict(sign, 10)
+    assert not marks([], salt=1).contradict(sign, 10)
+    assert not marks(range(10), columns=2, salt=1).contradict(sign, 10)
+    assert Marks().sign(0) is None
+
+
+def test_marks_are_kept_as_long_as_they_may_be_needed() -> None:
+    kept = marks(range(50))
+    kept.forget(20)
+    assert kept.sign(50, 100) == marks(range(20, 50)).sign(50, 100)
+    kept.add(marks(range(45, 60), columns=2))
+    assert kept.sign(60, 100) == marks(range(45, 60), columns=2).sign(60, 100), "others have gone"
+
+
+def test_another_store_is_named_by_its_sender() -> None:
+    signs = {n: sign for n in (1, 2) if (sign := marks(range(5)).sign(5))}
+    there = {1: marks(range(5)), 2: marks(range(5), salt=1)}
+    refuse_other_rows({1: 5, 2: 5}, {1: signs[1]}, there, "log")
+    with pytest.raises(StoreError, match="the last of 5 rows of sender 2 of table 'log'"):
+        refuse_other_rows({1: 5, 2: 5}, signs, there, "log")

@@ -364,6 +364,15 @@ def test_those_in_touch_all_reach_each_other(
     assert in_touch(found) == kept
 
 
+def test_who_says_that_its_certificate_has_expired_keeps_nobody_out() -> None:
+    eldest = WorkerLoad("a", started=0, unreached=("b",), expired=True)
+    b, c = WorkerLoad("b", started=1), WorkerLoad("c", started=2)
+    assert in_touch([eldest, b]) == [b]
+    assert in_touch([eldest, b, c]) == [c, b]
+    assert in_touch([eldest, c]) == [c, eldest], "its links are still up"
+    assert in_touch([eldest]) == [eldest]
+
+
 def test_who_is_reached_by_nobody_goes_and_of_two_the_younger() -> None:
     eldest = WorkerLoad("a", started=0, unreached=("b", "c", "dead"))
     b, c = WorkerLoad("b", started=1), WorkerLoad("c", started=2)

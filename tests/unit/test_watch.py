@@ -130,7 +130,7 @@ def test_the_view() -> None:
     ]  # fmt: skip
     name, figures, *tables = lines([found])
     assert name == "pipeline shop at 2024-05-01 12:00:00 UTC"
-    assert figures == "  2 workers · 3 intervals · 1,200 rows/s · backlog 12"
+    assert figures == "  1 worker · 3 intervals · 1,200 rows/s · backlog 12"
     workers, computations, held = tables[2:4], tables[6:-1], tables[-1]
     assert [[cell.strip() for cell in row.split("|")] for row in workers] == [
         ["aaaaaaaa", "running", "42", "mill", "", "1", "10 s", "1", "", ""],

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from shlex import quote
 from typing import Any
 
 import msgspec
 
 from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Effects
-from millwheel.errors import CannotCarryOut, UserCodeError
+from millwheel.errors import CannotCarryOut, SetAside, UserCodeError
 from millwheel.model import Delivery, Firing
-from millwheel.redaction import shown_key
+from millwheel.redaction import redacts, shown_key
+from millwheel.runtime.interval.refused_items import name_in_store, settled_by
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.work import Item
@@ -38,13 +40,16 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
         if isinstance(item, Delivery)
         else f"timer {item.timer.tag!r}"
     )
-    if node.on_error == "fail":
+    if node.on_error == "fail" and not isinstance(error, SetAside):
         raise UserCodeError(
             f"{node.name!r} failed on a {what}, key {shown_key(key)}, {_place(item)}: {reason(error)}\n"
             "Nothing of it was committed. Fix the code and start again, or add the computation "
-            'with on_error="dead_letter" to set such records aside, or "park" to keep their keys in order'
+            'with on_error="dead_letter" to set such records aside, or "park" to keep their keys in order. To set '
+            f"this one aside: millwheel set-aside {quote(node.name)} {quote(name_in_store(item))} --key "
+            + ("KEY, its key as JSON" if redacts() else quote(item.key_text.decode()))
         ) from error
     effects = Effects()
+    effects.settled += settled_by(error)
     effects.dead_letters.append(dead_letter(step, item, error, attempts, now))
     effects.counters[DEAD_LETTERS] = 1
     if isinstance(item, Firing):
@@ -125,8 +130,13 @@ def _letter_of(
     """
     return DeadLetter(
         record.slot, step.id, _stream_of(step, record), record.id, record.key_text,
-        record.encoded.decode() or _json_text(record.value), record.micros, _place(record), *texts, attempts, now,
+        _text(record.encoded) or _json_text(record.value), record.micros, _place(record), *texts, attempts, now,
     )  # fmt: skip
+
+
+def _text(encoded: bytes) -> str:
+    """The JSON of a record as text; a source of the user's may have passed on anything."""
+    return storable(encoded.decode(errors="backslashreplace"))
 
 
 def _json_text(value: Any) -> str:

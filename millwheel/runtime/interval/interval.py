@@ -37,6 +37,7 @@ from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.parked_keys import ParkedKeys
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.interval.ports import LanePort, SourcePort
+from millwheel.runtime.interval.refused_items import RefusedItems
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
@@ -96,6 +97,8 @@ class Interval:
         """Requests of operators to its keys."""
         self.parked = ParkedKeys(step.node.park, self.requests)
         """Keys that stand still since a record failed."""
+        self.refused = RefusedItems()
+        """Records and timers that user code must not see."""
         self.lane: LanePort | None = None
         """The lane that works on it; None before it takes records, and after it was removed."""
         self.dirty = False
@@ -127,11 +130,13 @@ class Interval:
         """Start only from the stored state of the claim."""
         self.transition("claim")
         self.requests.forget_waiting()  # they were read before the claim
-        self.parked.restore(claim.parked)
+        self.refused.add(claim.blocking, claim.asked)
+        self.requests.to_injector = claim.asked
         node = self.step.node
         self.counters.restore(claim)
         self.commits.restore(claim)
         self.watermarks = IntervalWatermarks(claim, node.percentiles, node.percentile)
+        self.parked.restore(claim.parked, self.watermarks)
         self.timers = IntervalTimers(
             claim, settings.timers_in_memory, self.watermarks, self.backlog
         )
@@ -187,6 +192,17 @@ class Interval:
         """Take records that were queued elsewhere."""
         self.intake.extend(deliveries)
         self.wake()
+
+    async def store_all(self) -> None:
+        """Store the interval as it is now, and return once that is durable.
+
+        A commit that is on the wire already was built before, so the next one counts.
+        """
+        assert self.lane is not None
+        built = self.commits.n
+        while self.commits.durable_n <= built:
+            self.touch(urgent=True)
+            await self.lane.settled()
 
     def put_back(self, item: Item) -> None:
         """Keep an item until its key, which is running, has finished."""
@@ -304,6 +320,8 @@ class Interval:
         self.commits.durable_n = work.n
         self.counters.settled(work.n)
         self.timers.settled(work.n)
+        if self.refused:
+            self.refused.forget(work.items)
         if work.effects.settled:
             self.requests.settled(one.id for one in work.effects.settled)
         self.mode.durable(work)

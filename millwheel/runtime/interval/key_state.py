@@ -3,8 +3,9 @@
 A `KeyState` holds the state object of one key, and the entries of its collections
 (`millwheel.runtime.interval.map_entries`). It keeps the encoded form last captured for a commit. When a
 key's records have run, a state object that user code may have changed is encoded again and compared
-with that form. So preparing for an exception costs nothing: to revert, the objects are dropped and
-decoded again.
+with that form. If it differs, the object is replaced by the one that a restart would decode from it
+(`millwheel.stored_form`), so that memory and store never show user code different values. Preparing for
+an exception costs nothing: to revert, the objects are dropped and decoded again.
 
 Entries that are not folded are never evicted: the owner has the tail of the store in memory, and all
 other state is in the current table (I15).
@@ -12,17 +13,20 @@ other state is in the current table (I15).
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from millwheel.chunk import Chunk
-from millwheel.codec import Migration, apply_migrations
+from millwheel.codec import Codec, Migration, apply_migrations
 from millwheel.errors import MigrationFailed
 from millwheel.model import Key
 from millwheel.redaction import shown_key
 from millwheel.runtime.interval.map_entries import Change, Encoding, Entries
 from millwheel.state import UNKNOWN, StateLayout
+from millwheel.stored_form import Fidelity, first_difference
 
 KEY_BYTES = 450
 """Bytes of memory per key, with the state object, besides the encoded state."""
@@ -40,6 +44,10 @@ EntryFetcher = Callable[["KeyState", str], Awaitable["tuple[bytes, int] | None"]
 
 EntryScanner = Callable[["KeyState", str, str, int], Awaitable["list[tuple[str, bytes, int]]"]]
 """Reads entries of a key, given the names after and before them (both exclusive) and a limit."""
+
+SETTLED_BYTES = 512
+"""Largest state that is read again between two records of a key, which takes some microseconds. The records of a
+larger state in one bundle share its object; what they leave is what a restart would read."""
 
 
 class KeyState:
@@ -176,21 +184,45 @@ class KeyState:
     def encoded(self) -> Encoded:
         """The present form of the state and of touched entries, to `record` before user code runs again.
 
+        Changed values are replaced by those that a restart would decode from that form.
+
         Raises:
             MigrationFailed: as `capture`.
         """
         cache, before = self.cache, self._encoded
         layout, encoded = cache.layout, before
         if self.opened is not UNKNOWN:
-            encode = layout.encode
-            encoded = encode(self.opened)
+            encoded = layout.encode(self.opened)
+            if encoded not in (before, layout.empty):
+                encoded = self._reread(encoded)
             if encoded == layout.empty:
                 encoded = None
-            elif encoded != before:
-                layout.codec.check(encoded, self.opened)
         elif cache.failed is not None:
             raise cache.failed  # user code has caught it
         return encoded, None if self._entries is None else self._touched(self._entries)
+
+    def settle(self) -> None:
+        """Between two records of a key: show the second one the values that a restart would read.
+
+        A large state is settled only when it is captured, since this encodes it.
+        """
+        layout = self.cache.layout
+        is_small = self._encoded is None or len(self._encoded) <= SETTLED_BYTES
+        if is_small and self.opened is not UNKNOWN and layout.codec.fidelity != Fidelity.FULL:
+            encoded = layout.encode(self.opened)
+            if encoded != self._encoded and not layout.codec.is_kept(encoded):
+                self._reread(encoded)
+        if self._entries is not None:
+            self._entries.settle()
+
+    def _reread(self, encoded: bytes) -> bytes:
+        """Replace the state object, just encoded, by the one that a restart would read; returns its stored form."""
+        cache = self.cache
+        was = copy(self.opened) if cache.compares else None
+        encoded, self.opened = cache.layout.settle(encoded, self.opened)
+        if was is not None:
+            cache.compare(was, self.opened, cache.layout.codec)
+        return encoded
 
     def record(self, found: Encoded, n: int) -> list[Change]:
         """Record encoded changes, for commit `n`."""
@@ -256,8 +288,12 @@ def encode_all(states: Sequence[KeyState]) -> Sequence[Encoded] | list[bytes]:
     objects = [state.opened for state in states]
     if layout.stateless or layout.collections or any(each is UNKNOWN for each in objects):
         return [state.encoded() for state in states]
-    texts = layout.codec.encode_all(objects)
-    layout.codec.check_all(texts, objects)
+    codec = layout.codec
+    texts = codec.encode_all(objects)
+    if states[0].cache.compares or not codec.are_settled(texts, objects):
+        return [state.encoded() for state in states]
+    for state, found in zip(states, codec.check_all(texts, objects), strict=True):
+        state.opened = found  # as a restart reads it
     if layout.empty in texts:
         return [(None if text == layout.empty else text, None) for text in texts]
     return texts
@@ -274,14 +310,14 @@ def record_all(
             if changes:
                 captured.others.append((state, changes))
         return captured
-    size = 0
+    size, changed, values = 0, captured.states, captured.values
     for state, text in zip(states, found, strict=True):
         before = state._encoded
         if text != before:
             size += len(text) if before is None else len(text) - len(before)
             state._encoded, state._is_newer, state.n = text, True, n  # type: ignore[assignment]
-            captured.states.append(state)
-            captured.values.append(text)  # type: ignore[arg-type]
+            changed.append(state)
+            values.append(text)  # type: ignore[arg-type]
     states[0].cache.size += size
     return captured
 
@@ -302,6 +338,7 @@ class StateCache:
         migrations: Mapping[int, Migration],
         fetch_entry: EntryFetcher,
         scan_entries: EntryScanner,
+        compares: bool = False,
     ) -> None:
         self.layout = layout
         self.fetch_entry = fetch_entry
@@ -313,6 +350,8 @@ class StateCache:
         self.version = version
         self.failed: MigrationFailed | None = None
         """Why the state of a key cannot be read; nothing that ran without that state may be stored."""
+        self.compares = compares
+        """Whether to warn of the first value that is not read back as it was (tests)."""
         self._what = what
         self._migrations = migrations
         self._keys: dict[bytes, KeyState] = {}
@@ -324,6 +363,19 @@ class StateCache:
         """Number of queued records with a state that is loaded or being loaded."""
         self.loaded_bytes = 0
         """Average size in bytes of the keys loaded last; 0: none was loaded."""
+
+    def compare(self, before: Any, after: Any, codec: Codec[Any]) -> None:
+        """Warn of a value that is not read back as it was, once."""
+        is_full = codec.fidelity == Fidelity.FULL
+        found = None if is_full else first_difference(before, after)
+        if found is not None:
+            self.compares = False
+            warnings.warn(
+                f"{codec.what}: {found}. State is stored as JSON; from the next record on, user code sees what is "
+                "read from there. Store what JSON keeps: times in UTC (with the zone's name in a field of its own), "
+                "lists for tuples without a declared type, 0.0",
+                stacklevel=2,
+            )
 
     def current(self, encoded: bytes, version: int, key: Key) -> bytes:
         """Stored JSON, migrated to this code's version.

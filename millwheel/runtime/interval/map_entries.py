@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from millwheel.codec import Codec
 from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.state import ABSENT, UNKNOWN, Collection
+from millwheel.stored_form import Fidelity
 
 ENTRIES_BYTES = 700
 """Additional bytes of memory for a key with collections, without entries."""
@@ -75,7 +76,7 @@ class EntryOwner(Protocol):
 class Entries:
     """The entries of one key, which its collections read and change."""
 
-    __slots__ = ("_cache", "_key", "_order", "_spans", "_touched", "_trimmed_at", "_whole", "bound", "cells", "size")  # fmt: skip
+    __slots__ = ("_cache", "_key", "_order", "_settled", "_spans", "_touched", "_trimmed_at", "_whole", "bound", "cells", "size")  # fmt: skip
 
     def __init__(self, key: EntryOwner) -> None:
         self._key = key
@@ -93,6 +94,8 @@ class Entries:
         """Per collection that is read by range, the sorted names of its entries in memory. Removed
         entries are left out once captured: reading a queue would otherwise pass all its former ones."""
         self._touched: set[str] = set()
+        self._settled: set[str] | None = None
+        """Entries that records before the present one have touched, since the last capture."""
         self._trimmed_at = -1
         self._grow(ENTRIES_BYTES)
 
@@ -124,7 +127,7 @@ class Entries:
             if cell.encoded is None:
                 cell.value = ABSENT
             else:
-                cell.value = codec.decode(cell.encoded)
+                cell.value = codec.read(cell.encoded)
                 stored, cell.encoded = cell.encoded, codec.encode(cell.value)
                 self._grow(len(cell.encoded) - len(stored))
         self._touched.add(entry)
@@ -144,21 +147,18 @@ class Entries:
         cell = self.cells[entry] = Cell(encoded, n)
         self._grow(len(encoded or b"") + CELL_BYTES)
         if self._order:
-            self._put_in_order(entry)
+            self._keep_order(entry, there=True)
         return cell
 
-    def _put_in_order(self, entry: str) -> None:
+    def _keep_order(self, entry: str, *, there: bool) -> None:
+        """Add a name to the sorted ones, or take it out."""
         for prefix, names in self._order.items():
             if entry.startswith(prefix):
                 place = bisect_left(names, entry)
-                if place == len(names) or names[place] != entry:
+                is_known = place < len(names) and names[place] == entry
+                if there and not is_known:
                     names.insert(place, entry)
-
-    def _take_out_of_order(self, entry: str) -> None:
-        for prefix, names in self._order.items():
-            if entry.startswith(prefix):
-                place = bisect_left(names, entry)
-                if place < len(names) and names[place] == entry:
+                elif is_known and not there:
                     del names[place]
 
     def store(self, entry: str, codec: Codec[Any], value: Any) -> None:
@@ -166,7 +166,7 @@ class Entries:
         if cell is None:
             cell = self.add(entry, None)
         elif cell.encoded is None and self._order:
-            self._put_in_order(entry)
+            self._keep_order(entry, there=True)
         cell.codec = codec
         cell.value = value
         self._touched.add(entry)
@@ -289,6 +289,7 @@ class Entries:
     def encoded(self) -> list[Encoding]:
         """The entries that user code has used since the last capture, with their current values."""
         encodings: list[Encoding] = []
+        self._touched |= self._settled or set()
         for entry in self._touched:
             cell = self.cells[entry]
             if cell.value is UNKNOWN:
@@ -297,9 +298,34 @@ class Entries:
                 raise InvariantBroken(f"entry {entry!r} of key {self._key.key!r} has no codec")
             encoded = None if cell.value is ABSENT else cell.codec.encode(cell.value)
             if encoded is not None and encoded != cell.encoded:
-                cell.codec.check(encoded, cell.value)
+                before = cell.value
+                encoded, cell.value = cell.codec.settle(encoded, before)
+                if self._cache.compares:
+                    self._cache.compare(before, cell.value, cell.codec)
             encodings.append((entry, cell, encoded))
         return encodings
+
+    def settle(self) -> None:
+        """Between two records of the key: show the second one the values that a restart would read."""
+        for entry in self._touched:
+            cell = self.cells[entry]
+            codec, value = cell.codec, cell.value
+            if (
+                codec is None
+                or codec.fidelity == Fidelity.FULL
+                or value is UNKNOWN
+                or value is ABSENT
+            ):
+                continue
+            encoded = codec.encode(value)
+            if encoded != cell.encoded and not codec.is_kept(encoded):
+                cell.value = codec.settle(encoded, value)[1]
+                if self._cache.compares:
+                    self._cache.compare(value, cell.value, codec)
+        if self._settled is None:
+            self._settled = set()
+        self._settled |= self._touched
+        self._touched.clear()
 
     def capture(self, touched: list[Encoding], n: int) -> list[Change]:
         """Capture the changes since the last capture, for commit `n`."""
@@ -311,15 +337,16 @@ class Entries:
                 cell.n = n
                 changes.append((entry, value))
                 if value is None and self._order:
-                    self._take_out_of_order(entry)
+                    self._keep_order(entry, there=False)
         self._touched.clear()
+        self._settled = None
         if len(self.cells) > TRIM_CELLS and self._cache.folded != self._trimmed_at:
             self._trim()
         return changes
 
     def revert(self) -> None:
         """Drop all changes since the last capture."""
-        for entry in self._touched:
+        for entry in self._touched | (self._settled or set()):
             cell = self.cells[entry]
             cell.value = UNKNOWN
             if cell.n == -1:
@@ -327,6 +354,7 @@ class Entries:
                 self._grow(-len(cell.encoded or b"") - CELL_BYTES)
                 self._forget_whole()  # the stored value of this name was never fetched
         self._touched.clear()
+        self._settled = None
 
     def _trim(self) -> None:
         """Drop the folded entries; further calls drop nothing before the next fold."""

@@ -79,6 +79,12 @@ class Mode:
         return None
 
     @property
+    def first_member(self) -> Delivery[Any] | None:
+        """The first record of the bundle that is being delivered, for which the bundle can be recognized; None: none
+        is."""
+        return None
+
+    @property
     def is_busy(self) -> bool:
         """Whether the mode has begun work that must be finished before the interval leaves."""
         return False

@@ -15,17 +15,15 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from millwheel.context import Effects
-from millwheel.model import MAX_TIME, Delivery, Firing
+from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing
 from millwheel.parking import Park
+from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import DeadLetter, ParkedKeyPlace, ParkedRows, SettledRequest
 
 UNPARK = "unpark"
 """The verb of a request that runs a row; its owner asks itself, and the store has no such request."""
-
-HOLD = "millwheel:parked"
-"""Tag of the timer that holds the low watermark for a parked key; it is due at the end of time."""
 
 
 class ParkedKey:
@@ -46,7 +44,7 @@ class ParkedKey:
         self.times = sorted(times)
         """Timestamps of its rows, in microseconds."""
         self.held: int | None = None
-        """Where it holds the low watermark; None: that is not known, or it does not."""
+        """Where it holds the low watermark, in microseconds; None: it does not."""
         self.firings: list[Firing] = []
         """Timers that have become due."""
         self.records: list[Delivery[Any]] = []
@@ -70,9 +68,11 @@ class ParkedKeys:
         self._parks = park is not None
         self._requests = requests
         self._keys: dict[bytes, ParkedKey] = {}
+        self._watermarks: IntervalWatermarks
 
-    def restore(self, found: Iterable[ParkedRows]) -> None:
-        """Start only from the stored rows."""
+    def restore(self, found: Iterable[ParkedRows], watermarks: IntervalWatermarks) -> None:
+        """Start only from the stored rows; their holds are those that the present code asks for."""
+        self._watermarks = watermarks
         for key in self._keys.values():
             self._forget_read(key)
         self._keys = {
@@ -81,6 +81,8 @@ class ParkedKeys:
             )
             for each in found
         }
+        for key in self._keys.values():
+            self._hold(key)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -179,34 +181,33 @@ class ParkedKeys:
     def _keeps(self, firing: Firing) -> bool:
         """Whether a due timer may wait in memory: its hold is wanted, or settled."""
         return (
-            self.park.hold_watermark
-            or firing.timer.kind != "watermark"
-            or firing.hold == MAX_TIME
-            or firing.timer.tag == HOLD
+            self.park.hold_watermark or firing.timer.kind != "watermark" or firing.hold == MAX_TIME
         )
 
     # -- what was decided ---------------------------------------------------------------------
 
-    def decided(self, key_text: bytes, effects: Effects) -> int | None:
-        """Take the rows that a key has got and lost by a turn.
-
-        Returns:
-            Where its hold has to be from now on, in microseconds; `MAX_TIME`: it ends; None: as it is.
-        """
+    def decided(self, key_text: bytes, effects: Effects) -> None:
+        """Take the rows that a key has got and lost by a turn. The next commit, which has its effects, moves its hold."""
         for letter in effects.dead_letters:
             if letter.parked is not None:
                 self._add(letter)
         key = self._keys.get(key_text)
-        if key is None:
-            return None
-        for one in effects.settled:
-            self._settled(key, one)
-        if not key.rows:
-            return MAX_TIME
-        if not self.park.hold_watermark or key.held == key.times[0]:
-            return None
-        key.held = key.times[0]
-        return key.held
+        if key is not None:
+            for one in effects.settled:
+                self._settled(key, one)
+            self._hold(key)
+
+    def _hold(self, key: ParkedKey) -> None:
+        """Hold the low watermark at the oldest row of a key, if its computation says so."""
+        holds = self.park.hold_watermark and key.rows
+        wanted = max(key.times[0], self._watermarks.promised) if holds else None
+        if wanted == key.held:
+            return
+        if wanted is not None:
+            self._watermarks.holds.add(wanted)
+        if key.held is not None:
+            self._watermarks.release.append(key.held)
+        key.held = wanted
 
     def drop_void(self, key_text: bytes, still_due: Callable[[Firing], bool]) -> list[Firing]:
         """Drop the due timers of a key that were replaced or cancelled.
@@ -302,14 +303,14 @@ def _due_before(key: ParkedKey, request: KeyRequest) -> list[Firing]:
     """Take the timers of a key that fire before a row: they were due when it arrived."""
     if not key.firings:
         return []
-    assert request.letter is not None
-    watermark, arrived = request.letter.watermark or 0, request.letter.stamp
+    letter = request.letter
+    assert letter is not None
+    watermark = MIN_TIME if letter.watermark is None else letter.watermark
     due: list[Firing] = []
     later: list[Firing] = []
     for firing in key.firings:
-        until = watermark if firing.timer.kind == "watermark" else arrived + 1
-        is_due = _due(firing) < until and firing.timer.tag != HOLD
-        (due if is_due else later).append(firing)
+        until = watermark if firing.timer.kind == "watermark" else letter.stamp + 1
+        (due if _due(firing) < until else later).append(firing)
     key.firings = later
     for firing in due:
         firing.watermark = watermark

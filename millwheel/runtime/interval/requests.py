@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from typing import Any
 
 from millwheel.model import Key
-from millwheel.store.port import KeptLetter
+from millwheel.store.port import KeptLetter, OpenRequest
 
 ReadTimer = Callable[[str, str], Awaitable["tuple[int, int] | None"]]
 """Reads the due time and hold of a durable timer of the request's key, by kind and tag."""
@@ -49,8 +49,8 @@ class IntervalRequests:
         """Requests that have not begun, in the order of their numbers."""
         self.taken: dict[int, KeyRequest] = {}
         """All of them by number."""
-        self.life = 0
-        """Changes when the interval starts over: requests that were read before are void."""
+        self.to_injector: list[OpenRequest] = []
+        """Of an injector's interval: the requests that its claim has found."""
 
     def add(self, requests: Iterable[KeyRequest]) -> None:
         """Take requests from the store."""
@@ -77,7 +77,6 @@ class IntervalRequests:
         self.forget_waiting()
 
     def forget_waiting(self) -> None:
-        """Forget requests that have not begun, and those on their way from the store: they are read again."""
-        self.life += 1
+        """Forget requests that have not begun: they are read again."""
         self.settled([request.id for request in self.waiting])
         self.waiting.clear()

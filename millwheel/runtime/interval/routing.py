@@ -418,7 +418,6 @@ class StreamRoute:
                     f"but the producing key is {key!r:.80}; another key could write the same row. "
                     "Omit producer_key: then a separate step writes the rows"
                 )
-        effects.has_others = True
         effects.rows.append((table, values))
         effects.size += 32 * len(values)
 
@@ -430,7 +429,6 @@ class StreamRoute:
             else:
                 line = self._line_codec.encode(row(value))
             if self.to_file:
-                effects.has_others = True
                 effects.lines.append(line)
                 effects.size += len(line)
             for prefix in self.prefixes:

@@ -6,7 +6,7 @@ it, here or on another worker. Readers then fire timers, and may raise their own
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 
 from millwheel.model import MAX_TIME
 from millwheel.runtime.environment import Environment
@@ -80,6 +80,19 @@ class WatermarkPublisher:
         """Take a stored low watermark of an interval, here or elsewhere; its readers here continue from it."""
         readers = self.watermarks.report(report)
         self._follow(report.computation)
+        self._raise_inputs(readers)
+
+    def free(self, computation: int, slot: int, kept: Set[int]) -> None:
+        """Forget the partitions of a source, in slots from `slot` on, that have ended and exist no more.
+
+        Args:
+            kept: the slots of those that exist.
+        """
+        for of_percentile in self.percentiles.values():
+            of_percentile.free(computation, slot, kept)
+        self._raise_inputs(self.watermarks.free(computation, slot, kept))
+
+    def _raise_inputs(self, readers: Iterable[int]) -> None:
         for computation in readers:
             moved = self.watermarks.input(computation)
             for reader in self._exchange.of(computation):

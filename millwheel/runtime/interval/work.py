@@ -59,6 +59,13 @@ class IntervalWork:
         members."""
 
     @property
+    def requests(self) -> int:
+        """Number of requests of operators among the items; each has been settled."""
+        if not self.effects.settled:
+            return 0
+        return sum(isinstance(item, KeyRequest) for item in self.items)
+
+    @property
     def count(self) -> int:
         """Number of records and timers."""
         return len(self.items) + sum(map(len, self.chunks))

@@ -31,6 +31,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
     commit = Commit(stamp, buckets.of_stamp(stamp).id)
     productions: list[Chunk] = []
     states: list[Sequence[list[Any]]] = []
+    timers: list[Sequence[list[Any]]] = []
     seen: defaultdict[int, _Seen] = defaultdict(_Seen)
     for interval, work in open_commit.works.items():
         effects = work.effects
@@ -44,7 +45,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         if interval.step.node.exactly_once:
             _add_seen(seen, work)
         states.append(_changed_states(interval, work))
-        _add_timers(commit, interval, work)
+        timers.append(_timers(interval, work))
         for table, values in effects.rows:
             if table.numbered:
                 values = (*values, interval.id, interval.commits.number_row(table.name))
@@ -55,6 +56,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         commit.intervals.append(_link(interval, work, stamp, commit.bucket))
     commit.productions = Chunks(productions)
     commit.states = Columns(*map(_joined, zip(*states, strict=True)))
+    commit.timers = Columns(*map(_joined, zip(*timers, strict=True)), row=TimerChange._make)
     commit.seen = {
         bucket: Columns(found.slots, found.computations, found.ids)
         for bucket, found in seen.items()
@@ -151,14 +153,21 @@ def _changed_states(interval: Interval, work: IntervalWork) -> Sequence[list[Any
     return (*([each] * count for each in same), slots, keys, entries, values, version)
 
 
-def _add_timers(commit: Commit, interval: Interval, work: IntervalWork) -> None:
-    n, computation = interval.commits.n + 1, interval.step.id
-    for (key, kind, tag), timer in work.effects.timers.items():
-        due, hold = (None, None) if timer is None else timer[:2]
-        commit.timers.append(
-            TimerChange(interval.id, n, computation, slot_of(key), key, kind, tag, due, hold)
-        )
-    interval.commits.changed_since_fold += len(work.effects.timers)
+def _timers(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
+    """The columns of a `TimerChange` for each timer that is set, cancelled or has fired."""
+    names, timers = list(work.effects.timers), list(work.effects.timers.values())
+    count = len(names)
+    interval.commits.changed_since_fold += count
+    same = (interval.id, interval.commits.n + 1, interval.step.id)
+    return (
+        *([each] * count for each in same),
+        [
+            slot_of(name[0]) if timer is None else timer[3]
+            for name, timer in zip(names, timers, strict=True)
+        ],
+        *([name[place] for name in names] for place in range(3)),
+        *([None if timer is None else timer[place] for timer in timers] for place in range(2)),
+    )
 
 
 def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> IntervalCommit:
@@ -171,7 +180,7 @@ def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> In
     work.n = commits.n
     watermarks.promise(work)
     counters = work.effects.counters
-    processed = work.count - len(work.effects.settled) + interval.mode.take_passed()
+    processed = work.count - work.requests + interval.mode.take_passed()
     if processed:
         counters[PROCESSED] = processed
     work.records_out += interval.take_sent_before()

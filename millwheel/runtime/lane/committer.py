@@ -92,6 +92,9 @@ class Committer:
         self.on_wire: Container[Interval] = ()
         """The intervals of the commit that is on the wire."""
         self._connection: StoreLane | None = None
+        self.waits_since: float | None = None
+        """When the oldest commit that is not durable was tried first, by the monotonic clock; None: none is under
+        way."""
 
     def _change(self, event: str) -> None:
         """Move along the protocol.
@@ -146,6 +149,7 @@ class Committer:
                 self.on_wire = ()
                 commits.announce()
             self._change("nothing left")
+            self.waits_since = None
             commits.wanted.clear()
             commits.announce()
             self._env.check_finished()
@@ -238,7 +242,10 @@ class Committer:
         assert self._connection is not None
         clock = self._env.clock
         sent = clock.monotonic()
+        if self.waits_since is None:
+            self.waits_since = sent
         await self._connection.commit(built)
+        self.waits_since = None
         self._exchange.observer.commit_durable(clock.monotonic() - sent)
         self.recovery.commit_durable(commit)
         self._settle(commit, built)

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 
 from millwheel.chunk import Chunk
 from millwheel.context import Context, Effects, EffectsMark, TimerIdentity
-from millwheel.errors import CannotCarryOut
+from millwheel.errors import CannotCarryOut, CodeBlocked, SetAside
 from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.broadcast_tables import BroadcastTable
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import CapturedStates, KeyState, encode_all, record_all
 from millwheel.runtime.interval.map_entries import Change
-from millwheel.runtime.interval.parked_keys import HOLD
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.routing import address_all
 from millwheel.runtime.interval.work import Item
@@ -44,6 +43,9 @@ _RAN: Any = object()
 
 Finish = Callable[[Interval, KeyState, list[Item], Effects, list[Change]], None]
 """Takes the effects and changes of state of a key's items; the effects are empty afterwards."""
+
+AT_ONCE = (CannotCarryOut, CodeBlocked, SetAside)
+"""Errors after which an item is not tried again."""
 
 SOONER_TIMERS = 256
 """Most timers that user code has just set and that fire at once, between two due timers of a key."""
@@ -109,21 +111,9 @@ class Execution:
     """
 
     __slots__ = (
-        "_alone",
-        "_apart",
-        "_context",
-        "_held",
-        "_interval",
-        "_late_uses",
-        "_lineage",
-        "_node",
-        "_process",
-        "_table",
-        "_wrap",
-        "effects",
-        "group",
-        "ran",
-    )
+        "_alone", "_apart", "_chunk", "_context", "_held", "_interval", "_late_uses", "_lineage", "_node", "_place",
+        "_process", "_settles", "_table", "_wrap", "effects", "group", "item", "ran",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -151,12 +141,20 @@ class Execution:
             apart or carefully or (wrap is not None and node.is_weak and not node.layout.stateless)
         )
         """Whether items run one by one, so that the state before each is known."""
+        self._settles = not node.layout.has_fidelity
+        """Whether the state that a record leaves may differ from the one that a restart would read."""
         self._held: int
         """Number of references to a context that no user code has kept."""
         self.group: Group | None = None
         """The group that `run_all` is running, or has run last; None: other tasks have run all."""
         self.ran = 0
-        """Number of items that `run_all` has run."""
+        """Number of items that have run one by one."""
+        self.item: Item | None = None
+        """The item that runs, or has run last; None: a chunk runs, or nothing has run yet."""
+        self._chunk: Chunk | None = None
+        """The chunk that runs."""
+        self._place = 0
+        """The place in it of the record that runs."""
         self._process = self._process_of_records()
         self._context = context_of(interval.step, self.effects)
 
@@ -170,6 +168,12 @@ class Execution:
         context._open(ended._cell, ended._watermark, ended._promised, ended._now, self._table)
         self._late_uses.end(ended)
         return context
+
+    @property
+    def running(self) -> Item | None:
+        """The record, timer or request that user code runs on; may be read in another thread."""
+        chunk = self._chunk
+        return self.item if chunk is None else chunk.apart()[self._place]
 
     def run_chunk(self, chunk: Chunk, groups: list[ChunkGroup], now: int) -> Stop | None:
         """Run the records of a chunk, key after key, until one waits or raises.
@@ -185,16 +189,24 @@ class Execution:
         context._watermark, context._promised = watermarks.input, watermarks.promised
         context._now = now
         stream, values, micros = chunk.stream, chunk.values, chunk.micros
+        settles = self._settles
         effects.together = True
+        self._chunk = chunk
         held = self._held = getrefcount(context)
         produced = effects.produced
+        rows, statements, lines, letters, holds, counters = effects.others()
         done = start = 0
         mark = None
         try:
             for done, (state, places) in enumerate(groups):
                 context._cell, key = state, state.key
-                start, mark = len(produced), effects.mark() if effects.has_others else None
+                start, mark = len(produced), None
+                if rows or statements or lines or letters or holds or counters:
+                    mark = effects.mark()
                 for place in places:
+                    self._place = place
+                    if settles and place != places[0]:
+                        state.settle()
                     context._micros = at = micros[place]
                     call = process(Record(key, values[place], at, stream), context).__await__()
                     awaited = next(call, _RAN)
@@ -212,6 +224,7 @@ class Execution:
             return Stop(done, start, mark, 0, None)
         finally:
             effects.together = False
+            self._chunk = None
         return None
 
     async def run_all(
@@ -242,7 +255,8 @@ class Execution:
         interval, context, effects = self._interval, self._context, self.effects
         backlog, alone = interval.backlog, self._alone
         watermarks, commits = interval.watermarks, interval.commits
-        plain, parked = interval.tables is None, interval.parked
+        plain, parked, refused = interval.tables is None, interval.parked, interval.refused
+        settles = self._settles
         now = clock() if begun is None else context._now
         held = getrefcount(context)
         while groups:
@@ -255,7 +269,11 @@ class Execution:
                 if not plain:
                     self._begin(state, now)
                 changes: list[Change] | None = None
-                if not (alone or (parked and state.key_text in parked)):
+                if not (
+                    alone
+                    or (parked and state.key_text in parked)
+                    or (refused and state.key_text in refused)
+                ):
                     # `Context._open`, inlined; the values left out are the same for all keys.
                     context._cell, context._now = state, now
                     context._watermark, context._promised = watermark, watermarks.promised
@@ -263,13 +281,18 @@ class Execution:
                     try:
                         left = items
                         if begun is not None:
+                            self.item = items[begun[0] - 1]
                             left, call, begun = items[begun[0] :], begun[1], None
                             await call
+                            self.ran += len(items) - len(left)
                             address_all(effects)  # for what it has produced before it waited
                             held = self._held
                             if getrefcount(context) != held:
                                 context = self._renew_context()
                         for item in left:
+                            self.item = item
+                            if settles and item is not items[0]:
+                                state.settle()
                             if type(item) is Delivery:
                                 context._micros = item.micros
                                 await process(item, context)
@@ -278,6 +301,7 @@ class Execution:
                                 await self._fire(item)
                             else:
                                 await self._carry_out(item, state)  # type: ignore[arg-type]
+                            self.ran += 1
                             if getrefcount(context) != held:
                                 context = self._renew_context()
                         if self._table is not None:
@@ -295,7 +319,6 @@ class Execution:
                     changes = await self._run_carefully(state, items, watermark, now)
                     context = self._context
                 finish(interval, state, items, effects, changes)
-                self.ran += len(items)
                 group = None
                 waiting = backlog.pop(state.key_text)
                 if waiting is not None and (waiting := parked.admitted(waiting)):
@@ -368,9 +391,6 @@ class Execution:
         timers = self.effects.timers
         if not self._interval.timers.still_due(firing) or name in timers:
             return
-        if timer.tag == HOLD:  # its key is not parked any more
-            timers[name] = None
-            return
         if timers and _soonest_before(firing, timers) is not None:
             timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
             return
@@ -401,6 +421,7 @@ class Execution:
         changes: dict[str, bytes | None] = {}
         has_failed = False
         for item in items:
+            self.item = item
             if interval.parked.stops(item, just_failed=has_failed):
                 total.take(step_aside(interval, item, now, watermark, total))
                 continue
@@ -409,6 +430,8 @@ class Execution:
                 seen = watermark_of(item, watermark)
                 context._open(state, seen, interval.watermarks.promised, now, self._table)
                 try:
+                    if not isinstance(item, Firing) or interval.timers.still_due(item):
+                        interval.refused.refuse(item)
                     if isinstance(item, Delivery):
                         interval.step.renew(item)
                         context._micros = item.micros
@@ -434,7 +457,7 @@ class Execution:
                     if is_ours(error):
                         total.clear()
                         raise_ours(error)
-                    if attempt <= node.retries and not isinstance(error, CannotCarryOut):
+                    if attempt <= node.retries and not isinstance(error, AT_ONCE):
                         continue
                     total.take(set_aside(interval, item, error, attempt, now, watermark))
                     has_failed |= interval.parked.has_stopped(item)
@@ -444,6 +467,7 @@ class Execution:
                 finally:
                     self._renew_context()
                 break
+            self.ran += 1
         self.effects.take(total)
         return list(changes.items())
 

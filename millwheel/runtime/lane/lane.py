@@ -44,7 +44,6 @@ class Lane:
     ) -> None:
         self._env = env
         self._exchange = exchange
-        self._exchange = exchange
         self._buckets = buckets
         self._modes = modes
         self._intervals = LaneIntervals()

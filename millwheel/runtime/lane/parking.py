@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from millwheel.context import Effects
-from millwheel.errors import UserCodeError
+from millwheel.errors import SetAside, UserCodeError
 from millwheel.model import MAX_TIME, Firing
 from millwheel.runtime.interval.dead_letters import give_up, waiting_letter
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
-from millwheel.runtime.interval.parked_keys import HOLD
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import SettledRequest
@@ -42,7 +41,7 @@ def set_aside(
     """
     effects = give_up(interval.step, item, error, attempts, now)
     park = interval.step.node.park
-    if park is None or isinstance(item, KeyRequest):
+    if park is None or isinstance(item, KeyRequest) or isinstance(error, SetAside):
         return effects
     if len(interval.parked) >= park.most_keys and item.key_text not in interval.parked:
         raise UserCodeError(
@@ -83,15 +82,12 @@ def step_aside(
 
 def settle(interval: Interval, state: KeyState, effects: Effects) -> None:
     """Count the rows of a key that its turn has parked or run, and hold the low watermark at the oldest one left."""
-    hold = interval.parked.decided(state.key_text, effects)
-    if hold is None:
-        return
-    name = (state.key_text, "watermark", HOLD)
-    if hold == MAX_TIME:
-        effects.timers[name] = None
-    else:
-        held = max(hold, interval.watermarks.promised)
-        effects.timers[name] = (MAX_TIME - 1, held, state.key, state.slot)
+    promised = interval.watermarks.promised
+    effects.dead_letters[:] = [
+        letter if letter.parked is None else letter._replace(hold=max(letter.ts, promised))
+        for letter in effects.dead_letters
+    ]
+    interval.parked.decided(state.key_text, effects)
 
 
 def let_on(interval: Interval, key_text: bytes) -> None:

@@ -22,7 +22,7 @@ from millwheel.errors import (
     StatementRace,
     StoreUnavailable,
 )
-from millwheel.model import Delivery
+from millwheel.model import MIN_TIME, Delivery
 from millwheel.runtime.environment import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -418,7 +418,7 @@ class Recovery:
             return turn
         assert row.letter is not None
         place = interval, row.key_text
-        before = row.letter.watermark or 0
+        before = MIN_TIME if row.letter.watermark is None else row.letter.watermark
         if place not in stopped and not interval.timers.may_have_due(row.key_text, before):
             return turn
         stopped.add(place)

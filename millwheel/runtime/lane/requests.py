@@ -23,8 +23,13 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.routing import KeyedReader, Step
 from millwheel.runtime.lane.user_code import Process
 from millwheel.store.port import KeptLetter, SettledRequest
+from millwheel.streams import Input
+
+USERS_KINDS = ("watermark", "wall")
+"""Kinds of timers that an operator may change: those that call `process_timer`."""
 
 
 class RequestTurn(NamedTuple):
@@ -136,7 +141,12 @@ async def _due(turn: RequestTurn) -> int:
     Raises:
         CannotCarryOut: there is no such timer.
     """
-    kind, tag = turn.request.payload["kind"], turn.request.payload["tag"]
+    kind, tag = turn.request.payload.get("kind"), turn.request.payload.get("tag")
+    if kind not in USERS_KINDS or not isinstance(tag, str):
+        kinds = " or ".join(USERS_KINDS)
+        raise CannotCarryOut(
+            f"it names no timer: a timer has a kind, {kinds}, and a text as its tag"
+        )
     name = (turn.request.key_text, kind, tag)
     if name in turn.effects.timers:
         decided = turn.effects.timers[name]
@@ -224,10 +234,30 @@ def _record(turn: RequestTurn, letter: KeptLetter) -> Delivery[Any]:
         raise CannotCarryOut(f"{step.node.name!r} reads no stream {letter.stream!r}")
     edited = "value" in request.payload
     text = msgspec.json.encode(request.payload["value"]) if edited else letter.value.encode()
+    value = codec.decode(text)
+    _require_key(step, request, stream, value)
     return Delivery(
-        request.key, codec.decode(text), letter.ts, stream, request.key_text, request.slot, step.id, letter.ts,
+        request.key, value, letter.ts, stream, request.key_text, request.slot, step.id, letter.ts,
         len(text), text, id=letter.record_id or b"",
     )  # fmt: skip
+
+
+def _require_key(step: Step, request: KeyRequest, stream: str, value: Any) -> None:
+    """Refuse a record of another key: its effects would be those of this one.
+
+    Raises:
+        CannotCarryOut: the reader's extractor gives another key, for the value that an operator has given or by code
+            that has changed since.
+    """
+    input_ = next(each for each in step.node.inputs if each.stream.name == stream)
+    if not isinstance(input_, Input) or input_.extractor is None:
+        return
+    key, key_text, _ = KeyedReader(step, 0, input_.extractor).address(value, stream)
+    if key_text != request.key_text:
+        raise CannotCarryOut(
+            f"its key would be {shown(key)}, and this dead letter is one of key {shown(request.key)}: a retry keeps the "
+            "key. To count it under the other key, send the record again, and discard this letter"
+        )
 
 
 VERBS: dict[str, Verb] = {

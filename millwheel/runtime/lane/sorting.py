@@ -38,7 +38,8 @@ class Sorter:
     async def sort_chunk(
         self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]
     ) -> list[ChunkGroup] | None:
-        """Group the records of a chunk by key, if all are new and none of their keys is running or parked.
+        """Group the records of a chunk by key, if all are new and none of their keys is running, parked, or
+        has an item that must not run.
 
         Args:
             on_wait: called before the store is asked.
@@ -56,6 +57,8 @@ class Sorter:
         if interval.backlog and not interval.backlog.keys().isdisjoint(by_key):
             return None
         if interval.parked and not interval.parked.are_apart_from(by_key):
+            return None
+        if interval.refused and any(key in interval.refused for key in by_key):
             return None
         if self._env.is_shared and not self._knows_bucket(chunk):
             try:
@@ -146,6 +149,7 @@ class Sorter:
     def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
         """Drop copies of durable records: only acknowledge them."""
         self._exchange.acknowledge(seen)
+        interval.refused.forget(seen)
         interval.touch(urgent=False)
 
     def _log_changed(self, interval: Interval, delivery: Delivery[Any]) -> None:

@@ -45,15 +45,15 @@ OnRan = Callable[[Interval, int, float], None]
 
 
 class Turn:
-    """What a task runs, and since when."""
+    """The work of a task, and the time since which it runs."""
 
-    __slots__ = ("execution", "interval", "since", "told")
+    __slots__ = ("counted", "execution", "interval", "since")
 
     def __init__(self, interval: Interval, since: float) -> None:
         self.interval = interval
         self.since = since
-        """Monotonic time at which it began; if it waits, that at which the calls before had ended."""
-        self.told = 0
+        """Monotonic time at which the last uncounted call began, or the wait at which it was first seen."""
+        self.counted = 0
         """Number of items of its execution whose time is counted."""
         self.execution: Execution | None = None
         """The execution that runs key after key; None: the task has not come to one."""
@@ -121,8 +121,13 @@ class WorkerTasks:
 
     def run_apart(self, interval: Interval, work: Work) -> None:
         """Run user code in a separate task, and count its time for the interval."""
-        task = asyncio.create_task(measured(work, interval.workload, self._env.process.run_seconds))
-        self._tasks[task] = Turn(interval, self._env.clock.monotonic())
+        turn = Turn(interval, self._env.clock.monotonic())
+        task = asyncio.create_task(
+            measured(
+                work, interval.workload, self._env.process.run_seconds, partial(self._count, turn)
+            )
+        )
+        self._tasks[task] = turn
         task.add_done_callback(self._ended)
 
     def at_work(self, interval: Interval) -> AtWork:
@@ -134,6 +139,15 @@ class WorkerTasks:
         group = None if oldest.execution is None else oldest.execution.group
         key = None if group is None else group[0].key
         return AtWork(len(turns), key, self._env.clock.monotonic() - oldest.since)
+
+    def running(self, task: asyncio.Task[Any] | None) -> tuple[Interval, Item | None] | None:
+        """The user code of a task: its interval, and its record or timer (of a bundle the first record) if it
+        is known; None: the task runs no user code of a step. May be called in another thread."""
+        turn = self._tasks.get(task)  # type: ignore[arg-type]
+        if turn is None:
+            return None
+        interval, execution = turn.interval, turn.execution
+        return interval, interval.mode.first_member if execution is None else execution.running
 
     def execution(
         self, interval: Interval, *, apart: bool = False, carefully: bool = False
@@ -149,6 +163,7 @@ class WorkerTasks:
     ) -> None:
         """Run a chunk as a whole; if it stops, or its effects cannot be stored, take it apart."""
         execution = self.execution(interval)
+        self._begins(execution)
         began = self._env.clock.monotonic()
         stop = execution.run_chunk(chunk, groups, self._env.now())
         effects = execution.effects
@@ -213,8 +228,7 @@ class WorkerTasks:
         User code runs inside this task as a plain await, which costs nothing when it does
         not suspend. If it does, the callback below finds groups left and starts a new task.
         """
-        turn = self._tasks.get(asyncio.current_task())  # type: ignore[arg-type]
-        asyncio.get_running_loop().call_soon(self._take_over, interval, groups, turn)
+        asyncio.get_running_loop().call_soon(self._take_over, interval, groups)
         await self._run(interval, self.execution(interval, apart=apart), groups)
 
     async def _run(
@@ -224,8 +238,7 @@ class WorkerTasks:
         groups: deque[Group],
         begun: Begun | None = None,
     ) -> None:
-        if (task := asyncio.current_task()) in self._tasks:
-            self._tasks[task].execution = execution
+        self._begins(execution)
         try:
             await execution.run_all(groups, self._finish, self._env.now, begun)
         except asyncio.CancelledError:
@@ -236,20 +249,24 @@ class WorkerTasks:
                 self._start(interval, deque([execution.group]), apart=True)
             raise
 
-    def _take_over(self, interval: Interval, groups: deque[Group], turn: Turn | None) -> None:
-        if turn is not None:
-            self._count(turn)
+    def _begins(self, execution: Execution) -> None:
+        """Note the execution of the current task."""
+        if (task := asyncio.current_task()) in self._tasks:
+            self._tasks[task].execution = execution
+
+    def _take_over(self, interval: Interval, groups: deque[Group]) -> None:
         if groups and self._runner is not None:
             self._start(interval, groups)
         else:
             self._ran.set()
 
     def _count(self, turn: Turn) -> None:
-        """Count the time of the items that a task has run since the last count."""
-        if turn.execution is not None and (ran := turn.execution.ran - turn.told):
+        """Count the time of the items that a task has run since the last count: when its code waits, and at
+        its end."""
+        if turn.execution is not None and (ran := turn.execution.ran - turn.counted):
             now = self._env.clock.monotonic()
             self._on_ran(turn.interval, ran, (now - turn.since) / ran)
-            turn.told, turn.since = turn.execution.ran, now
+            turn.counted, turn.since = turn.execution.ran, now
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if (turn := self._tasks.pop(task, None)) is not None:

@@ -14,15 +14,17 @@ from typing import Any, NoReturn
 from millwheel.bundles import BundleId, RecordsRefused
 from millwheel.codec import reason
 from millwheel.context import DEAD_LETTERS, BundleContext, Effects
-from millwheel.errors import InvariantBroken, OutputError, UserCodeError
+from millwheel.errors import CodeBlocked, InvariantBroken, OutputError, SetAside, UserCodeError
 from millwheel.model import Delivery, Key
 from millwheel.redaction import shown_key
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.dead_letters import dead_letter
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.refused_items import settled_by
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 from millwheel.state import UNKNOWN
+from millwheel.store.port import SettledRequest
 
 
 @dataclass
@@ -55,6 +57,15 @@ async def run_batch(env: Environment, interval: Interval, batches: Batches) -> E
     if refusal is not None and refusal.tries > node.retries:
         return _give_up(interval, batches, refusal.error, refusal.tries, now)
     refused: dict[int, str] = {}
+    asked: list[SettledRequest] = []
+    for place, member in enumerate(batches.members if interval.refused else ()):
+        try:
+            interval.refused.refuse(member)
+        except CodeBlocked as error:
+            return _give_up(interval, batches, error, 1, now)
+        except SetAside as error:
+            refused[place] = str(error)
+            asked += settled_by(error)
     attempt = 0
     while True:
         attempt += 1
@@ -84,6 +95,7 @@ async def run_batch(env: Environment, interval: Interval, batches: Batches) -> E
                 return _give_up(interval, batches, error, attempt, now)
         else:
             _set_aside(effects, interval, batches, refused, now)
+            effects.settled += asked
             return effects
         effects.clear()
         for member in batches.members:
@@ -171,6 +183,15 @@ def _give_up(
     """
     members = batches.members
     node = interval.step.node
+    if node.on_error == "fail" and isinstance(error, RecordsRefused):
+        place, why = min(error.reasons.items())
+        raise UserCodeError(
+            f"{node.label!r} cannot write {len(error.reasons)} of {len(members)} records in bundle {batches.number} of scope "
+            f"{interval.id}, the first {_place(members[place])}: {why}\n"
+            "No record of the bundle was acknowledged; it will be delivered again with the same number. Correct what "
+            'makes or refuses such records and start again, or set them aside: on_error="dead_letter" where the sink '
+            "or the computation is added"
+        ) from error
     if node.on_error == "fail":
         raise UserCodeError(
             f"{node.label!r} failed on bundle {batches.number} of scope {interval.id}, "

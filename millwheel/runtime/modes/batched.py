@@ -97,6 +97,11 @@ class Batched(Mode):
         work.effects.take(effects)
 
     @property
+    def first_member(self) -> Delivery[Any] | None:
+        members = self.batches.members
+        return members[0] if members and self.busy_since is not None else None
+
+    @property
     def busy_since(self) -> int | None:
         return None if self.batches.phase is Phase.GATHERING else self.batches.closed_at
 

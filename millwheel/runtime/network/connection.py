@@ -140,6 +140,11 @@ class Connection(Visitor):
         """Whether so many bytes wait to be written that callers should pause."""
         return self._transport_full or self._outbox_bytes >= self._limits.burst_bytes
 
+    @property
+    def age(self) -> float:
+        """Seconds since it was accepted, or connected; once it has ended, since then."""
+        return self._clock.monotonic() - self._since
+
     def send(self, frame: Frame) -> None:
         """Queue a frame; all frames of this turn of the event loop leave as one write."""
         if self.end_reason is not None or self._transport is None:
@@ -174,6 +179,8 @@ class Connection(Visitor):
             else:
                 self._outbox.clear()
                 self._transport.abort()
+        else:
+            self.give_up()
         self._owner.ended(self, self.end_reason)
 
     def tend(self) -> None:
@@ -245,7 +252,10 @@ class Connection(Visitor):
             self.end("garbage", str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end("lost", str(exc) if exc else "the other side closed it")
+        reason = str(exc) or type(exc).__name__ if exc else "the other side closed it"
+        if not self.up and self._greeting.role == "caller":
+            reason += " in the greeting; its log says why (stranger_refused)"
+        self.end("lost", reason)
         if self._transport is not None:
             self._transport = None
             self._owner.gone(self)

@@ -4,8 +4,8 @@
 
     4 bytes, big endian: length of the body | body: [kind, field, field, ...]
 
-A connection begins with the greeting (`millwheel.runtime.network.handshake`): ``Hello``, ``Proof`` and
-``Welcome``, or ``Refuse``, which ends the connection. Then, in any order and number:
+A connection begins with the greeting (`millwheel.runtime.network.handshake`): ``Hello``, ``Proof``,
+``Introduction`` and ``Welcome``, or ``Refuse``, which ends the connection. Then, in any order and number:
 
 =================  ====  ===========================================================================
 frame              goes  says
@@ -55,7 +55,7 @@ from millwheel.codec import MAX_KEY_BYTES
 from millwheel.errors import PeerError
 from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 
-VERSION = 4
+VERSION = 5
 """Version of the protocol. Workers with different versions refuse each other."""
 
 GREETING_BYTES = 4096
@@ -130,23 +130,31 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
-    """The identity of a worker. The nonce is random and used for this connection only."""
+    """Begins a greeting. The nonce is random and used for this connection only. It says nothing more about its sender,
+    because any process may ask for it."""
 
     version: int
     pipeline: str
+    """Always empty, and so is `worker`: see `Introduction`. Up to version 4 they were told here."""
     worker: str
     nonce: Nonce
-    secret: str = ""
-    """Where this side's secret comes from (`millwheel.runtime.network.handshake.Origin`); never the
-    secret itself."""
-    incarnation: str = ""
-    """The incarnation of the database server that this worker knows (decision 40)."""
 
 
 class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):
     """Proves knowledge of the shared secret by an HMAC-SHA256."""
 
     digest: bytes
+
+
+class Introduction(Frame, frozen=True, array_like=True, gc=False, tag=18):
+    """The identity of a worker, for a peer that has proved that it knows the secret."""
+
+    pipeline: str
+    worker: str
+    incarnation: str
+    """The incarnation of the database server that this worker knows (decision 40)."""
+    digest: bytes
+    """HMAC-SHA256 over the other fields, for this connection only."""
 
 
 class Welcome(Frame, frozen=True, array_like=True, gc=False, tag=3):
@@ -282,7 +290,7 @@ Message: TypeAlias = (
 )  # fmt: skip
 """Frames for the owner of a connection; the connection handles all others itself."""
 
-_Any = Message | Hello | Proof | Welcome | Refuse | Ping | Pong | Goodbye
+_Any = Message | Hello | Proof | Introduction | Welcome | Refuse | Ping | Pong | Goodbye
 
 _LENGTH = Struct(">I")
 PREFIX_BYTES = _LENGTH.size

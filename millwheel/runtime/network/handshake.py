@@ -2,23 +2,27 @@
 
 ::
 
-    caller                                            listener
-      Hello(version, pipeline, worker, ...)    ->       check it; keep the nonce
-      check it; the worker that was called?    <-       Hello(version, pipeline, worker, ...)
-      Proof(digest of both Hellos)             ->       check the digest
-      check the digest                         <-       Proof(digest of both Hellos)
-                                               <-       Welcome()                      up
+    caller                                       listener
+      Hello(version, nonce)             ->       check the version; keep the nonce
+      the same                          <-       Hello(version, nonce)
+      Proof(digest of both Hellos)      ->       check the digest
+      check the digest                  <-       Proof(digest of both Hellos)
+      check it; the worker called?      <-       Introduction(pipeline, worker, incarnation, digest)
+      Introduction(...)                 ->       check it
+                                        <-       Welcome()                      up
       up
 
 There is always a secret: an operator gives it to all workers, or it is the store's own, which
-the first worker of a pipeline creates and every worker reads before it listens (decision 41). A
-`Hello` names the source of its sender's secret, so that two workers with different secrets can
-report the cause.
+the first worker of a pipeline creates and every worker reads before it listens (decision 41).
 
 A side that finds a mismatch sends ``Refuse(reason)`` and closes the connection. The listener sends
 its proof only after it has verified the caller's. Each digest includes the role of its sender, so that
 neither side can send the other's digest back as its own. A digest covers both nonces: an intercepted
 one is useless for another connection.
+
+Neither side names itself before the other has proved that it knows the secret: until then both learn
+the version of the protocol and a random number, however they ask. So a refusal for
+different secrets names none of them; each side's log names where its own comes from.
 
 The secret proves that the peer belongs to the pipeline when a connection begins. It does not
 encrypt, and a man in the middle can change later frames: TLS prevents both
@@ -35,7 +39,15 @@ from typing import Literal
 import msgspec
 
 from millwheel.errors import PeerError, UsageError
-from millwheel.runtime.network.frames import VERSION, Frame, Hello, Proof, Welcome, named
+from millwheel.runtime.network.frames import (
+    VERSION,
+    Frame,
+    Hello,
+    Introduction,
+    Proof,
+    Welcome,
+    named,
+)
 
 Role = Literal["caller", "listener"]
 
@@ -54,12 +66,14 @@ ORIGINS: dict[str, str] = {
 STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
     "caller": {
         "hello": (Hello, "proof"),
-        "proof": (Proof, "welcome"),
+        "proof": (Proof, "introduction"),
+        "introduction": (Introduction, "welcome"),
         "welcome": (Welcome, "done"),
     },
     "listener": {
         "hello": (Hello, "proof"),
-        "proof": (Proof, "done"),
+        "proof": (Proof, "introduction"),
+        "introduction": (Introduction, "done"),
     },
 }
 """For each role and state: the expected frame, and the state after it."""
@@ -106,17 +120,10 @@ class Handshake:
         self._expected = expected
         self.role: Role = "listener" if expected is None else "caller"
         self._state = "hello"
-        self._mine = Hello(
-            VERSION,
-            identity.pipeline,
-            identity.worker,
-            nonce,
-            identity.secret.origin,
-            incarnation,
-        )
-        self._theirs = self._mine
+        self._incarnation = incarnation
+        self._mine = self._theirs = Hello(VERSION, "", "", nonce)
         self.peer = ""
-        """The worker on the other side; empty until `done`."""
+        """The worker on the other side; empty until it has introduced itself."""
 
     @property
     def done(self) -> bool:
@@ -137,59 +144,79 @@ class Handshake:
         if not isinstance(frame, wanted):
             raise PeerError(f"a frame {named(frame)} arrived where {wanted.__name__} is expected")
         answers: list[Frame] = []
-        if isinstance(frame, Hello):
-            self._check(frame)
-            self._theirs = frame
-            answers = [self._mine] if self.role == "listener" else [self._proof(self.role)]
-        elif isinstance(frame, Proof):
-            self._verify(frame)
-            if self.role == "listener":
-                answers = [self._proof(self.role), Welcome()]
+        is_caller = self.role == "caller"
+        match frame:
+            case Hello():
+                self._check_version(frame)
+                self._theirs = frame
+                answers = [self._proof(self.role)] if is_caller else [self._mine]
+            case Proof():
+                self._verify(frame)
+                answers = [] if is_caller else [self._proof(self.role), self._introduction()]
+            case Introduction():
+                self._check(frame)
+                self.peer = frame.worker
+                answers = [self._introduction() if is_caller else Welcome()]
         self._state = after
-        if self.done:
-            self.peer = self._theirs.worker
         return answers
 
-    def _check(self, hello: Hello) -> None:
-        mine = self._mine
-        if hello.version != mine.version:
+    def _check_version(self, hello: Hello) -> None:
+        if hello.version != VERSION:
             raise PeerError(
                 f"a worker with version {hello.version} of the protocol connected to one with version "
-                f"{mine.version}; install the same version of millwheel everywhere"
+                f"{VERSION}; install the same version of millwheel everywhere"
             )
-        if hello.pipeline != mine.pipeline:
-            raise PeerError(f"this is not a worker of the pipeline {hello.pipeline!r}")
-        if hello.worker == mine.worker:
-            raise PeerError(f"both sides call themselves worker {hello.worker!r}")
-        if self._expected is not None and hello.worker != self._expected:
+
+    def _verify(self, proof: Proof) -> None:
+        if not hmac.compare_digest(proof.digest, self._proof(self._other).digest):
             raise PeerError(
-                f"worker {hello.worker!r} listens at the address of worker {self._expected!r}"
+                "the two workers have different shared secrets: give the same one to all workers of the pipeline, or to none "
+                "(the log of each names where its own is from); or they are of different pipelines"
             )
-        if hello.secret != mine.secret:
-            theirs = ORIGINS.get(hello.secret, "a secret of an unknown kind")
+
+    def _check(self, theirs: Introduction) -> None:
+        mine = self._identity
+        digest = self._digest(
+            "introduction", self._other, theirs.pipeline, theirs.worker, theirs.incarnation
+        )
+        if not hmac.compare_digest(theirs.digest, digest):
+            raise PeerError("an introduction was changed on its way")
+        if theirs.pipeline != mine.pipeline:
             raise PeerError(
-                f"the two workers use different secrets: worker {mine.worker!r} uses "
-                f"{ORIGINS[mine.secret]}, worker {hello.worker!r} uses {theirs}. Give the same secret "
-                "to all workers of the pipeline, or to none"
+                f"a worker of the pipeline {mine.pipeline!r} and one of {theirs.pipeline!r} do not belong together"
             )
-        if hello.incarnation != mine.incarnation:
+        if theirs.worker == mine.worker:
+            raise PeerError(f"both sides call themselves worker {theirs.worker!r}")
+        if self._expected is not None and theirs.worker != self._expected:
+            raise PeerError(
+                f"worker {theirs.worker!r} listens at the address of worker {self._expected!r}"
+            )
+        if theirs.incarnation != self._incarnation:
             raise PeerError(
                 "the database server has restarted or failed over, and one of the two workers has not "
                 "noticed it yet; that worker starts over as soon as it does"
             )
 
-    def _verify(self, proof: Proof) -> None:
-        other: Role = "caller" if self.role == "listener" else "listener"
-        if not hmac.compare_digest(proof.digest, self._proof(other).digest):
-            raise PeerError(
-                "the two workers have different shared secrets (each uses "
-                f"{ORIGINS[self._mine.secret]})"
-            )
+    @property
+    def _other(self) -> Role:
+        return "caller" if self.role == "listener" else "listener"
 
     def _proof(self, role: Role) -> Proof:
-        """The proof that a side must send: an HMAC over its role and both `Hello` frames."""
+        """The proof that a side must send."""
+        return Proof(self._digest("proof", role))
+
+    def _introduction(self) -> Introduction:
+        mine = self._identity
+        content = mine.pipeline, mine.worker, self._incarnation
+        return Introduction(*content, self._digest("introduction", self.role, *content))
+
+    def _digest(self, *content: str) -> bytes:
+        """An HMAC over some content, and over both `Hello` frames, which makes it one of this connection."""
         caller, listener = self._mine, self._theirs
         if self.role == "listener":
             caller, listener = listener, caller
-        content = msgspec.msgpack.encode((role, caller, listener))
-        return Proof(hmac.digest(self._identity.secret.value, content, "sha256"))
+        kind = (
+            self._identity.secret.origin
+        )  # one of the two is configured wrongly, even if the values agree
+        text = msgspec.msgpack.encode((kind, content, caller, listener))
+        return hmac.digest(self._identity.secret.value, text, "sha256")

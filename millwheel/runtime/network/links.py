@@ -12,7 +12,9 @@ caller noticed a broken line earlier than this side. If a worker of another name
 at an address, the link stays down.
 
 An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
-bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included.
+bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included. Machines of
+workers have places of their own, and a new connection takes the place of the oldest one, which has had
+time for a greeting: so connections that say nothing keep no worker out.
 
 Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per peer
 and direction), for strangers of one machine until a greeting from that machine succeeds.
@@ -30,7 +32,7 @@ from millwheel.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
 from millwheel.runtime.network.connection import Connection, End, EndKind
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame
-from millwheel.runtime.network.handshake import Handshake, Identity
+from millwheel.runtime.network.handshake import ORIGINS, Handshake, Identity
 from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
 from millwheel.runtime.process.tasks import end, within
 
@@ -56,6 +58,8 @@ class WorkerLink:
         self.failed: set[EndKind] = set()
         """Kinds of failures logged since the link was last up."""
         self.dialer: asyncio.Task[None] | None = None
+        self.hosts: frozenset[str] = frozenset()
+        """The machines at the address of an outgoing link."""
 
     @property
     def up(self) -> bool:
@@ -135,6 +139,11 @@ class Links:
         self._incarnation = incarnation
         self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
         self._tending = asyncio.create_task(self._tend())
+
+    @property
+    def expired(self) -> str:
+        """The certificate of this worker that has expired, in words; empty: none has."""
+        return self._medium.expired
 
     def hang_up(self) -> None:
         """Close all links, and refuse new ones until `begin_again`."""
@@ -216,10 +225,14 @@ class Links:
         link.connection = connection
         self._links[connection] = link
         ended = self._end_events[connection] = asyncio.Event()
-        calling = self._medium.connect(lambda: connection, address)
+
+        async def call() -> None:
+            link.hosts = await self._medium.hosts(address)
+            await self._medium.connect(lambda: connection, address)
+
         made = False
         try:
-            await within(self._clock, self._limits.greeting_seconds, calling)
+            await within(self._clock, self._limits.greeting_seconds, call())
             made = True
             await ended.wait()
         except OSError as error:  # includes TimeoutError and ssl.SSLError
@@ -240,15 +253,40 @@ class Links:
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
-        """Count an accepted connection, and refuse it if there are too many strangers."""
-        strangers = sum(
-            not c.up and c.end_reason is None and c not in self._links for c in self._connections
-        )
+        """Count an accepted connection. If there are too many strangers, the oldest one makes room for it, unless
+        that is a very young one too."""
         connection = self._connection(None, remote)
-        connection.welcome = strangers < self._limits.strangers
+        strangers = self._strangers(known=self._is_known(remote))
+        if len(strangers) >= self._limits.strangers:
+            oldest = strangers[0]
+            if oldest.age < self._limits.undisturbed_seconds:
+                connection.welcome = False
+            else:
+                oldest.end("refused", TOO_MANY)
         self._connections[connection] = None
         self._all_gone.clear()
         return connection
+
+    def _strangers(self, *, known: bool) -> list[Connection]:
+        """Connections in their greeting, from machines of workers or from others, the oldest first."""
+        return [
+            c
+            for c in self._connections
+            if not c.up
+            and c.end_reason is None
+            and c.welcome
+            and c not in self._links
+            and self._is_known(c.remote) == known
+        ]
+
+    def _is_known(self, remote: str) -> bool:
+        """Whether an address is of a machine of a worker."""
+        host = host_of(remote)
+        return any(host in link.hosts for link in self._outgoing.values()) or any(
+            host == host_of(link.connection.remote)
+            for link in self._incoming.values()
+            if link.connection is not None
+        )
 
     # -- events of connections (`Owner`) ------------------------------------------
 
@@ -339,6 +377,8 @@ class Links:
             outgoing=link.outgoing,
             kind=end.kind,
             reason=end.text,
+            **own_secret(self._identity, end),
+            **({"certificate": self.expired} if self.expired else {}),
         )
 
     def _log_stranger(self, connection: Connection, end: End) -> None:
@@ -349,8 +389,17 @@ class Links:
             self._logged_strangers.clear()
         self._logged_strangers.setdefault(host, set()).add(end.kind)
         self._log.warning(
-            "stranger_refused", address=connection.remote, kind=end.kind, reason=end.text
+            "stranger_refused",
+            address=connection.remote,
+            kind=end.kind,
+            reason=end.text,
+            **own_secret(self._identity, end),
         )
+
+
+def own_secret(identity: Identity, end: End) -> dict[str, str]:
+    """The origin of a worker's secret, for its log of a refusal: the other side is not told."""
+    return {"secret": ORIGINS[identity.secret.origin]} if end.kind == "refused" else {}
 
 
 def host_of(address: str) -> str:

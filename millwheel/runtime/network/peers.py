@@ -60,6 +60,11 @@ class Peers:
         begin = self._env.clock.monotonic() - seconds
         return any(since > begin for since in self._down_since.values())
 
+    def excuse(self, worker: str) -> None:
+        """Do not count a worker as unreachable yet: user code blocks its event loop, which answers nobody."""
+        if worker in self._down_since:
+            self._down_since[worker] = self._env.clock.monotonic()
+
     def unreached(self) -> list[str]:
         """Workers that were unreachable for the duration of a lease.
 
@@ -67,6 +72,11 @@ class Peers:
         """
         until = self._env.clock.monotonic() - self._env.settings.lease_seconds
         return [worker for worker, since in self._down_since.items() if since <= until]
+
+    @property
+    def expired(self) -> bool:
+        """Whether this worker's certificate has expired: others refuse new links with it."""
+        return bool(self._network.expired)
 
     def link_up(self, link: Link) -> None:
         """Note that a link is up."""

@@ -105,6 +105,11 @@ class Network(Protocol):
     """Makes the links of a worker."""
 
     @property
+    def expired(self) -> str:
+        """The certificate of this worker that has expired, in words: peers refuse it; empty: none has."""
+        ...
+
+    @property
     def address(self) -> str:
         """The address at which others reach this worker; known after `start`."""
         ...
@@ -147,6 +152,9 @@ class Visitor(asyncio.Protocol):
     welcome = True
     """Whether there was room for the connection; without room there is no TLS handshake."""
 
+    give_up: Callable[[], object] = staticmethod(lambda: None)
+    """Set by the medium: ends the work on a transport that is not ready yet."""
+
     def abandon(self, kind: AbandonKind, text: str) -> None:
         """End a connection before its transport is ready, for this reason."""
         raise NotImplementedError
@@ -160,6 +168,11 @@ Admit = Callable[[str], Visitor]
 
 class Medium(Protocol):
     """Makes and accepts connections."""
+
+    @property
+    def expired(self) -> str:
+        """The certificate of this side that has expired, in words: peers refuse it; empty: none has."""
+        ...
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
         """Call `admit` for each incoming connection; returns the address at which others connect.
@@ -179,6 +192,14 @@ class Medium(Protocol):
 
         Raises:
             OSError: no process answers at the address, or TLS fails.
+        """
+        ...
+
+    async def hosts(self, address: str) -> frozenset[str]:
+        """The machines at an address, as `admit` is told of them: without the port.
+
+        Raises:
+            OSError: the name is unknown, or the address is none.
         """
         ...
 
@@ -229,8 +250,12 @@ class Limits:
     longest_pause_seconds: float = 5.0
     """Longest pause before connecting again."""
 
-    strangers: int = 64
-    """Maximum number of accepted connections in their TLS handshake or greeting at a time."""
+    strangers: int = 256
+    """Maximum number of accepted connections in their TLS handshake or greeting at a time: so many from the machines of
+    workers, and as many from others."""
+
+    undisturbed_seconds: float = 0.2
+    """A greeting is not given up for a newer one before this time."""
 
     def __post_init__(self) -> None:
         if not GREETING_BYTES <= self.frame_bytes <= self.waiting_bytes - PREFIX_BYTES < 1 << 32:

@@ -28,7 +28,7 @@ from millwheel.runtime.network.sender import Sender
 from millwheel.runtime.network.trust import ClaimStatus, Trust
 from millwheel.runtime.process.lease import Lease
 from millwheel.store.port import PlacedInterval, Placement
-from millwheel.timers.watermark import WatermarkReport
+from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 FINAL_SEQUENCER = (1 << 63) - 1
 """A sequencer above all others: no report that is still in flight counts after it."""
@@ -94,6 +94,8 @@ class RemoteIntervals:
         """Called after each refresh."""
         self.out_of_touch: frozenset[str] = frozenset()
         """The other workers of the pipeline, if this one does not reach them and so cannot share it."""
+        self.unowned = 0
+        """Number of intervals of the last placement that no worker owns."""
         self._stand_ins: dict[int, Remote] = {}
         """Stand-ins by interval."""
         sender.use(self._stand_ins)
@@ -159,6 +161,7 @@ class RemoteIntervals:
         env, exchange = self._env, self._exchange
         steps = exchange.steps
         self.trust.learn(placement, self._refresh)
+        self.unowned = sum(row.is_free for row in placement.intervals)
         self._pause(placement.paused)
         self._peers.connect_to(
             {w.id: w.address for w in placement.workers if w.id != env.worker and w.address}
@@ -166,6 +169,9 @@ class RemoteIntervals:
         of: dict[int, list[Destination]] = {step: [] for step in steps}
         before = dict(self._stand_ins)
         self._stand_ins.clear()
+        for peer in placement.workers:
+            if peer.is_blocked:
+                self._peers.excuse(peer.id)
         for row in placement.intervals:
             step = steps.get(row.computation)
             if step is not None:
@@ -173,12 +179,23 @@ class RemoteIntervals:
         for step_id, destinations in of.items():
             step = steps[step_id]
             step.arrange([RemovedStep(exchange, step)] if step.removed else destinations)
+            if step.node.injection is not None and step.node.injection.growing is not None:
+                self._free_slots(step, destinations)
         self._reroute(before.values())
         for worker, kept in self.trust.take_kept():
             for refreshes, report in kept:
                 self._judge_report(worker, report, refreshes)
         self.on_placed()
         env.check_finished()
+
+    def _free_slots(self, step: Step, partitions: Iterable[Destination]) -> None:
+        """Forget partitions that have ended and were deleted. Their last reports may not have arrived.
+
+        The owner of the discovery does it by itself: to it, this placement may be older than a new partition.
+        """
+        kept = {partition.slots[0] for partition in partitions}
+        if not any(interval.slots[0] < FIRST_SLOT for interval in self._exchange.of(step.id)):
+            self._publisher.free(step.id, FIRST_SLOT, kept)
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
         """The stand-in for a row of the placement: the known one, unless its slots have changed."""

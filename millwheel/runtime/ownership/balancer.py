@@ -102,7 +102,9 @@ class Balancer:
     def _log_orphans(self, placement: Placement) -> None:
         """Warn once that intervals are free because all live workers run older code."""
         alive = [w.generation for w in placement.workers if w.lease_left > 0]
-        newest = max(alive, default=0)
+        if not alive:
+            return  # all leases are over: that says nothing about their code
+        newest = max(alive)
         waiting = [row for row in placement.intervals if row.is_free and row.generation > newest]
         needed = max((row.generation for row in waiting), default=0)
         if needed > self._logged_generation:
@@ -172,6 +174,7 @@ def _worker(worker: PlacedWorker, place: int) -> WorkerLoad:
         started=place,
         generation=worker.generation,
         unreached=load.unreached,
+        expired=load.expired,
     )
 
 

@@ -1,10 +1,9 @@
 """Claiming: a worker claims the intervals that it should own, and hands over those of others.
 
 There is no master (decision 22). Each worker reads the placement from the store every second, and
-at once when an interval turned out to have another owner than expected. The worker that holds the
-advisory lock also decides which worker should own each interval, and which intervals to split or
-merge. It writes these decisions as wishes. The owners carry them out, like the wishes of an
-operator (decision 25).
+at once when an interval turned out to have another owner than expected. One worker, the leader, also
+decides which worker should own each interval, and which intervals to split or merge. It writes these
+decisions as wishes. The owners carry them out, like the wishes of an operator (decision 25).
 
 An interval drains before it is handed over, split or merged. User code may delay a drain for any
 time, and the worker does its other work in the meantime::
@@ -57,7 +56,7 @@ Decide = Callable[[Placement], list[PlacementChange]]
 
 
 class Claiming(Service):
-    """Claims intervals and carries out wishes; makes wishes while this worker holds the lock.
+    """Claims intervals and carries out wishes; makes wishes while this worker leads.
 
     Args:
         decide: the balancer's decisions.
@@ -117,9 +116,11 @@ class Claiming(Service):
             placement = await self._remotes.refresh()
         is_placed = self._lease.left > 0
         self._update_reachability(placement)
-        if await self._env.store.try_lead(self._env.settings.lease_seconds):
+        lease = self._env.settings.lease_seconds
+        term = await self._env.store.try_lead(self._env.worker, lease)
+        if term is not None:
             wishes = self._decide(placement)
-            if wishes and await self._env.store.wish(wishes):
+            if wishes and await self._env.store.wish(wishes, term):
                 placement = await self._remotes.refresh()
                 is_placed = self._lease.left > 0
         if self._env.stopping or self._lease.left <= 0 or not is_placed:

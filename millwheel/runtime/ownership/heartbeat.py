@@ -42,16 +42,32 @@ class Heartbeat(Service):
         self._load = load
         self._set_clock = set_clock
         self._last = float("-inf")
+        self.waits_since: float | None = None
+        """When the heartbeat that is not answered was sent, by the monotonic clock; None: all are answered."""
+        self.published: dict[str, Any] = {}
+        """The figures of the last heartbeat."""
 
     async def run_once(self) -> None:
         env = self._env
         asked, before = env.clock.monotonic(), env.clock.now()
         if asked - self._last < self._every:
             return
+        self.published = self._load()
+        if self.waits_since is None:
+            self.waits_since = asked
         answer = await env.store.heartbeat(
-            env.worker, env.settings.lease_seconds, self._load(), env.stamps.last
+            env.worker, env.settings.lease_seconds, self.published, env.stamps.last
         )
+        self.waits_since = None
         self._last = asked
         self._lease.renewed(asked)
-        if env.is_shared:
-            self._set_clock(before, answer.now)
+        self.answered(before, answer.now)
+
+    def answered(self, before: int, now: int) -> None:
+        """Adopt the store's time, with which it has answered a heartbeat.
+
+        Args:
+            before: this machine's time before the request.
+        """
+        if self._env.is_shared:
+            self._set_clock(before, now)

@@ -150,6 +150,18 @@ class OwnedIntervals:
     async def _take_all(self, interval_ids: list[int]) -> None:
         await self.take(interval_ids)
 
+    async def retire(self, interval_ids: list[int]) -> None:
+        """Stop work on the intervals of partitions that have ended, as far as they are here.
+
+        They are deleted in the store next. The owner of one elsewhere finds it gone.
+        """
+        for interval in [i for i in self.held if i.id in interval_ids and not i.leaving]:
+            interval.leaving = True
+            await self._drain(interval)
+            if self._exchange.owns(interval):
+                interval.transition("fenced")
+                self._forget(interval)
+
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
         """Create a claimed interval and make it known to this worker. Its records do not run yet."""
         step = self._exchange.steps[claim.interval.computation]

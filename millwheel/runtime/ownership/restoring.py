@@ -188,6 +188,7 @@ class Restoring:
             migrations=steps,
             fetch_entry=fetch,
             scan_entries=scan,
+            compares=self._env.options.compare_stored,
         )
 
     async def _send_again(self, interval: Interval, log: SentLog) -> None:

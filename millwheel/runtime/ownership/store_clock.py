@@ -25,7 +25,7 @@ class StoreClock:
             store: the time that the store answered.
         """
         env = self._env
-        ahead = env.stamps.adjust((before + env.clock.now()) // 2, store)
+        ahead = env.stamps.adjust(before, env.clock.now(), store)
         off = abs(ahead) >= CLOCK_OFF_SECONDS * 1e6
         if off and not self._is_off:
             env.log.warning(

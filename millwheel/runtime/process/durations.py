@@ -51,6 +51,14 @@ class Durations:
         if seconds > self.longest:
             self.longest = seconds
 
+    def with_running(self, seconds: float) -> Durations:
+        """A copy that has a call which has not ended yet, as if it ended now."""
+        copy = Durations(self._bounds)
+        copy._counts = self._counts.copy()
+        copy.count, copy.total, copy.longest = self.count, self.total, self.longest
+        copy.observe(seconds)
+        return copy
+
     def percentile(self, share: float) -> float:
         """The upper bound of the bucket with this share of the durations below it, at most the longest one; 0: none."""
         left = share * self.count

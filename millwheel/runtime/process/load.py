@@ -165,19 +165,29 @@ class Workload:
 
 
 class Measured:
-    """Awaits a coroutine and adds up its run time, without its waits."""
+    """Awaits a coroutine and adds up its run time, without its waits.
 
-    __slots__ = ("_clock", "_coroutine", "_workload")
+    Args:
+        on_wait: called whenever the coroutine waits.
+    """
+
+    __slots__ = ("_clock", "_coroutine", "_on_wait", "_workload")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, None], workload: Workload, clock: Callable[[], float]
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        workload: Workload,
+        clock: Callable[[], float],
+        on_wait: Callable[[], None] | None = None,
     ) -> None:
         self._coroutine = coroutine
         self._workload = workload
         self._clock = clock
+        self._on_wait = on_wait
 
     def __await__(self) -> Generator[Any, None, None]:
         clock, coroutine, workload = self._clock, self._coroutine, self._workload
+        on_wait = self._on_wait
         thrown: BaseException | None = None
         while True:
             began = clock()
@@ -188,6 +198,8 @@ class Measured:
             finally:
                 workload.run_seconds += clock() - began
             thrown = None
+            if on_wait is not None:
+                on_wait()
             try:
                 yield awaited
             except BaseException as error:  # pass a cancellation on to the coroutine
@@ -198,10 +210,11 @@ async def measured(
     make: Callable[[], Coroutine[Any, Any, None]],
     workload: Workload,
     clock: Callable[[], float],
+    on_wait: Callable[[], None] | None = None,
 ) -> None:
     """Await a coroutine, and add the time that it runs to a workload. The coroutine is made here: a task
     may be cancelled before it begins."""
-    await Measured(make(), workload, clock)
+    await Measured(make(), workload, clock, on_wait)
 
 
 class Measurable(Protocol):
@@ -244,7 +257,9 @@ class Meter:
 
 def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> dict[str, Any]:
     """The figures of one interval; resets its counts."""
-    workload = interval.workload
+    workload, own = interval.workload, interval.figures()
+    at_work = own.get("at_work")
+    code = workload.code if at_work is None else workload.code.with_running(at_work["seconds"])
     figures = {
         "cpu": round(workload.run_seconds * cpu_per_second_run, 4),
         "records": round(workload.records / passed, 2) if passed > 0 else 0.0,
@@ -253,9 +268,9 @@ def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> 
         "code": {
             "calls": workload.code.count,
             "seconds": round(workload.code.total, 6),
-            "p99": round(workload.code.percentile(0.99), 6),
+            "p99": round(code.percentile(0.99), 6),
         },
-        **interval.figures(),
+        **own,
     }
     workload.forget(passed)
     return figures

@@ -18,13 +18,16 @@ class Stamps:
         """Make all further stamps greater than `last`, the newest stamp found in the store."""
         self._last = max(self._last, last)
 
-    def adjust(self, before: int, store: int) -> int:
-        """Adopt the store's clock, which showed `store` when this machine's showed `before`.
+    def adjust(self, before: int, after: int, store: int) -> int:
+        """Adopt the store's clock, which showed `store` while this machine's went from `before` to `after`.
+
+        The former difference stays as far as it agrees: an answer that took long, since it waited for a lock, says
+        little about the clock.
 
         Returns:
             Microseconds by which the store's clock is ahead.
         """
-        self._ahead = store - before
+        self._ahead = min(max(self._ahead, store - after), store - before)
         return self._ahead
 
     def now(self) -> int:

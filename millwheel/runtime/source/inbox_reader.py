@@ -20,15 +20,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from millwheel.errors import InputError, UsageError
 from millwheel.fetching import FetchingReader
 from millwheel.inbox import Inbox, InboxPartition
+from millwheel.json_rows import BadRow, JsonRows
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.sources import Lag, Row, Rows
-from millwheel.store.port import TAKEN_CHARACTERS, SentRecord, TakenRecords
+from millwheel.store.port import SentRecord, TakenRecords
 
 POLL_SECONDS = 0.05
 """Time between two looks for records while there are none."""
@@ -78,7 +77,7 @@ class StoredInbox(InboxPartition):
             UsageError: values cannot be decoded to this type.
         """
         try:
-            decoder = msgspec.json.Decoder(value_type)
+            json = JsonRows(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
             raise UsageError(
                 f"inbox of stream {self._stream!r}: values cannot be read as {value_type!r}: {error}"
@@ -93,7 +92,7 @@ class StoredInbox(InboxPartition):
             )
         )
         first = 0 if position is None else int(position["next"])
-        return InboxReader(env, self._interval, decoder, stream, first)
+        return InboxReader(env, self._interval, json, stream, first)
 
 
 class InboxReader(FetchingReader):
@@ -103,14 +102,14 @@ class InboxReader(FetchingReader):
         self,
         env: Environment,
         interval: Interval,
-        decoder: msgspec.json.Decoder[Any],
+        json: JsonRows,
         stream: int,
         first: int,
     ) -> None:
         super().__init__()
         self._env = env
         self._interval = interval
-        self._from_json = decoder.decode
+        self._json = json
         self._stream = stream
         self._next = self._acknowledged = first
         """Number of the next record."""
@@ -182,7 +181,8 @@ class InboxReader(FetchingReader):
         ):  # otherwise older ones may wait: there are limits to what is taken at once
             while marks and marks[0].newest <= taken.oldest:
                 self._sure, _, self._after = marks.popleft()
-                self._news.set()
+                self.announce()
+                self.found_none()
         if taken.newest is not None:
             self._marked_at = self._env.clock.monotonic()
             marks.append(_Mark(taken.now, taken.newest, self._last_seq))
@@ -192,24 +192,19 @@ class InboxReader(FetchingReader):
 
     def _rows(self, records: Sequence[SentRecord]) -> Sequence[Row]:
         raws = [record.value for record in records]
-        first = records[0].number
-        try:
-            values = [self._from_json(raw) for raw in raws]
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        first, last = records[0].number, records[-1].number
+        values = self._json.together(raws) if last - first + 1 == len(records) else None
+        if values is None:
             return [self._row(record) for record in records]
         return Rows(first, first, values, raws, [record.ts for record in records])
 
     def _row(self, record: SentRecord) -> Row:
-        number = record.number
+        number, text = record.number, record.value.decode()
         try:
-            value = self._from_json(record.value)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return Row(
-                number,
-                number,
-                error=InputError(f"inbox, record {number}: {error}"),
-                text=record.value.decode(),
-            )
+            value = self._json.one(record.value)
+        except BadRow as error:
+            wrong = InputError(f"inbox, record {number}: {error}")
+            return Row(number, number, error=wrong, text=text)
         return Row(number, number, value, micros=record.ts)
 
     def position(self, acknowledged: int) -> dict[str, Any]:
@@ -243,9 +238,3 @@ class InboxReader(FetchingReader):
                 )
         except Exception as error:
             self.fail(error)
-
-
-def _is_full(records: Sequence[SentRecord]) -> bool:
-    """Whether the limits may have left records that wait."""
-    size = sum(len(record.value) for record in records)
-    return len(records) == TAKEN_RECORDS or size >= TAKEN_CHARACTERS

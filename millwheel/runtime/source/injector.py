@@ -13,12 +13,10 @@ An injector has three states; only its reader decides about the last::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
-from operator import ge
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millwheel.errors import InputError, UserCodeError
+from millwheel.errors import InputError
 from millwheel.model import (
     MAX_TIME,
 )
@@ -27,12 +25,14 @@ from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import measured
+from millwheel.runtime.source.asked_rows import AskedRows
 from millwheel.runtime.source.pacing import Flow, Pace
 from millwheel.runtime.source.pausing import PausedInjectors
+from millwheel.runtime.source.row_numbers import RowNumbers, runs
 from millwheel.runtime.source.row_sender import RowSender
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.runtime.source.source_time import SourceTime
-from millwheel.sources import Lag, Partition, Reader, Row, Rows, row_place
+from millwheel.sources import Lag, Partition, Reader, Row, row_place
 
 
 class Injector(SourceTask):
@@ -58,7 +58,8 @@ class Injector(SourceTask):
         self._stream = node.writes[0]
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
-        self._last_row_at = env.clock.monotonic()
+        self._owing_at = env.clock.monotonic()
+        """When a row was read last, or rows may have been held up: idleness counts from there."""
         target = node.injection.latency_target
         credits_ = env.settings.max_unacked_records
         self.pace = Pace(
@@ -68,17 +69,21 @@ class Injector(SourceTask):
         """The cap on pending rows."""
         self._reader: Reader | None = None
         self._time = self._restored_time()
-        self._sender = RowSender(env, interval, partition, self._time)
+        self._asked = AskedRows(env, interval)
+        self._sender = RowSender(env, interval, partition, self._time, self._asked)
         self.credit = asyncio.Event()
         """Set when reading may be possible again: rows were acknowledged, or the injector resumed."""
-        self._last_number = -1
-        """Number of the last row read since the partition was opened."""
+        self._numbers = RowNumbers(node.label, partition)
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap and the credits are."""
         self.waiting = False
         """All available rows have been read; the source will wake the injector."""
         self._position_stored = False
         """The position at which reading began after this start is stored."""
+        self._last_position: dict[str, Any] | None = None
+        """The reader's position in the last commit, which may be on its way; None: there is none."""
+        self._promised: object = None
+        """What the reader had promised when the position was stored."""
 
     def _restored_time(self) -> SourceTime:
         """The source's time, as stored."""
@@ -98,18 +103,28 @@ class Injector(SourceTask):
         """
         self.close()
         stored = self._interval.position.value
+        is_done = self._interval.watermarks.durable == MAX_TIME  # all of its rows are acknowledged
+        if stored and stored.get("ended") and is_done and self._injection.growing is not None:
+            self.ended = True  # it waits to be retired
+            self._last_position = stored["reader"]
+            return
         with self._blamed(self._partition, "open"):
             self._reader = await self._partition.open(
                 self._stream.value_type, stored["reader"] if stored else None
             )
         self._time = self._restored_time()
-        self._sender = RowSender(self._env, self._interval, self._partition, self._time)
+        await self._asked.begin()
+        self._sender = RowSender(
+            self._env, self._interval, self._partition, self._time, self._asked
+        )
         self._position_stored = self._injection.source.bounded
+        self._last_position = stored["reader"] if stored else None
         # Rows past the stored position hold the watermark once they are read again; until
         # then it may not pass the stored promise.
         self._interval.watermarks.exact = self._interval.watermarks.durable
         self.pace.start_over()
-        self._last_number = -1
+        self._numbers = RowNumbers(self._interval.step.node.label, self._partition)
+        self._promised = None
         self._awaited_end = 0
         self.waiting = self.ended = False
         if reading:
@@ -122,7 +137,7 @@ class Injector(SourceTask):
 
     def resume(self) -> None:
         """Resume after a pause; rows that arrived during the pause are not late because of it."""
-        self._last_row_at = self._env.clock.monotonic()
+        self._owing_at = self._env.clock.monotonic()
         self.credit.set()
 
     def acknowledged(self) -> list[float]:
@@ -131,7 +146,12 @@ class Injector(SourceTask):
         return self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
 
     def tend(self) -> None:
-        """Raise the cap if no acknowledgement arrives before more is read; called periodically."""
+        """Raise the cap if no acknowledgement arrives before more is read, and note that rows may be held up.
+
+        Called periodically.
+        """
+        if not self._owes_nothing:
+            self._owing_at = self._env.clock.monotonic()
         if self.ended or self.paused:
             return
         room = self.pace.room(self.log.unacked, self._env.settings.chunk_records)
@@ -189,13 +209,12 @@ class Injector(SourceTask):
             first < self.log.next_seq
             and self._interval.watermarks.promised < self._interval.watermarks.exact
         )
-        reader = (self._interval.position.value or {}).get("reader")
         if self._reader is not None:
             with self._blamed(self._reader, "position"):
-                reader = self._reader.position(first)
+                self._last_position = self._reader.position(first)
         self._time.acknowledged(first)
         return {
-            "reader": reader,
+            "reader": self._last_position,
             "seen": self._time.seen_by_acknowledged,
             "held_by": first if held else None,
             "since": self._time.held_since(held=held),
@@ -212,6 +231,10 @@ class Injector(SourceTask):
                 await self.credit.wait()
             with self._blamed(reader, "read"):
                 rows = await reader.read(room)
+            promised = getattr(reader, "promised", None)
+            if promised != self._promised or (rows and not self._position_stored):
+                await self._store_position()
+                self._promised = promised
             if rows:
                 await self._inject(rows)
             if self._injection.shown_by_reader and self._time.show(
@@ -229,13 +252,11 @@ class Injector(SourceTask):
     async def _inject(self, rows: Sequence[Row]) -> None:
         """Send rows, and advance the source's watermark."""
         env, log = self._env, self.log
-        read_at = self._last_row_at = env.clock.monotonic()
+        read_at = self._owing_at = env.clock.monotonic()
         env.done.clear()
-        self._check_numbers(rows)
+        self._numbers.check(rows)
         self._refuse_after_the_end(rows)
-        if not self._position_stored:
-            await self._store_first_position()
-        for first, last in _runs(rows):
+        for first, last in runs(rows):
             await env.patiently(
                 lambda: self._buckets.ensure_source(log.id, first, last)  # noqa: B023
             )
@@ -246,29 +267,39 @@ class Injector(SourceTask):
         self._time.mark(log.next_seq, env.now())
         self._wake.set()
         self._advance()
+        if self._asked:
+            await self._asked.done([row.offset for row in rows])
         await asyncio.sleep(0)
 
-    async def _store_first_position(self) -> None:
-        """Store the position at which reading began, before sending a row of a source without an end.
+    async def _store_position(self) -> None:
+        """Store the position at which reading began, before sending a row of a source without an end; and
+        the files that it has begun since.
 
         Otherwise, after a crash before the next commit, the next start would begin with the rows that are
         available then (of a file rotated since, for example), and give the numbers of sent rows to other
         rows.
         """
         interval = self._interval
-        stored, n = interval.position.value or {}, interval.commits.durable_n
+        stored = interval.position.value or {}
         assert self._reader is not None
         with self._blamed(self._reader, "position"):
             here = self._reader.position(self.log.first)
         if stored.get("reader") != here:
-            while interval.commits.durable_n == n:
-                interval.touch(urgent=True)
-                assert interval.lane is not None
-                await interval.lane.settled()
+            await interval.store_all()
         self._position_stored = True
 
     async def _wait_for_rows(self, reader: Reader) -> None:
-        """Wait until the source has more rows."""
+        """Wait until the source has more rows.
+
+        A reader that has passed a gap since the last commit (markers of transactions, for example) has another
+        position, which no acknowledgement stores. Once the source deletes that gap, the former position
+        would speak of rows that were lost.
+        """
+        if self._last_position is not None and self.log.drained:
+            with self._blamed(reader, "position"):
+                here = reader.position(self.log.first)
+            if here != self._last_position:
+                self._interval.touch(urgent=False)
         self.waiting = True
         self._env.check_finished()
         with self._blamed(reader, "wait"):
@@ -276,34 +307,15 @@ class Injector(SourceTask):
         self.waiting = False
 
     def _end(self) -> None:
-        """End the partition, and its event time unless the option `keep_open` is set."""
+        """End the partition, and its event time unless the option `keep_open` is set.
+
+        A partition of a growing source ends alone: the discovery of partitions holds the watermark.
+        """
         self.ended = True
-        if not self._env.options.keep_open:
+        if not self._env.options.keep_open or self._injection.growing is not None:
             self._interval.watermarks.raise_input(MAX_TIME)
         self._interval.touch(urgent=self._interval.watermarks.has_news())
         self._env.check_finished()
-
-    def _check_numbers(self, rows: Sequence[Row]) -> None:
-        """Refuse rows with numbers that do not rise: a lower number counts as processed.
-
-        The engine would lose its row.
-
-        Raises:
-            UserCodeError: there is such a row.
-        """
-        if isinstance(rows, Rows) and rows.are_columns and rows.offset > self._last_number:
-            self._last_number = rows.offset + len(rows) - 1
-            return
-        numbers = [self._last_number, *(row.offset for row in rows)]
-        self._last_number = numbers[-1]
-        if any(map(ge, numbers, islice(numbers, 1, None))):
-            before, number = next(pair for pair in pairwise(numbers) if pair[0] >= pair[1])
-            raise UserCodeError(
-                f"the source of {self._interval.step.node.label!r} gave row number {number}"
-                f"{f' after row number {before}' if before >= 0 else ''}: the row numbers of a "
-                f"partition ({self._partition.identity}) must rise, from 0 on. Correct the source and "
-                "start again"
-            )
 
     def _refuse_after_the_end(self, rows: Sequence[Row]) -> None:
         """Refuse rows that arrive after event time has ended: all of them would be late.
@@ -344,16 +356,24 @@ class Injector(SourceTask):
             interval.touch(urgent=True)
 
     @property
-    def idle(self) -> bool:
-        """Whether it has waited for rows so long that it does not hold the stream's watermark.
+    def _owes_nothing(self) -> bool:
+        """Whether no row exists that would become late if event time went on.
 
-        A paused injector is never idle: rows may be available, and must not become late.
+        Not known while it is paused or reads, or while the source holds rows up.
         """
+        reader = self._reader
+        if reader is None or not self.waiting or self.paused:
+            return False
+        with self._blamed(reader, "caught_up"):
+            return reader.caught_up
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has owed nothing for so long that it does not hold the stream's watermark."""
         return (
             self._idle_after is not None
-            and self.waiting
-            and not self.paused
-            and self._env.clock.monotonic() - self._last_row_at >= self._idle_after
+            and self._env.clock.monotonic() - self._owing_at >= self._idle_after
+            and self._owes_nothing
         )
 
     def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
@@ -363,21 +383,3 @@ class Injector(SourceTask):
             return
         if interval.watermarks.advance(watermark, percentiles.get):
             interval.touch(urgent=True)
-
-
-def _runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The numbers of rows as runs without gaps: (first, last)."""
-    if isinstance(rows, Rows) and rows.are_columns:
-        yield rows.offset, rows.offset + len(rows) - 1
-        return
-    first, last = rows[0].offset, rows[-1].offset
-    if last - first + 1 == len(rows):
-        yield first, last
-        return
-    end = first
-    for row in rows:
-        if row.offset != end:
-            yield first, end - 1
-            first = row.offset
-        end = row.offset + 1
-    yield first, last

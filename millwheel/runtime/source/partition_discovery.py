@@ -21,16 +21,17 @@ task until the first look, since partitions may have appeared while the discover
 
 The discovery's knowledge of a partition is stored before the partition is made, and the partition's
 first position is stored with the partition. So after a crash at any moment the discovery still knows
-each partition, and the owner of a partition knows what to read (which file, for example).
+each partition, and the owner of a partition knows where to read (the file, for example). What a look
+has changed in that knowledge (the file was copied, and truncated) is stored before the next look.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from millwheel.errors import Fenced, InputError
-from millwheel.model import MIN_TIME, SLOTS
+from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
@@ -39,10 +40,7 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Discovery, GrowingSource, Lag
 from millwheel.store.port import FoundPartition
-from millwheel.timers.watermark import WatermarkReport
-
-FIRST_SLOT = 1
-"""The first slot of a partition; the discovery has the slot before it."""
+from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 MOST_PARTITIONS = SLOTS - FIRST_SLOT
 """Maximum number of partitions of a growing source: each has a slot."""
@@ -59,10 +57,12 @@ class PartitionDiscovery(SourceTask):
         source: GrowingSource,
         publisher: WatermarkPublisher,
         on_partitions: Callable[[list[int]], None],
+        on_ended: Callable[[list[int]], Awaitable[None]],
     ) -> None:
         super().__init__(env, paused, interval)
         self._publisher = publisher
         self._on_partitions = on_partitions
+        self._on_ended = on_ended
         self._source = source
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
@@ -70,6 +70,8 @@ class PartitionDiscovery(SourceTask):
         self._frozen = True
         """The watermark may not advance: intervals are being made, or there was no look yet."""
         self._waiting = False
+        self._stored: Any = None
+        """What the discovery knew when that was stored last."""
         node = interval.step.node
         assert node.injection is not None
         idle_after = node.injection.idle_after
@@ -85,8 +87,11 @@ class PartitionDiscovery(SourceTask):
         stored = self._interval.position.value
         with self._blamed(self._source, "discover"):
             self._discovery = self._source.discover(stored["reader"] if stored else None)
+        self._stored = self.position()["reader"]
         self._frozen, self._waiting = True, False
         await self._make({})
+        for partition in self._known.values():
+            self._resumed(partition, ended=False)
         if reading:
             self._begin(self._run(self._discovery))
 
@@ -104,7 +109,10 @@ class PartitionDiscovery(SourceTask):
             new = [identity for identity in found if identity not in self._known]
             if new:
                 await self._add(new)
+            elif self.position()["reader"] != self._stored:
+                await self._commit()
             self._frozen = False
+            await self._retire()
             if self._shows_time:
                 self._shown = getattr(discovery, "seen", None)
             self.follow()
@@ -125,15 +133,7 @@ class PartitionDiscovery(SourceTask):
             )
         env.done.clear()
         self._frozen = True
-        n = interval.commits.durable_n
-        while (
-            interval.commits.durable_n == n
-            or interval.watermarks.has_news()
-            or interval.watermarks.promised != interval.watermarks.durable
-        ):
-            interval.touch(urgent=True)
-            assert interval.lane is not None
-            await interval.lane.settled()
+        await self._commit()
         before = set(self._known)
         try:
             await self._make({each: self._first_position(each) for each in identities})
@@ -143,6 +143,53 @@ class PartitionDiscovery(SourceTask):
         for identity in self._known.keys() - before:
             env.log.info("partition_found", injector=interval.step.name, partition=identity)
         self._on_partitions([self._known[identity].interval_id for identity in identities])
+
+    async def _commit(self) -> None:
+        """Store the list of partitions and, while it is frozen, the watermark that it has promised."""
+        interval, watermarks = self._interval, self._interval.watermarks
+        known = self.position()["reader"]
+        await interval.store_all()
+        while self._frozen and (watermarks.has_news() or watermarks.promised != watermarks.durable):
+            await interval.store_all()
+        self._stored = known
+
+    async def _retire(self) -> None:
+        """Delete the intervals of partitions that have ended, after their last positions are noted.
+
+        A partition has ended for all readers once it has stored the end of time: nothing of it is un-ACKed.
+        """
+        env, interval = self._env, self._interval
+        at = self._publisher.watermarks.at
+        ended = [p for p in self._known.values() if at(interval.step.id, p.slot) == MAX_TIME]
+        if not ended or not hasattr(self._discovery, "resumed"):
+            return
+        self._frozen = True
+        await self._make({})  # with their last positions
+        ids = {p.identity for p in ended}
+        ended = [p for p in self._known.values() if p.identity in ids and _has_ended(p)]
+        for partition in ended:
+            self._resumed(partition, ended=True)
+        await self._commit()
+        interval_ids = [partition.interval_id for partition in ended]
+        await self._on_ended(interval_ids)
+        rest = await env.patiently(
+            lambda: env.store.retire_partitions(
+                interval.id, interval.commits.sequencer, interval_ids
+            )
+        )
+        self._learn(rest)
+        for partition in ended:
+            env.log.info(
+                "partition_ended", injector=interval.step.name, partition=partition.identity
+            )
+        self._frozen = False
+
+    def _resumed(self, partition: FoundPartition, *, ended: bool) -> None:
+        resumed = getattr(self._discovery, "resumed", None)
+        reader = (partition.position or {}).get("reader")
+        if resumed is not None and reader is not None:
+            with self._blamed(self._discovery, "resumed"):
+                resumed(partition.identity, reader, ended=ended or _has_ended(partition))
 
     def _first_position(self, identity: str) -> dict[str, Any] | None:
         assert self._discovery is not None
@@ -156,6 +203,11 @@ class PartitionDiscovery(SourceTask):
         found = await env.patiently(
             lambda: env.store.add_partitions(interval.id, interval.commits.sequencer, new)
         )
+        self._learn(found)
+
+    def _learn(self, found: Sequence[FoundPartition]) -> None:
+        """Apply the stored list of all partitions."""
+        interval = self._interval
         self._known = {partition.identity: partition for partition in found}
         for partition in found:
             slot = partition.slot
@@ -165,6 +217,7 @@ class PartitionDiscovery(SourceTask):
             self._publisher.take_report(report)
             for percentile, early in partition.percentiles.items():
                 self._publisher.take_percentile(percentile, report._replace(watermark=early))
+        self._publisher.free(interval.step.id, FIRST_SLOT, {partition.slot for partition in found})
 
     def follow(self) -> None:
         """Promise the minimum of the stored low watermarks of the partitions found so far.
@@ -177,10 +230,14 @@ class PartitionDiscovery(SourceTask):
             return
         least = publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
         assert least is not None or not self._known, "every known partition has a report"
-        interval.watermarks.raise_input(min(t for t in (least, shown) if t is not None))
+        known = [t for t in (least, shown) if t not in (None, MAX_TIME)]
+        if not known:
+            return  # all partitions have ended: the discovery holds the watermark for the next one
+        interval.watermarks.raise_input(min(known))
         for percentile in interval.watermarks.percentiles:
             kept = publisher.percentiles[percentile]
-            if (early := kept.least_from(interval.step.id, FIRST_SLOT)) is not None:
+            early = kept.least_from(interval.step.id, FIRST_SLOT)
+            if early not in (None, MAX_TIME):
                 interval.watermarks.raise_percentile(percentile, early)
         if interval.watermarks.has_news():
             interval.touch(urgent=True)
@@ -202,7 +259,9 @@ class PartitionDiscovery(SourceTask):
         """
         interval = self._interval
         waited = self._env.clock.monotonic() - self._began
-        if self._known or self._frozen or self._idle_after is None or waited < self._idle_after:
+        least = self._publisher.watermarks.least_from(interval.step.id, FIRST_SLOT)
+        is_empty = least in (None, MAX_TIME)
+        if not is_empty or self._frozen or self._idle_after is None or waited < self._idle_after:
             return
         if interval.watermarks.advance(watermark, percentiles.get):
             interval.touch(urgent=True)
@@ -234,3 +293,8 @@ class PartitionDiscovery(SourceTask):
     def flow(self) -> Flow | None:
         """None: the discovery sends nothing."""
         return None
+
+
+def _has_ended(partition: FoundPartition) -> bool:
+    """Whether the reader of a partition has ended, as stored."""
+    return bool((partition.position or {}).get("ended"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from shlex import quote
 from typing import Any
 
 from millwheel.codec import LETTER_CHARACTERS, place_of, reason, shown, storable
@@ -18,12 +19,20 @@ class RowRules:
 
     Args:
         stream: the name of the injector's stream.
+        injector: the names of the injector and of its pipeline; None: on Spark, where no row can be set aside by itself.
     """
 
-    def __init__(self, injection: Injection, stream: str, partition: Partition) -> None:
+    def __init__(
+        self,
+        injection: Injection,
+        stream: str,
+        partition: Partition,
+        injector: tuple[str, str] | None = None,
+    ) -> None:
         self._injection = injection
         self._stream = stream
         self._partition = partition
+        self._injector = injector
 
     def time_of(self, row: Row) -> int:
         """The event time of a row, in microseconds.
@@ -54,16 +63,19 @@ class RowRules:
 
     def blame(self, row: Row, error: BaseException) -> InputError:
         """The error to report for a bad row, with its place in the input."""
-        place = row_place(self._partition, row)
+        return InputError(f"{row_place(self._partition, row)}: {self.explained(row.value, error)}")
+
+    def explained(self, value: Any, error: BaseException) -> str:
+        """The reason for which the injector does not take a value, with the function at fault."""
         if isinstance(error, MillwheelError):
-            return InputError(f"{place}: {error}")
-        at_fault = self._at_fault(row.value)
+            return str(error)
+        at_fault = self._at_fault(value)
         if at_fault is None:
-            return InputError(f"{place}: {reason(error)}; value {shown(row.value, 300)}")
+            return f"{reason(error)}; value {shown(value, 300)}"
         option, function = at_fault
-        return InputError(
-            f"{place}: {option}= of inject({self._stream!r}, ...), {place_of(function)}, failed or "
-            f"returned no time: {reason(error)}; value {shown(row.value, 300)}"
+        return (
+            f"{option}= of inject({self._stream!r}, ...), {place_of(function)}, failed or "
+            f"returned no time: {reason(error)}; value {shown(value, 300)}"
         )
 
     def check_may_go_on(self, row: Row, error: InputError) -> None:
@@ -73,11 +85,16 @@ class RowRules:
             InputError: ``inject`` has ``on_error="fail"``.
         """
         if self._injection.on_error == "fail":
+            value = f"; value {shown(row.text, 300)}" if row.error is not None and row.text else ""
             raise InputError(
-                f"{error}. Correct {self._to_correct(row)} "
-                "and start again, or pass "
-                'on_error="dead_letter" to inject(...) to set such rows aside'
+                f"stream {self._stream!r}, {error}{value}. {self._way_out(row)}"
             ) from error
+
+    def set_aside(self, row: Row) -> InputError:
+        """The reason for which an operator's row is set aside: its own error, or none."""
+        return row.error or InputError(
+            f"{row_place(self._partition, row)}: an operator has set this row aside"
+        )
 
     def letter(
         self, row: Row, error: InputError, *, computation: int, record_id: bytes | None, stamp: int
@@ -115,8 +132,23 @@ class RowRules:
             return "watermark", injection.watermark
         return None if injection.seen is None else ("seen", injection.seen)
 
-    def _to_correct(self, row: Row) -> str:
+    def _way_out(self, row: Row) -> str:
+        """The ways out of a row that stops the pipeline."""
         if row.error is None:
-            return "that function or the row"
-        is_file = not hasattr(self._partition, "row_name")
-        return "the file" if is_file else "what writes or decodes it"
+            correct = "Correct that function or the row and start again, or "
+        elif hasattr(self._partition, "row_name"):
+            correct = "It is stored as it is: "
+        else:
+            correct = "Correct the file and start again, or "
+        rule = 'on_error="dead_letter" of inject(...)'
+        if self._injector is None:
+            return f"{correct}set such rows aside with {rule}"
+        injector, pipeline = self._injector
+        command = (
+            f"millwheel set-aside {injector} {row.offset} --partition {quote(self._partition.identity)} "
+            f"--pipeline {pipeline}"
+        )
+        return (
+            f"{correct}set this row aside as a dead letter and start again: {command}. All such rows are set aside with "
+            f"{rule}"
+        )

@@ -21,6 +21,7 @@ from millwheel.model import (
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.routing import Destination, StreamReader
+from millwheel.runtime.source.asked_rows import AskedRows
 from millwheel.runtime.source.row_rules import RowRules
 from millwheel.runtime.source.source_time import SourceTime
 from millwheel.sources import Partition, Row, Rows
@@ -30,16 +31,24 @@ class RowSender:
     """Sends rows of a partition to the readers of its stream, since it was opened."""
 
     def __init__(
-        self, env: Environment, interval: Interval, partition: Partition, time: SourceTime
+        self,
+        env: Environment,
+        interval: Interval,
+        partition: Partition,
+        time: SourceTime,
+        asked: AskedRows,
     ) -> None:
         node = interval.step.node
         assert node.injection is not None
         self._env = env
         self._interval = interval
         self._time = time
+        self._asked = asked
         self._injection = node.injection
         self._stream = node.writes[0]
-        self._rules = RowRules(node.injection, self._stream.name, partition)
+        self._rules = RowRules(
+            node.injection, self._stream.name, partition, (node.name, env.graph.name)
+        )
         self._route = interval.step.routes[self._stream.name]
         self._named = any(reader.step.node.named for reader in self._route.readers)
 
@@ -79,6 +88,8 @@ class RowSender:
             numbers = range(first, end)
         readers = self._route.readers
         if self._named or injection.watermark is not None or first < log.known_end or not readers:
+            return False
+        if self._asked.any_of(numbers):
             return False
         try:
             if injection.timestamp is None:
@@ -152,6 +163,10 @@ class RowSender:
         holds: list[int] = []
         """The hold of each row, if percentile low watermarks are kept."""
         for row in rows:
+            if row.offset in self._asked:
+                least = min(least, promised)
+                self._give_up(row, self._rules.set_aside(row))
+                continue
             if row.error is not None:
                 least = min(least, promised)
                 self._give_up(row, row.error)
@@ -233,7 +248,8 @@ class RowSender:
         interval = self._interval
         if interval.log.is_acknowledged(row.offset):
             return
-        self._rules.check_may_go_on(row, error)
+        if row.offset not in self._asked:
+            self._rules.check_may_go_on(row, error)
         assert interval.lane is not None
         work = interval.lane.open_work(interval)
         work.given_up.append(row.offset)  # acknowledged when the letter is durable

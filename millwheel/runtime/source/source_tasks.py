@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from millwheel.graph import Injection
 from millwheel.inbox import Inbox
@@ -13,11 +13,12 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.source.inbox_reader import StoredInbox
 from millwheel.runtime.source.injector import Injector
-from millwheel.runtime.source.partition_discovery import FIRST_SLOT, PartitionDiscovery
+from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Partition
 from millwheel.store.port import Claim
+from millwheel.timers.watermark import FIRST_SLOT
 
 
 class SourceTasks:
@@ -37,6 +38,8 @@ class SourceTasks:
         self.paused = PausedInjectors(env, exchange)
         self.on_partitions: Callable[[list[int]], None] = lambda _: None
         """Called with the ids of intervals made for new partitions."""
+        self.on_ended: Callable[[list[int]], Awaitable[None]]
+        """Called with the ids of the intervals of ended partitions, before these are deleted."""
 
     def of(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
         """Make the task of an injector's interval."""
@@ -48,7 +51,13 @@ class SourceTasks:
             partition = injection.source.partitions()[slot]
         elif slot < FIRST_SLOT:
             return PartitionDiscovery(
-                self._env, self.paused, interval, growing, self._publisher, self._appeared
+                self._env,
+                self.paused,
+                interval,
+                growing,
+                self._publisher,
+                self._appeared,
+                self._ended,
             )
         else:
             (identity,) = [log.source for log in claim.logs if log.source is not None]
@@ -59,3 +68,6 @@ class SourceTasks:
 
     def _appeared(self, interval_ids: list[int]) -> None:
         self.on_partitions(interval_ids)
+
+    async def _ended(self, interval_ids: list[int]) -> None:
+        await self.on_ended(interval_ids)

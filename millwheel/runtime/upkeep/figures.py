@@ -41,11 +41,14 @@ class WorkerFigures:
 
     def load(self) -> dict[str, Any]:
         """The figures of a heartbeat: `progress`, and the load since the previous heartbeat."""
-        unreached = [] if self._courier is None else self._courier.peers.unreached()
+        peers = None if self._courier is None else self._courier.peers
+        waits = self._env.store_wait
         return {
             **self.progress(),
             **self._meter.take(self._exchange.intervals),
-            "unreached": unreached,
+            "unreached": [] if peers is None else peers.unreached(),
+            "expired": peers is not None and peers.expired,
+            **({} if waits is None else {"waits": str(waits)}),
         }
 
 

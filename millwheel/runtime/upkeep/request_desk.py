@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from millwheel.codec import decode_key
+import msgspec
+
+from millwheel.codec import decode_key, encode_key, shown
+from millwheel.errors import UserCodeError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.process.service import Service
 from millwheel.store.port import OpenRequest, PlacedSlots, SettledRequest
@@ -26,8 +30,16 @@ NOT_STRONG = (
 )
 
 
+HOW_TO_ASK = "ask by: millwheel state, timers or dead-letters"
+
+
 class RequestDesk(Service):
-    """Takes open requests from the store to the intervals of their keys, once a period."""
+    """Takes open requests from the store to the intervals of their keys, once a period.
+
+    An interval may start over while the store answers. Nothing in the answer has run then: only this service hands out
+    requests, one answer after the other, and its question leaves out the requests that the interval has. Requests that
+    arrive before the interval is restored are forgotten with the others, and read again.
+    """
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         super().__init__(env.clock, env.settings.placement_seconds)
@@ -44,17 +56,17 @@ class RequestDesk(Service):
                 return
             await self._read_parked(intervals)
             letters = {letter for i in intervals.values() for letter in i.requests.letters()}
-            lives = {id_: interval.requests.life for id_, interval in intervals.items()}
             places = [PlacedSlots(i.id, i.step.id, *i.slots) for i in intervals.values()]
             found = await self._env.store.open_requests(places, taken, room)
             refused: list[SettledRequest] = []
             for asked in found:
                 interval = intervals[asked.interval_id]
-                if type(interval.mode) is not Mode:
-                    refused.append(SettledRequest(asked.id, "refused", NOT_STRONG))
+                reason = NOT_STRONG if type(interval.mode) is not Mode else fault_of(asked)
+                if reason is not None:
+                    refused.append(SettledRequest(asked.id, "refused", reason))
                 elif asked.about in letters:
                     continue  # a request that was withdrawn too late is about it: read again after that
-                elif interval.requests.life == lives[interval.id]:  # else it is read again
+                else:
                     interval.requests.add([self._request(interval, asked)])
                     interval.wake()
             if refused:
@@ -72,14 +84,12 @@ class RequestDesk(Service):
         ]
         if not places:
             return
-        lives = {id_: interval.requests.life for id_, interval in intervals.items()}
         taken = [letter for i in intervals.values() for letter in i.requests.letters()]
         found = await self._env.store.parked_rows(places, taken, ROWS_A_KEY)
         for row in found:
             interval = intervals[row.interval_id]
-            if interval.requests.life == lives[interval.id]:
-                interval.parked.add_rows([self._request(interval, row)])
-                interval.wake()
+            interval.parked.add_rows([self._request(interval, row)])
+            interval.wake()
 
     def _request(self, interval: Interval, asked: OpenRequest) -> KeyRequest:
         place = (decode_key(asked.key), asked.key, asked.slot)
@@ -87,6 +97,27 @@ class RequestDesk(Service):
             self._env.store.read_timer, interval.id, interval.step.id, asked.slot, asked.key
         )
         return KeyRequest(asked.id, asked.verb, place, asked.payload, asked.letter, read_timer)
+
+
+def fault_of(asked: OpenRequest) -> str | None:
+    """Why a request cannot be carried out, whatever its key's state is; None: it may be.
+
+    Operators may insert rows into the table of requests, so nothing in one is believed: a wrong slot would make a second
+    state of its key.
+    """
+    try:
+        key = decode_key(asked.key)
+        as_stored = encode_key(key)
+    except (msgspec.DecodeError, RecursionError, UserCodeError) as error:
+        return f"its key {shown(asked.key.decode())} is none: {error}. A text is in quotes: {HOW_TO_ASK}"
+    if as_stored != (asked.key, asked.slot):
+        text, slot = as_stored[0].decode(), as_stored[1]
+        return f"its key {shown(asked.key.decode())} is stored as {text}, with the slot {slot}. {HOW_TO_ASK}"
+    if asked.verb == UNPARK:
+        return "the owner runs waiting records by itself: retry or discard the letter that stops the key"
+    if not isinstance(asked.payload, dict):
+        return "its payload is no JSON object with arguments"
+    return None
 
 
 def _has_a_turn(interval: Interval) -> bool:

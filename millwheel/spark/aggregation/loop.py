@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
-from millwheel.errors import SnapshotGone, StoreError, StoreUnavailable
+from millwheel.errors import StoreError
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.files import FilesTarget
 from millwheel.spark.aggregation.following import Change, Changes
@@ -18,6 +16,7 @@ from millwheel.spark.aggregation.progress import AggregateProgress, Stored
 from millwheel.spark.aggregation.tables import TableTarget
 from millwheel.spark.failures import user_error
 from millwheel.spark.groups import Groups
+from millwheel.spark.patience import Patience
 from millwheel.spark.snapshots import Snapshot, snapshot
 
 if TYPE_CHECKING:
@@ -27,10 +26,6 @@ PARTITIONS = 2
 """Tasks that read a table for a batch, on this machine."""
 IDLE_SECONDS = 0.2
 """Time between two looks while nothing is new."""
-AWAY_SECONDS = 2.0
-"""Time until a batch is tried again that failed because the store was away."""
-
-log = structlog.get_logger("millwheel.spark")
 
 
 class ResultTarget(Protocol):
@@ -146,26 +141,11 @@ def run_batches(
         StoreUnavailable: it was away for longer.
         SnapshotGone: the same.
     """
-    away_since: float | None = None
+    patience = Patience(patience_seconds, "the batch")
     while True:
-        try:
-            batches = [batch for runner in runners if (batch := runner.step()) is not None]
-        except (StoreUnavailable, SnapshotGone) as error:
-            if away_since is None:
-                away_since = time.monotonic()
-                log.warning(
-                    "store_away",
-                    error=str(error),
-                    what="the batch is tried again until it is back",
-                    longest_seconds=patience_seconds,
-                )
-            elif time.monotonic() > away_since + patience_seconds:
-                raise
-            time.sleep(AWAY_SECONDS)
-            continue
-        if away_since is not None:
-            log.info("store_back", seconds=round(time.monotonic() - away_since, 1))
-            away_since = None
+        batches = patience.call(
+            lambda: [batch for runner in runners if (batch := runner.step()) is not None]
+        )
         for batch in batches:
             done(batch)
         if not batches:

@@ -52,7 +52,8 @@ class Stored:
         """
         return sole(
             self.store,
-            f"{self.pipeline}.{self.aggregate.name}",
+            self.pipeline,
+            f".{self.aggregate.name}",
             f"another process keeps the aggregate {self.aggregate.name!r} of pipeline {self.pipeline!r} up to date",
         )
 

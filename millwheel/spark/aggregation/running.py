@@ -24,7 +24,7 @@ from millwheel.spark.aggregation.loop import (
 from millwheel.spark.aggregation.progress import Stored
 from millwheel.spark.connection import statement, store_url
 from millwheel.spark.interruption import Interruptible
-from millwheel.spark.launch import Cluster, launched, require_packages
+from millwheel.spark.launch import Cluster, launched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,6 @@ def run_aggregates(
     cluster = cluster or Cluster()
     pipeline.graph()
     aggregates = _chosen(pipeline, only)
-    require_packages(cluster)
     url = store_url({} if store is None else {"store": store})
     every = [Stored(url, pipeline.name, aggregate) for aggregate in aggregates]
     _require_tables(every)

@@ -53,7 +53,7 @@ class TableTarget:
 
     def write(self, result: DataFrame) -> None:
         """Let Spark's tasks write the result to the staging table."""
-        check_columns(result.columns, self._names, self._stored.aggregate.name)
+        check_columns(result.schema, self._table.columns, self._stored.aggregate.name)
         self._batch = str(uuid.uuid4())
         result.select(*self._names).write.format("millwheel").mode("append").options(
             pipeline=self._stored.pipeline,

@@ -17,6 +17,11 @@ def is_elsewhere(checkpoint: str) -> bool:
     return "://" in checkpoint
 
 
+def is_used(checkpoint: str) -> bool:
+    """Whether a query was begun with it; one that is elsewhere is taken for a new one."""
+    return not is_elsewhere(checkpoint) and (Path(checkpoint) / "offsets").exists()
+
+
 def lines_of(spark: SparkSession, checkpoint: str, file: str) -> list[str] | None:
     """The lines of a file of a checkpoint, wherever that is; None: there is no such file."""
     from pyspark.errors import AnalysisException
@@ -46,7 +51,7 @@ def refuse_used_checkpoint(checkpoint: str) -> None:
     Raises:
         UsageError: it has some.
     """
-    if not is_elsewhere(checkpoint) and (Path(checkpoint) / "offsets").exists():
+    if is_used(checkpoint):
         raise UsageError(
             f"the checkpoint {checkpoint} is that of another query, or of an earlier one: give another directory, or delete it"
         )

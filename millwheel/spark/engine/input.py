@@ -354,12 +354,12 @@ class PartitionAhead:
         self._rules = RowRules(self._injection, step.node.writes[0].name, partition)
         self._reader: Reader | None = None
         self._next = -1
-        self._row_at = time.monotonic()
+        self._owing_at = time.monotonic()
 
     @property
     def idle_seconds(self) -> float:
-        """Time since its last row, while none waits."""
-        return time.monotonic() - self._row_at if self.caught_up else 0.0
+        """Time since its last row, or since rows may have been held up, while none waits."""
+        return time.monotonic() - self._owing_at if self.caught_up else 0.0
 
     async def read(self, places: dict[str, Place], most: int, patience: float) -> int:
         """Read up to so many rows on, and replace the partition's place, which has not ended.
@@ -393,8 +393,8 @@ class PartitionAhead:
         self._next = end
         ended = left > 0 and reader.ended and not self._keep_open
         self.caught_up = left == most
-        if not self.caught_up:
-            self._row_at = time.monotonic()
+        if not (self.caught_up and reader.caught_up):
+            self._owing_at = time.monotonic()
         if (end, seen, ended) != (place["next"], place["seen"], place["ended"]):
             position = reader.position(end) if end > place["next"] else place["position"]
             places[self.name] = {

@@ -55,6 +55,8 @@ class Outcome:
     """Changed entries of state; None: removed."""
     timers: Timers = field(default_factory=dict)
     """The timers that are left."""
+    place: int | None = None
+    """The place of everything that was made, among the rows of the task; None: after all that it has made so far."""
 
 
 class StepRunner:
@@ -173,6 +175,9 @@ class StepRunner:
 class IdRunner(StepRunner):
     """Runs a relay that drops records whose user-supplied ids it has seen; an id is its key.
 
+    Spark calls a task in the order of a hash of the ids. So a record keeps the place that its source gave it: the
+    records of a key reach the readers in the order of the source.
+
     The engine remembers ids for a time by the clock. Here it is event time, the only time that an operator has.
     """
 
@@ -193,6 +198,7 @@ class IdRunner(StepRunner):
         if len(rows) > len(new):
             done.effects.count(DUPLICATES_DROPPED, len(rows) - len(new))
         if new:
+            done.place = new[0].seq
             done.timers[self.FORGET] = min(new[0].micros + self._retention, MAX_TIME - 1)
         elif is_known and due is not None:
             done.timers[self.FORGET] = due
@@ -220,6 +226,8 @@ class KeyRun:
         self._state = state
         self._moment = moment
         self._careful = careful
+        assert step.node.layout is not None
+        self._settles = not step.node.layout.has_fidelity
         self._done = Outcome(timers=dict(timers))
         self._effects = Effects()
         self._process = process_of(step, self._effects, None, wrap=None)
@@ -265,6 +273,8 @@ class KeyRun:
 
     async def _item(self, item: Delivery[Any] | Firing, work: Callable[[], Any]) -> None:
         if not self._careful:
+            if self._settles:
+                self._state.settle()
             await work()
             self._take()
             return

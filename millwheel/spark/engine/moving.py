@@ -96,7 +96,7 @@ class Moving:
     def _try_to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int | None:
         """Move the pipeline, unless records are in flight."""
         with writing(self._store) as connection, connection.transaction() as transaction:
-            connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
+            connection.execute(self._get("lock_pipeline"))
             self._refuse(connection)
             self._give_intervals(connection, ELSEWHERE)
             ((productions, partitions),) = connection.execute(self._own("in_flight")).fetchall()
@@ -249,7 +249,7 @@ class Moving:
         """
         stamp = SystemClock().now()
         with writing(self._store) as connection:
-            connection.execute(self._get("lock_pipeline"), {"pipeline": self._name})
+            connection.execute(self._get("lock_pipeline"))
             self._end(connection, progress)
             ((newest,),) = connection.execute(
                 sql.SQL("SELECT max(number) FROM {}").format(self._table("generation"))

@@ -68,6 +68,8 @@ class LevelOperator(StatefulProcessor):
         self._loop = asyncio.new_event_loop()
         self._plan = plan
         self._seq = 0
+        self._place: int | None = None
+        """See `Outcome.place`."""
         self._key_cells = KeyCells(self._cells)
         self._runners = {
             name: self._runner(plan, name)
@@ -156,6 +158,7 @@ class LevelOperator(StatefulProcessor):
         """The productions and results of a run."""
         effects, name = done.effects, runner.step.name
         mark = mark_of(moment.watermark + 1_000)
+        self._place = done.place
         for chunks in effects.productions.of.values():
             for chunk in chunks:
                 if not chunk.receiver:
@@ -196,7 +199,8 @@ class LevelOperator(StatefulProcessor):
         late: bool = False,
     ) -> Row:
         self._seq += 1
-        return ROW(receiver, key, stream, value, micros, late, self._seq, mark)
+        place = self._seq if self._place is None else self._place
+        return ROW(receiver, key, stream, value, micros, late, place, mark)
 
 
 ROW = Row(*StreamRow._fields)

@@ -46,7 +46,7 @@ class QueryProgress:
             raise UsageError(
                 f"the tables of pipeline {pipeline!r} hold {self.batch + 1} batches, and their checkpoint {self.checkpoint} "
                 "was deleted, or is on another machine: with it, the state and the place in the input are lost. Restore it, "
-                f"or run the command there. To begin anew, remove the pipeline with all its results (millwheel drop "
+                f"or run the command there. To start again, remove the pipeline with all its results (millwheel drop "
                 f"{pipeline})"
             )
 
@@ -124,7 +124,8 @@ class StoredQuery:
         """
         return sole(
             self.store,
-            f"{self.pipeline} on Spark",
+            self.pipeline,
+            " on Spark",
             f"another process runs pipeline {self.pipeline!r} on Spark",
         )
 
@@ -142,7 +143,7 @@ class StoredQuery:
             UsageError: the checkpoint and the tables are not of the same time, or not of the same query.
         """
         stored = self.load()
-        out = f"To begin anew, remove the pipeline with all its results (millwheel drop {self.pipeline}) and the checkpoint"
+        out = f"To start again, remove the pipeline with all its results (millwheel drop {self.pipeline}) and the checkpoint"
         if stored.batch > FIRST and stored.id != query:
             raise UsageError(
                 f"the tables of pipeline {self.pipeline!r} hold {stored.batch + 1} batches of the query {stored.id}, and the "

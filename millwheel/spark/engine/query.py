@@ -33,6 +33,10 @@ SETTINGS = {
 """Operators with maps and timers need this store of state; a change log keeps a commit from copying all of it."""
 
 
+WAITING = "Waiting for data to arrive"
+"""The status of a query between two batches."""
+
+
 @dataclass(frozen=True)
 class BatchDone:
     """A batch that is done."""
@@ -166,12 +170,15 @@ class QueryRun:
             and is_finished(self._spark, self._checkpoint, FIRST + 1)
         )
 
-    def until_end(self, done: Callable[[BatchDone], None]) -> None:
-        """Run until the input ends, or for ever."""
+    def until_end(
+        self, done: Callable[[BatchDone], None], idle: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run until the input ends, or for ever; `idle` is called while nothing is new."""
         query = self._start(None, done)
         try:
             while not query.awaitTermination(1):  # a signal is looked at between two
-                pass
+                if query.status["message"] == WAITING:
+                    idle()
         finally:
             query.stop()
 

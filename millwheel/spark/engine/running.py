@@ -19,7 +19,7 @@ from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ownership.deploying import described
 from millwheel.spark.connection import store_url
-from millwheel.spark.engine.checkpoints import is_elsewhere
+from millwheel.spark.engine.checkpoints import is_elsewhere, is_used
 from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
@@ -27,7 +27,8 @@ from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
 from millwheel.spark.failures import user_error
 from millwheel.spark.interruption import Interruptible
-from millwheel.spark.launch import Cluster, launched, require_packages
+from millwheel.spark.launch import Cluster, launched
+from millwheel.spark.patience import Patience
 from millwheel.store.deployment import OnSpark
 from millwheel.store.postgres import PostgresStore
 
@@ -79,7 +80,6 @@ def run_on_spark(
     plan = SparkPlan.of(pipeline)
     refuse(plan.graph)
     _tell_what_has_no_meaning(plan)
-    require_packages(cluster)
     url = store_url({} if store is None else {"store": store})
     place = _place(checkpoint)
     stored = StoredQuery(url, pipeline.name)
@@ -123,15 +123,24 @@ def _run_query(
         closing(Results(stored, plan.graph, options)) as results,
         _display(console or Console(stderr=True)) as display,
     ):
-        results.prepare()
-        run = QueryRun(spark, target, plan, stored, results, checkpoint, given, ends=ends)
-        with user_error(f"pipeline {stored.pipeline!r}"):
-            if not stored.load().may_have_start or run.take_over(options, display.show):
-                run.until_end(display.show)
-            else:
-                log.info(
-                    "nothing_is_new", what_it_means="the state is taken over with the next row"
-                )
+        patience = Patience(plan.pipeline.settings.store_patience_seconds, "the last batch")
+
+        def done(batch: BatchDone) -> None:
+            patience.progressed()
+            display.show(batch)
+
+        def run() -> None:
+            with user_error(f"pipeline {stored.pipeline!r}"):
+                results.prepare()
+                query = QueryRun(spark, target, plan, stored, results, checkpoint, given, ends=ends)
+                if not stored.load().may_have_start or query.take_over(options, done):
+                    query.until_end(done, patience.progressed)
+                else:
+                    log.info(
+                        "nothing_is_new", what_it_means="the state is taken over with the next row"
+                    )
+
+        patience.call(run)
     display.end(stored)
 
 
@@ -175,7 +184,6 @@ def move_to_engine(
         UsageError: the pipeline does not run on Spark, or its checkpoint is not there.
     """
     plan = SparkPlan.of(pipeline)
-    require_packages(cluster)
     stored = StoredQuery(store, pipeline.name)
     from millwheel.spark.engine.returning import bring_back
 
@@ -213,7 +221,7 @@ async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:
             found.tables,
             stamp=stamp,
             bucket_high=stamp + int(settings.bucket_seconds * 1e6),
-            on_spark=OnSpark(checkpoint, plan.levels),
+            on_spark=OnSpark(checkpoint, plan.levels, is_used(checkpoint)),
         )
     finally:
         await store.close()

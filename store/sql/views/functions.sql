@@ -11,4 +11,11 @@ END;
 -- The id of a production: its log and its place in it, 8 bytes each.
 CREATE OR REPLACE FUNCTION {record_id}(log bigint, seq bigint) RETURNS uuid
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (lpad(to_hex(log), 16, '0') || lpad(to_hex(seq), 16, '0'))::uuid
+RETURN (lpad(to_hex(log), 16, '0') || lpad(to_hex(seq), 16, '0'))::uuid;
+-- Deletes requests that were settled long ago. With the owner's rights: neither workers nor operators may delete others.
+CREATE OR REPLACE FUNCTION {forget_requests}() RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM {request} WHERE settled_at < now() - interval '30 days'
+$$;
+REVOKE EXECUTE ON FUNCTION {forget_requests} FROM PUBLIC;
+COMMENT ON FUNCTION {forget_requests}() IS 'Deletes requests of operators that were settled 30 days ago'

@@ -25,7 +25,7 @@ END
 $$;
 CREATE OR REPLACE FUNCTION {state_of}(computation text, key jsonb, slot integer DEFAULT NULL)
 RETURNS TABLE (entry text, value jsonb, version smallint)
-LANGUAGE plpgsql STABLE SET plan_cache_mode TO force_generic_plan AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode TO force_generic_plan SET jit TO off AS $$
 #variable_conflict use_column
 DECLARE
     sought record;
@@ -57,7 +57,7 @@ COMMENT ON FUNCTION {state_of}(text, jsonb, integer) IS
     'The state of one key, by its entries: state_of(''counts'', ''"cat"''). As in the view states, at this snapshot';
 CREATE OR REPLACE FUNCTION {timers_of}(computation text, key jsonb, slot integer DEFAULT NULL)
 RETURNS TABLE (kind text, tag text, due timestamptz, hold timestamptz, set_at timestamptz)
-LANGUAGE plpgsql STABLE SET plan_cache_mode TO force_generic_plan AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode TO force_generic_plan SET jit TO off AS $$
 #variable_conflict use_column
 DECLARE
     sought record;
@@ -95,7 +95,7 @@ CREATE OR REPLACE FUNCTION {pending_of}(computation text, key jsonb, slot intege
 RETURNS TABLE (
     sender text, stream text, id uuid, value json, "timestamp" timestamptz, produced_at timestamptz
 )
-LANGUAGE plpgsql STABLE SET plan_cache_mode TO force_generic_plan AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode TO force_generic_plan SET jit TO off AS $$
 #variable_conflict use_column
 DECLARE
     sought record;

@@ -45,9 +45,12 @@ WITH oldest AS (
         o.id, 'reader',
         format('process %s, user %s, reads it: %s', a.pid, a.usename, left(a.query, 200)), NULL::uuid, a.xact_start
     FROM closed AS o
-    JOIN pg_class AS c ON c.relname = 'commit_record_' || o.id
-    JOIN pg_class AS own ON own.relnamespace = c.relnamespace
-    JOIN {pipeline} AS p ON p.tableoid = own.oid
+    JOIN {pipeline} AS p ON true
+    JOIN pg_class AS own ON own.oid = p.tableoid
+    JOIN pg_class AS c ON c.relnamespace = own.relnamespace AND c.relname IN (
+        'commit_record_' || o.id, 'state_change_' || o.id, 'timer_change_' || o.id, 'production_' || o.id,
+        'straggler_' || o.id, 'seen_record_' || o.id
+    )
     JOIN pg_locks AS l ON l.relation = c.oid AND l.granted AND l.pid <> pg_backend_pid()
     JOIN pg_stat_activity AS a ON a.pid = l.pid
 )

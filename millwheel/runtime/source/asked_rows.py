@@ -1,0 +1,63 @@
+"""Rows that an operator has asked to set aside (``millwheel set-aside``): they become dead letters, and are not sent.
+
+The request is a row of the store (decision 59). The claim of the injector's interval reads it: a row that stops the
+pipeline ends its worker, and the claim of the next one finds the request. It is settled once the letter is durable. A
+request about a row that is behind the injector is settled at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.refused_items import SET_ASIDE
+from millwheel.store.port import SettledRequest
+
+
+class AskedRows:
+    """The rows of one partition that are set aside."""
+
+    def __init__(self, env: Environment, interval: Interval) -> None:
+        self._env = env
+        self._interval = interval
+        self._asked: dict[int, list[int]] = {}
+        """The requests for each row."""
+
+    def __bool__(self) -> bool:
+        return bool(self._asked)
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._asked
+
+    def any_of(self, rows: Collection[int]) -> bool:
+        """Whether one of some rows is to be set aside."""
+        return bool(self) and not self._asked.keys().isdisjoint(rows)
+
+    async def begin(self) -> None:
+        """Start with the requests that the claim of the interval has found."""
+        interval = self._interval
+        self._asked.clear()
+        settled = []
+        for request in interval.requests.to_injector:
+            row = request.payload.get("row") if isinstance(request.payload, dict) else None
+            if request.verb != SET_ASIDE or type(row) is not int or row < 0:
+                why = "an injector can only set a row aside: millwheel set-aside INJECTOR ROW"
+                settled.append(SettledRequest(request.id, "refused", why))
+            elif interval.log.is_acknowledged(row):
+                settled.append(SettledRequest(request.id, "done", "the injector is past the row"))
+            else:
+                self._asked.setdefault(row, []).append(request.id)
+        await self._settle(settled)
+
+    async def done(self, rows: Collection[int]) -> None:
+        """Settle the requests about rows that were read, once their letters are durable."""
+        requests = [id_ for row in rows for id_ in self._asked.pop(row, ())]
+        if not requests:
+            return
+        await self._interval.store_all()
+        await self._settle([SettledRequest(id_, "done", "a dead letter") for id_ in requests])
+
+    async def _settle(self, settled: list[SettledRequest]) -> None:
+        if settled:
+            await self._env.patiently(lambda: self._env.store.settle_requests(settled))

@@ -1,0 +1,63 @@
+"""The numbers of the rows of one partition: they rise, and rows of adjacent ones are runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from operator import ge
+
+from millwheel.errors import UserCodeError
+from millwheel.sources import Partition, Row, Rows
+
+
+class RowNumbers:
+    """Checks the row numbers of a partition since it was opened.
+
+    Args:
+        injector: the label of the node that reads it.
+    """
+
+    def __init__(self, injector: str, partition: Partition) -> None:
+        self._injector = injector
+        self._partition = partition
+        self._last = -1
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Refuse rows with numbers that do not rise: a lower number counts as processed.
+
+        The engine would lose its row.
+
+        Raises:
+            UserCodeError: there is such a row.
+        """
+        if isinstance(rows, Rows) and rows.are_columns and rows.offset > self._last:
+            self._last = rows.offset + len(rows) - 1
+            return
+        numbers = [self._last, *(row.offset for row in rows)]
+        self._last = numbers[-1]
+        if any(map(ge, numbers, islice(numbers, 1, None))):
+            before, number = next(pair for pair in pairwise(numbers) if pair[0] >= pair[1])
+            raise UserCodeError(
+                f"the source of {self._injector!r} gave row number {number}"
+                f"{f' after row number {before}' if before >= 0 else ''}: the row numbers of a "
+                f"partition ({self._partition.identity}) must rise, from 0 on. Correct the source and "
+                "start again"
+            )
+
+
+def runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The numbers of rows as runs without gaps: (first, last)."""
+    if isinstance(rows, Rows) and rows.are_columns:
+        yield rows.offset, rows.offset + len(rows) - 1
+        return
+    first, last = rows[0].offset, rows[-1].offset
+    if last - first + 1 == len(rows):
+        yield first, last
+        return
+    end = first
+    for row in rows:
+        if row.offset != end:
+            yield first, end - 1
+            first = row.offset
+        end = row.offset + 1
+    yield first, last

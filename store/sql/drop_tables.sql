@@ -1,2 +1,0 @@
--- The tables of a dropped bucket.
-DROP TABLE {tables}

@@ -1,0 +1,2 @@
+-- Deletes requests that were settled long ago.
+SELECT {forget_requests}()

@@ -1,0 +1,2 @@
+-- Lets a role call a function.
+GRANT EXECUTE ON FUNCTION {function} TO {role}

@@ -1,0 +1,58 @@
+-- The tables of buckets, made and dropped with the owner's rights: a worker decides when, and owns none of them. (The owner
+-- of a table can attach code to it that runs with the rights of all who read or change it, decision 61.)
+--
+-- Makes the tables of a bucket that has a row. CREATE + INHERIT, not PARTITION OF, which would wait for readers of the
+-- parents (decision 1).
+CREATE OR REPLACE FUNCTION {make_bucket}(bucket_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $make$
+DECLARE
+    part record;
+BEGIN
+    FOR part IN
+        SELECT p.parent, p.parent || '_' || b.id AS name, p.key, p.more
+        FROM {bucket} AS b
+        JOIN (VALUES
+            ('commit_record', 'PRIMARY KEY (interval_id, n)', NULL),
+            ('state_change', NULL, '(interval_id, n)'),
+            ('timer_change', NULL, '(interval_id, n)'),
+            ('production', 'PRIMARY KEY (log, seq)', NULL),
+            ('straggler', 'PRIMARY KEY (log, seq)', '(origin, place) WHERE origin <> 0'),
+            ('seen_record', 'PRIMARY KEY (computation, id, slot)', NULL)
+        ) AS p (parent, key, more) ON b.family = 'time' OR p.parent = 'seen_record'
+        WHERE b.id = bucket_id
+    LOOP
+        EXECUTE format(
+            'CREATE TABLE %1$I.%2$I (%3$s)', {schema_name}, part.name,
+            concat_ws(', ', format('LIKE %I.%I INCLUDING STORAGE', {schema_name}, part.parent), part.key)
+        );
+        IF part.more IS NOT NULL THEN
+            EXECUTE format('CREATE INDEX ON %I.%I %s', {schema_name}, part.name, part.more);
+        END IF;
+        EXECUTE format('ALTER TABLE %1$I.%2$I INHERIT %1$I.%3$I', {schema_name}, part.name, part.parent);
+    END LOOP;
+END
+$make$;
+-- Drops a bucket: its row, and its tables, which the caller has locked and found unused.
+CREATE OR REPLACE FUNCTION {drop_bucket}(bucket_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $drop$
+DECLARE
+    name text;
+BEGIN
+    FOR name IN
+        WITH gone AS (DELETE FROM {bucket} AS b WHERE b.id = bucket_id RETURNING b.id, b.family)
+        SELECT p.parent || '_' || g.id
+        FROM gone AS g
+        JOIN unnest(ARRAY[
+            'commit_record', 'state_change', 'timer_change', 'production', 'straggler', 'seen_record'
+        ]) AS p (parent) ON g.family = 'time' OR p.parent = 'seen_record'
+    LOOP
+        EXECUTE format('DROP TABLE %I.%I', {schema_name}, name);
+    END LOOP;
+END
+$drop$;
+REVOKE EXECUTE ON FUNCTION {make_bucket} FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION {drop_bucket} FROM PUBLIC;
+COMMENT ON FUNCTION {make_bucket} IS 'Makes the tables of a bucket; for workers';
+COMMENT ON FUNCTION {drop_bucket} IS 'Drops a bucket with its tables; for workers'

@@ -1,0 +1,238 @@
+"""The test kit: event time of live inputs, names that do not exist, statements of user code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from millwheel import Computation, Context, Inbox, Pipeline, Record, Stream, Table, Timer
+from millwheel.errors import GraphError, UsageError, UserCodeError
+from millwheel.testing import Harness, advance, assert_exactly_once, inject
+from tests.support.pipelines import Tally, script
+from tests.support.store_sites import Schema
+from tests.support.values import ITEMS, TALLY, Counted, items, key_of, time_of
+
+START = datetime(2024, 5, 1, 8, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+class Reminder(msgspec.Struct):
+    number: int
+    at: datetime
+
+
+ORDERS, REMINDERS = Stream("orders", Order), Stream("reminders", Reminder)
+
+
+class Remind(Computation[Order, None]):
+    """Sets a timer a minute after each order's time; writes down both in a table of the user's."""
+
+    writes = (REMINDERS,)
+
+    async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+        ctx.set_timer(record.timestamp + MINUTE)
+        ctx.execute("INSERT INTO noted VALUES (%s, %s)", (record.value.number, record.timestamp))
+
+    async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+        ctx.produce(REMINDERS, Reminder(int(str(ctx.key)), timer.at))
+        ctx.execute("DELETE FROM noted WHERE number = %s", (ctx.key,))
+
+
+def number_of(order: Order) -> int:
+    return order.number
+
+
+def shop(**injected: Any) -> Pipeline:
+    pipeline = Pipeline("shop")
+    pipeline.inject(ORDERS, Inbox(), **injected)
+    pipeline.add(Remind(), ORDERS.by(number_of))
+    pipeline.sink(REMINDERS, Table("reminders", Reminder, key=("number",)))
+    return pipeline
+
+
+def counting() -> Pipeline:
+    pipeline = Pipeline("counting")
+    pipeline.inject(ITEMS, script(ITEMS, items(1)), timestamp=time_of)
+    pipeline.add(Tally(), ITEMS.by(key_of))
+    pipeline.sink(TALLY, Table("tallies", Counted, key=("key", "number")))
+    return pipeline
+
+
+# -- event time of live inputs -----------------------------------------------------------
+
+
+async def test_a_record_of_an_inbox_has_the_time_that_the_test_gives() -> None:
+    async with Harness(shop()) as harness:
+        await harness.inject(ORDERS, Order(1), at=START)
+        await harness.advance(ORDERS, START + 2 * MINUTE)
+        assert harness.produced(REMINDERS) == [Reminder(1, START + MINUTE)]
+
+
+async def test_without_a_time_it_has_that_of_the_clock() -> None:
+    async with Harness(shop(), start=START) as harness:
+        await harness.inject(ORDERS, Order(1))
+        await harness.sleep(30)
+        await harness.inject(ORDERS, Order(2))
+        await harness.advance(ORDERS, START + 2 * MINUTE)
+        assert harness.produced(REMINDERS) == [
+            Reminder(1, START + MINUTE), Reminder(2, START + timedelta(seconds=90)),
+        ]  # fmt: skip
+
+
+async def test_an_inbox_is_tested_with_a_crash_at_each_commit() -> None:
+    await assert_exactly_once(
+        shop(),
+        [inject(ORDERS, Order(1), at=START), inject(ORDERS, Order(2), at=START + MINUTE),
+         advance(ORDERS, START + 5 * MINUTE)],
+        {REMINDERS: [Reminder(1, START + MINUTE), Reminder(2, START + 2 * MINUTE)]},
+    )  # fmt: skip
+    await assert_exactly_once(shop(), [inject(ORDERS, Order(1))], {ORDERS: [Order(1)]})
+
+
+async def test_a_time_that_would_have_no_effect_is_refused() -> None:
+    step = inject(ORDERS, Order(1), at=START)
+    with pytest.raises(GraphError, match=r"'orders': at= would have no effect.* has timestamp="):
+        await assert_exactly_once(shop(timestamp=lambda order: START), [step], {})
+
+
+@pytest.mark.parametrize(
+    ("at", "error"), [(datetime(2024, 5, 1), "no time zone"), ("8:00", "must be an aware datetime")]
+)
+def test_a_time_without_a_zone_is_refused(at: Any, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        inject(ORDERS, Order(1), at=at)
+
+
+# -- names that do not exist -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("look", "message"),
+    [
+        (lambda h: h.rows("talies"), "has no table 'talies'; did you mean 'tallies'? It has: tallies"),
+        (lambda h: h.rows("x"), "has no table 'x'. It has: tallies"),
+        (lambda h: h.state("taly", "a"), "has no computation 'taly'; did you mean 'tally'? It has: "),
+        (lambda h: h.counters("taly"), "has no computation 'taly'; did you mean 'tally'?"),
+        (lambda h: h.low_watermark("taly"), "has no computation 'taly'; did you mean 'tally'?"),
+        (lambda h: h.shared("taly", "a"), "has no computation 'taly'; did you mean 'tally'?"),
+        (lambda h: h.shared("tally", "a"), "'tally' reads no stream by broadcast"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_name_is_an_error_with_the_right_one(
+    look: Callable[[Harness], object], message: str
+) -> None:
+    async with Harness(counting()) as harness:
+        with pytest.raises(UsageError) as refused:
+            look(harness)
+    assert message in str(refused.value)
+
+
+async def test_a_right_name_without_anything_is_empty() -> None:
+    async with Harness(counting()) as harness:
+        assert harness.rows("tallies") == []
+        assert harness.state("tally", "nothing") == {}
+        assert harness.statements() == []
+
+
+# -- statements --------------------------------------------------------------------------
+
+
+async def test_statements_can_be_seen() -> None:
+    async with Harness(shop()) as harness:
+        await harness.inject(ORDERS, Order(1), Order(2), at=START)
+        await harness.advance(ORDERS, START + 2 * MINUTE)
+        assert harness.statements() == [
+            ("INSERT INTO noted VALUES (%s, %s)", (1, START)),
+            ("INSERT INTO noted VALUES (%s, %s)", (2, START)),
+            ("DELETE FROM noted WHERE number = %s", (1,)),
+            ("DELETE FROM noted WHERE number = %s", (2,)),
+        ]
+
+
+class Database:
+    """A database with the user's table; all of it can be reset and read."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.reset()
+
+    def reset(self) -> None:
+        with psycopg.connect(self.url) as connection:
+            connection.execute("DROP TABLE IF EXISTS public.noted")
+            connection.execute("CREATE TABLE public.noted (number int, at timestamptz)")
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url) as connection:
+            return connection.execute("SELECT * FROM public.noted ORDER BY number").fetchall()
+
+
+@pytest.fixture
+def database(new_schema: Callable[[int], Schema]) -> Database:
+    return Database(new_schema(18).url)
+
+
+async def test_statements_run_in_a_database(database: Database) -> None:
+    async with Harness(shop(), database=database.url) as harness:
+        await harness.inject(ORDERS, Order(1), at=START)
+        await harness.inject(ORDERS, Order(2), at=START + MINUTE)
+        assert database.rows() == [(1, START), (2, START + MINUTE)]
+        await harness.advance(ORDERS, START + MINUTE + timedelta(seconds=1))
+        assert database.rows() == [(2, START + MINUTE)]
+
+
+async def test_a_statement_that_postgres_refuses_names_its_line(database: Database) -> None:
+    class Typo(Computation[Order, None]):
+        async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+            ctx.execute("INSERT INTO noted VALUES (%s, now())", (record.value.number,))
+            ctx.execute("INSERT INTO noted VALUE (1)")
+
+    pipeline = Pipeline("shop")
+    pipeline.inject(ORDERS, Inbox())
+    pipeline.add(Typo(), ORDERS.by(number_of))
+    with pytest.raises(
+        UserCodeError, match=r'VALUE \(1\).*test_kit\.py:\d+.*syntax error at or near "VALUE"'
+    ):
+        async with Harness(pipeline, database=database.url) as harness:
+            await harness.inject(ORDERS, Order(1))
+    assert database.rows() == []
+
+
+async def test_each_statement_has_its_effect_once_in_every_mode(database: Database) -> None:
+    runs = []
+
+    def check() -> None:
+        runs.append(database.rows())
+        assert runs[-1] == [(1, START), (2, START)]
+
+    await assert_exactly_once(
+        shop(),
+        [inject(ORDERS, Order(1), at=START), inject(ORDERS, Order(2), at=START)],
+        {},
+        before_each=database.reset,
+        after_each=check,
+        database=database.url,
+    )
+    assert len(runs) > 6
+
+
+async def test_a_database_that_does_not_answer_is_named() -> None:
+    with pytest.raises(UsageError, match="the database of the test cannot be reached"):
+        async with Harness(shop(), database="postgresql://127.0.0.1:1/nothing") as harness:
+            await harness.inject(ORDERS, Order(1))
+
+
+async def test_a_transaction_that_the_test_has_left_open_is_named(database: Database) -> None:
+    with psycopg.connect(database.url) as connection:
+        connection.execute("LOCK TABLE public.noted")
+        with pytest.raises(UsageError, match="Has the test left a transaction open"):
+            async with Harness(shop(), database=database.url) as harness:
+                await harness.inject(ORDERS, Order(1))

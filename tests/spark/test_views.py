@@ -1,0 +1,35 @@
+"""Each documented view can be read from Spark, also where watermarks are infinite and ages are intervals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millwheel.spark.query import Whole
+from millwheel.spark.source import MillwheelSource
+from millwheel.store.views import VIEWS
+from tests.support.store_sites import Owner, PostgresSite, deploy
+
+pytestmark = pytest.mark.parametrize("schema", [18], indirect=True)
+
+
+def rows(site: PostgresSite, view: str) -> list[dict[str, Any]]:
+    """The rows of a view, as a task of Spark reads them."""
+    schema = site.schema
+    made = MillwheelSource({"store": schema.url, "pipeline": schema.name, "table": view})
+    batches = made.reader(made.schema()).read(Whole())
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+async def test_each_view_can_be_read(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store, await deploy(postgres.store))
+    commit = owner.commit()
+    commit.states = [owner.state("a", {"x": 1})]
+    await owner.write(commit)
+    for view in VIEWS:
+        read = len(rows(postgres, view))
+        if view != "old_snapshots":  # this one shows the sessions of the moment, those of other tests too
+            assert await postgres.query("SELECT count(*)::int FROM {v}", v=view) == [(read,)], view
+    assert {row["input_watermark"].year for row in rows(postgres, "watermarks")} == {1}
+    assert all(row["age"] is not None for row in rows(postgres, "fold_lag") if row["commits"])
