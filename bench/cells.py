@@ -27,8 +27,8 @@ from bench.latency import raw_commits
 from bench.metronome import beats
 from bench.server import fresh_store
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
-from millwheel.clock import SystemClock
-from millwheel.model import from_micros
+from millwheel.core.clock import SystemClock
+from millwheel.core.model import from_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame

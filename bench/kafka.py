@@ -22,8 +22,8 @@ from bench.workload import PAYMENTS, Payment, payments
 from examples.kafka_broker import KafkaBroker
 from millwheel import Discard, Pipeline
 from millwheel.bundles import BundleId
+from millwheel.core.model import Record
 from millwheel.kafka import Kafka, KafkaCluster, KafkaSink
-from millwheel.model import Record
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.store.memory import MemoryStore

@@ -20,7 +20,7 @@ from bench.latency import raw_latency
 from bench.server import fresh_store
 from bench.workload import PAYMENTS, Payment, payments, payments_file
 from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
-from millwheel.model import MIN_TIME, to_micros
+from millwheel.core.model import MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.sources import Source

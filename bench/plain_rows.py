@@ -18,8 +18,8 @@ from psycopg import sql
 from bench.meter import Cost, metered
 from bench.server import drop
 from bench.workload import Account, Balance, payments
-from millwheel.codec import encode_key
-from millwheel.model import record_id
+from millwheel.core.codec import encode_key
+from millwheel.core.model import record_id
 from millwheel.store import arrays
 
 SCHEMA = "bench_plain"

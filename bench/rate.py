@@ -24,9 +24,9 @@ from bench.apart import apart
 from bench.meter import Cost, metered
 from bench.server import drop, fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
-from millwheel.chunk import Chunk, Chunks, Columns, Ids
-from millwheel.codec import encode_key
-from millwheel.model import MIN_TIME
+from millwheel.core.chunk import Chunk, Chunks, Columns, Ids
+from millwheel.core.codec import encode_key
+from millwheel.core.model import MIN_TIME
 from millwheel.runtime.engine import Engine
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import (

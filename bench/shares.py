@@ -20,7 +20,7 @@ from bench.apart import apart
 from bench.meter import Cost, metered, wal_position
 from bench.rate import raw_store
 from bench.server import drop
-from millwheel.chunk import Chunks, Columns, Ids
+from millwheel.core.chunk import Chunks, Columns, Ids
 from millwheel.store.port import Commit
 
 SCHEMA = "bench_shares"

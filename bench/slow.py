@@ -22,7 +22,7 @@ from bench.cells import Arrive, Ball, Cell, Pass, connect, engine_of, number_of,
 from bench.cells import pipeline as stages
 from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
-from millwheel.model import Delivery, from_micros
+from millwheel.core.model import Delivery, from_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval

@@ -26,8 +26,8 @@ from psycopg import sql
 from bench import on_spark
 from bench.fleet import ROOT
 from bench.server import drop, fresh_store
-from millwheel.java import prepare_environment
 from millwheel.spark import Job, register, snapshot
+from millwheel.spark.java import prepare_environment
 from millwheel.spark.session import session
 from millwheel.store.migrate import migrate
 

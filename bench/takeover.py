@@ -26,7 +26,7 @@ from psycopg import sql
 
 from bench.fleet import Fleet, fleet
 from bench.shared import write_starts
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
 
 LOAD = 200.0
 LEASE_SECONDS = 3.0

@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval

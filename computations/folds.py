@@ -25,8 +25,8 @@ from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
-from millwheel.distribution import install
-from millwheel.equality import canonical_json, exact_sum
+from millwheel.core.distribution import install
+from millwheel.core.equality import canonical_json, exact_sum
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 

@@ -8,7 +8,7 @@ import structlog
 
 from millwheel import Context, Record, Stream
 from millwheel.computations.timeline import LAST
-from millwheel.redaction import shown_key
+from millwheel.core.redaction import shown_key
 
 TAKE_THEM = (
     "give the computation a stream for them (late=, or late_left= and late_right= of a join), or its injector a "

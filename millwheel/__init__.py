@@ -5,15 +5,15 @@ Define computations as Python classes, run workers as services, inspect state vi
 
 from typing import TYPE_CHECKING
 
-from millwheel.lazy import imported_when_used
+from millwheel.core.lazy import imported_when_used
 
 if TYPE_CHECKING:
     from millwheel.bundles import BundleId, Bundles
     from millwheel.computation import Computation
     from millwheel.context import Context
+    from millwheel.core.model import Key, Record, Timer
     from millwheel.files import Csv, JsonLines
     from millwheel.inbox import Inbox
-    from millwheel.model import Key, Record, Timer
     from millwheel.parking import Park
     from millwheel.pipeline import Pipeline
     from millwheel.settings import Settings
@@ -61,16 +61,16 @@ _PLACES = {
     "Input": "streams",
     "JsonLines": "files",
     "JsonLinesFiles": "sinks",
-    "Key": "model",
+    "Key": "core.model",
     "ListState": "state",
     "MapState": "state",
     "Park": "parking",
     "Pipeline": "pipeline",
-    "Record": "model",
+    "Record": "core.model",
     "Settings": "settings",
     "Stream": "streams",
     "Table": "sinks",
-    "Timer": "model",
+    "Timer": "core.model",
 }
 
 __getattr__ = imported_when_used(__name__, _PLACES)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from millwheel.core.names import check_name
 from millwheel.errors import GraphError
 from millwheel.sinks import Table
-from millwheel.streams import check_name
 
 Unit = Literal["hour", "day", "month", "year"]
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, Never, get_args, get_origin
 from typing_extensions import TypeVar
 
 from millwheel.bundles import Bundles
-from millwheel.codec import Migration
 from millwheel.context import Context
+from millwheel.core.codec import Migration
+from millwheel.core.model import Record, Timer
 from millwheel.errors import GraphError
-from millwheel.model import Record, Timer
 from millwheel.streams import Input, Stream
 from millwheel.windows import PaneOrder
 

@@ -15,9 +15,8 @@ from typing import Any, Generic, NoReturn, Protocol
 from typing_extensions import TypeVar
 
 from millwheel.bundles import BundleId
-from millwheel.chunk import Outbox
-from millwheel.errors import UserCodeError
-from millwheel.model import (
+from millwheel.core.chunk import Outbox
+from millwheel.core.model import (
     MAX_TIME,
     MIN_TIME,
     Delivery,
@@ -28,7 +27,8 @@ from millwheel.model import (
     from_micros,
     to_micros,
 )
-from millwheel.redaction import shown_key
+from millwheel.core.redaction import shown_key
+from millwheel.errors import UserCodeError
 from millwheel.state import UNKNOWN
 from millwheel.streams import Stream
 

@@ -10,7 +10,12 @@ from typing import Any, Literal
 from typing_extensions import TypeVar
 
 from millwheel.aggregates import Aggregate, GroupPart, Parquet, make_aggregate
-from millwheel.checks import (
+from millwheel.computation import Computation
+from millwheel.core.codec import Codec
+from millwheel.core.model import Key
+from millwheel.core.names import check_name
+from millwheel.errors import GraphError
+from millwheel.graph.checks import (
     check_acknowledgement,
     check_broadcast,
     check_bundles,
@@ -32,31 +37,18 @@ from millwheel.checks import (
     check_stream,
     check_weak,
 )
-from millwheel.class_checks import check_computation, check_settings
-from millwheel.codec import Codec
-from millwheel.computation import Computation
-from millwheel.errors import GraphError
-from millwheel.graph import (
-    DeliveryMode,
-    Graph,
-    Injection,
-    Node,
-    OnError,
-    OnFailure,
-    Reading,
-    free_name,
-    identify_node,
-    relay_node,
-    sink_node,
-)
+from millwheel.graph.class_checks import check_computation, check_settings
+from millwheel.graph.labels import free_name
+from millwheel.graph.node import DeliveryMode, Injection, Node, OnError, OnFailure, Reading
+from millwheel.graph.order import Graph
+from millwheel.graph.relays import identify_node, relay_node, sink_node
 from millwheel.inbox import Inbox
-from millwheel.model import Key
 from millwheel.parking import Park
 from millwheel.settings import Settings
 from millwheel.sinks import Console, Discard, JsonLinesFiles, Sink, SinkUse, Table
 from millwheel.sources import Source
 from millwheel.state import StateLayout
-from millwheel.streams import Broadcast, Input, Stream, check_name
+from millwheel.streams import Broadcast, Input, Stream
 
 V = TypeVar("V")
 B = TypeVar("B")

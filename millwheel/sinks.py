@@ -23,12 +23,12 @@ from typing import (
 )
 
 from millwheel.bundles import Bundles
-from millwheel.codec import shown
-from millwheel.columns import NUMBERS, Column, columns_of, key_part, stored_form
 from millwheel.context import BundleContext
+from millwheel.core.codec import shown
+from millwheel.core.columns import NUMBERS, Column, columns_of, key_part, stored_form
+from millwheel.core.model import Key, Record
+from millwheel.core.names import check_name
 from millwheel.errors import GraphError, UserCodeError
-from millwheel.model import Key, Record
-from millwheel.streams import check_name
 
 R = TypeVar("R")
 

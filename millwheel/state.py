@@ -27,10 +27,10 @@ from typing import (
 
 import msgspec
 
-from millwheel.codec import TYPES_KNOWN, Codec, field_hints, key_text, shown
+from millwheel.core.codec import TYPES_KNOWN, Codec, field_hints, key_text, shown
+from millwheel.core.model import Key
+from millwheel.core.stored_form import Fidelity
 from millwheel.errors import GraphError, UserCodeError
-from millwheel.model import Key
-from millwheel.stored_form import Fidelity
 
 K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
 V = TypeVar("V")

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, timedelta
@@ -22,29 +21,13 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from millwheel.codec import Codec, Migration
-from millwheel.errors import GraphError
-from millwheel.extractors import Keys, fingerprint
-from millwheel.model import EPOCH, Key
+from millwheel.core.codec import Codec, Migration
+from millwheel.core.extractors import Keys, fingerprint
+from millwheel.core.model import EPOCH, Key
+from millwheel.core.names import check_name
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
-
-
-def check_name(name: str, what: str) -> str:
-    """Return `name` if it is valid for a stream, computation, pipeline or table.
-
-    Raises:
-        GraphError: the name is not valid.
-    """
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise GraphError(
-            f"{name!r} cannot name a {what}: use lower-case letters, digits and underscores, "
-            "starting with a letter, 48 characters at the most"
-        )
-    return name
 
 
 class Stream(Generic[V]):

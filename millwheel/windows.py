@@ -26,8 +26,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from millwheel.errors import GraphError
-from millwheel.model import (
+from millwheel.core.model import (
     EPOCH,
     MAX_TIME,
     MIN_TIME,
@@ -36,6 +35,7 @@ from millwheel.model import (
     from_micros,
     to_micros,
 )
+from millwheel.errors import GraphError
 
 R = TypeVar("R")
 

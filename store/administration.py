@@ -10,8 +10,8 @@ import msgspec
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from millwheel.core.model import SLOTS
 from millwheel.errors import StoreUnavailable, UsageError
-from millwheel.model import SLOTS
 from millwheel.store.asking import UNNAMED, Actor, Asking
 from millwheel.store.code import Code
 from millwheel.store.generations import refuse_with_members, without

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
 
-from millwheel.chunk import Ids
+from millwheel.core.chunk import Ids
 
 _header = Struct("!iiiii").pack
 _length = Struct("!i").pack

@@ -18,9 +18,9 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Key
 from millwheel.errors import UsageError
-from millwheel.model import Key
 from millwheel.store.statements import Statements
 
 

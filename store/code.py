@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.extractors import AllKeys
+from millwheel.core.extractors import AllKeys
 
 
 class TypeVersion(msgspec.Struct, frozen=True, array_like=True):

@@ -16,8 +16,8 @@ import msgspec
 from psycopg import AsyncConnection, sql
 from psycopg.types.json import Jsonb
 
+from millwheel.core.model import MIN_TIME
 from millwheel.errors import DeployRefused
-from millwheel.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.store.code import Code, Generation, TypeVersion
 from millwheel.store.generations import SHARED, Admission, admit

@@ -18,9 +18,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
+from millwheel.core.model import MAX_TIME, MIN_TIME, Key, from_micros
 from millwheel.errors import UsageError
-from millwheel.graph import label_of
-from millwheel.model import MAX_TIME, MIN_TIME, Key, from_micros
+from millwheel.graph.labels import label_of
 from millwheel.store.asking import EVERY_LETTER, LetterFilter
 from millwheel.store.migrate import HEAD
 from millwheel.store.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
@@ -167,7 +167,7 @@ class ComputationStatus(msgspec.Struct):
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     label: str = ""
-    """The name for display: see `millwheel.graph.label_of`."""
+    """The name for display: see `millwheel.graph.labels.label_of`."""
 
 
 class IntervalStatus(msgspec.Struct, frozen=True):

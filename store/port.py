@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from millwheel.chunk import Chunks, Columns
+from millwheel.core.chunk import Chunks, Columns
+from millwheel.core.extractors import Keys
+from millwheel.core.model import Delivery
 from millwheel.errors import DeployRefused
-from millwheel.extractors import Keys
-from millwheel.model import Delivery
 from millwheel.sinks import Table
 from millwheel.store.state_shape import StateShape
 
@@ -949,7 +949,7 @@ class Store(Protocol):
     ) -> set[bytes]:
         """The ids that are in one of the buckets, in any slot: a record with another key is still the same.
 
-        An id of a weak production is found by the name in it (`millwheel.model.name_of`). The answer has the
+        An id of a weak production is found by the name in it (`millwheel.core.model.name_of`). The answer has the
         stored id, which may have another digest.
         """
         ...

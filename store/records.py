@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
-from millwheel.model import log_and_number, name_of
+from millwheel.core.model import log_and_number, name_of
 from millwheel.store.buckets import bucket_table
 from millwheel.store.connections import Subject
 from millwheel.store.port import StoredProduction

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from millwheel.core.extractors import AllKeys, Keys, comparable
 from millwheel.errors import DeployRefused
-from millwheel.extractors import AllKeys, Keys, comparable
 from millwheel.store.code import Code, Generation
 
 

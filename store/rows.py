@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from millwheel.chunk import Chunks, Columns
-from millwheel.model import Delivery
+from millwheel.core.chunk import Chunks, Columns
+from millwheel.core.model import Delivery
 from millwheel.store.arrays import Packed, bigints, integers, jsonbs, smallints, texts, uuids
 from millwheel.store.port import (
     Commit,

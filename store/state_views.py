@@ -24,7 +24,7 @@ import psycopg
 from psycopg import AsyncConnection, sql
 
 from millwheel.errors import DeployRefused
-from millwheel.graph import STATE_VIEWS
+from millwheel.graph.node import STATE_VIEWS
 from millwheel.store.port import NodeDeploy
 from millwheel.store.state_shape import CollectionShape, StateShape
 from millwheel.store.statements import Statements, composed
@@ -340,7 +340,7 @@ class _Views:
 _PLAIN = sql.SQL("s.entry = ''")
 _OF_KEY = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) <> 'object'")
 _OF_CELL = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) = 'object'")
-"""Only keys of cells are JSON objects, no keys of users (`millwheel.addresses`)."""
+"""Only keys of cells are JSON objects, no keys of users (`millwheel.core.addresses`)."""
 _KEY = ViewColumn(
     "key", "jsonb", "the key as JSON, as in states; key #>> '{}' is its text", sql.SQL("s.key")
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millwheel.model import SLOTS
+from millwheel.core.model import SLOTS
 from millwheel.store import arrays
 from millwheel.store.connections import Subject
 from millwheel.store.port import OldState

@@ -8,8 +8,8 @@ from typing import Any
 
 from psycopg import sql
 
-from millwheel.columns import Column
-from millwheel.equality import fraction_digits
+from millwheel.core.columns import Column
+from millwheel.core.equality import fraction_digits
 from millwheel.errors import StatementError
 from millwheel.sinks import Table
 from millwheel.store.statements import Statements, composed

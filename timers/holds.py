@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from millwheel.model import MAX_TIME
+from millwheel.core.model import MAX_TIME
 
 
 class Holds:

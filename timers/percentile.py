@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.timers.holds import Holds
 
 SAMPLES = 4096

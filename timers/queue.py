@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from millwheel.model import Key
+from millwheel.core.model import Key
 from millwheel.timers.holds import Holds
 
 TimerName = tuple[bytes, str]

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Set
 from typing import NamedTuple
 
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 
 FIRST_SLOT = 1
 """The first slot of a partition of such a source; the discovery has the slot before it."""

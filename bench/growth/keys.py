@@ -27,9 +27,9 @@ from bench.server import drop, fresh_store, settle
 from bench.workload import START, Payment
 from bench.workload import pipeline as workload
 from millwheel import JsonLines, Pipeline, Settings
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval.key_state import KEY_BYTES
+from millwheel.runtime.keys.key_state import KEY_BYTES
 from millwheel.store.postgres import PostgresStore
 
 SCHEMA = "bench_keys"

@@ -14,8 +14,8 @@ from bench.server import drop, fresh_store, settle
 from bench.timers import SCHEMA, pipeline
 from bench.workload import KEYS, START, payments_file
 from millwheel import JsonLines
-from millwheel.codec import encode_key
-from millwheel.model import to_micros
+from millwheel.core.codec import encode_key
+from millwheel.core.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.store.postgres import PostgresStore

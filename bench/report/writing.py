@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bench.report import charts, engine_parts, wide_parts
 from bench.report.model import Section, Table
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 
 SECTIONS: dict[str, Callable[[Any], Section]] = {
     "rate": engine_parts.rate,

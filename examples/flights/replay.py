@@ -34,7 +34,7 @@ from pathlib import Path
 
 import msgspec
 
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 from millwheel.errors import UsageError
 
 DIRECTORY = Path(".cache") / "flights"

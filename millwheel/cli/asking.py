@@ -14,9 +14,9 @@ import msgspec
 import typer
 
 from millwheel.cli.output import cut, print_json, print_table, say
-from millwheel.codec import is_key, shown
+from millwheel.core.codec import is_key, shown
+from millwheel.core.model import Key
 from millwheel.errors import NotCarriedOut, UsageError
-from millwheel.model import Key
 from millwheel.store.address import StoreAddress
 from millwheel.store.administration import transaction
 from millwheel.store.asking import Actor, Asking, LogEntry, Outcomes

@@ -8,7 +8,7 @@ import msgspec
 
 from millwheel.cli.asking import actor, asking, json_of, key_of, report
 from millwheel.cli.output import confirm, count_of, cut, print_json, print_table, say
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.store.address import StoreAddress
 from millwheel.store.asking import LetterFilter, MatchedLetters

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.pipeline import Pipeline
 from millwheel.services.hosting import RunProgress
 

@@ -10,9 +10,9 @@ import typer
 
 from millwheel.cli.asking import actor
 from millwheel.cli.output import print_json, print_table
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.errors import NotCarriedOut
-from millwheel.placement import ReportedLoad
+from millwheel.runtime.ownership.planner import ReportedLoad
 from millwheel.services.operating import Operator, short
 from millwheel.store.address import StoreAddress
 from millwheel.store.administration import transaction

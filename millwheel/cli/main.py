@@ -358,6 +358,7 @@ def graph(
     """Check a pipeline's graph and print it, without starting anything."""
     from millwheel.cli.target import load_pipeline
     from millwheel.errors import UsageError
+    from millwheel.graph import drawing
 
     if mermaid and as_json:
         raise UsageError("choose one of --mermaid and --json")
@@ -367,7 +368,7 @@ def graph(
 
         print_json({"pipeline": found.name, **found.describe()})
     else:
-        typer.echo(found.mermaid() if mermaid else found.text())
+        typer.echo(drawing.mermaid(found) if mermaid else drawing.text(found))
 
 
 @app.command()

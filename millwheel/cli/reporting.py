@@ -28,7 +28,7 @@ import typer
 
 from millwheel.cli.awaiting import awaited
 from millwheel.cli.output import say
-from millwheel.distribution import check_alone
+from millwheel.core.distribution import check_alone
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
 
 P = ParamSpec("P")

@@ -11,7 +11,7 @@ import typer
 
 from millwheel.cli.display import log_boundedness, moment, showing
 from millwheel.cli.output import print_json
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.services import loop
 from millwheel.services.crew import Crew, CrewProgress, read_totals

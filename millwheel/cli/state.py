@@ -8,8 +8,8 @@ import msgspec
 
 from millwheel.cli.asking import actor, asking, json_of, key_of, report
 from millwheel.cli.output import print_json, print_table, say
+from millwheel.core.model import Key
 from millwheel.errors import UsageError
-from millwheel.model import Key
 from millwheel.services.operating import short
 from millwheel.store.address import StoreAddress
 from millwheel.store.inspection import inspect

@@ -23,6 +23,7 @@ from millwheel.cli.output import (
 )
 from millwheel.cli.target import load_pipeline
 from millwheel.context import COMMON_COUNTERS
+from millwheel.core.names import check_name
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.services.endpoint import Endpoint
@@ -46,7 +47,6 @@ from millwheel.store.migrate import HEAD, migrate_command, require_version, sche
 from millwheel.store.presence import present
 from millwheel.store.roles import make_roles
 from millwheel.store.selection import Selection, select
-from millwheel.streams import check_name
 
 Format = Literal["table", "csv", "json"]
 

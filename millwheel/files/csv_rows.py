@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from millwheel.core.json_rows import BadRow
 from millwheel.errors import InputError, UsageError
 from millwheel.files.rows import (
     CLOSING,
@@ -23,7 +24,6 @@ from millwheel.files.rows import (
     listed,
     split_lines,
 )
-from millwheel.json_rows import BadRow
 from millwheel.sources import Row
 
 _NUMBER = re.compile(r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$", re.MULTILINE)

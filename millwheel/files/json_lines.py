@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from millwheel.core.json_rows import BadRow, JsonRows
 from millwheel.files.rows import RowFormat, split_lines
-from millwheel.json_rows import BadRow, JsonRows
 from millwheel.sources import Row
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import msgspec
 
+from millwheel.core.json_rows import BadRow, is_utf_8
 from millwheel.errors import InputError
-from millwheel.json_rows import BadRow, is_utf_8
 from millwheel.sources import Row, Rows
 
 TEXT_CHARACTERS = 2_000

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from millwheel.json_rows import BadRow, JsonRows, is_too_deep
+from millwheel.core.json_rows import BadRow, JsonRows, is_too_deep
 
 _NAMED = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
 _NOT_FINITE = {b'"NaN"': "NaN", b'"Infinity"': "infinity", b'"-Infinity"': "-infinity"}

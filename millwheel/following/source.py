@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
+from millwheel.core.json_rows import BadRow
+from millwheel.core.model import event_micros
+from millwheel.core.numbered import COMPARED, Marks, Sign
 from millwheel.errors import InputError, UsageError
 from millwheel.fetching import FetchingReader
 from millwheel.following.decoding import RowDecoder
 from millwheel.following.upstream import Upstream
-from millwheel.json_rows import BadRow
-from millwheel.model import event_micros
-from millwheel.numbered import COMPARED, Marks, Sign
 from millwheel.sources import Discovery, Lag, Partition, Row
 from millwheel.store.address import StoreAddress
 

@@ -12,9 +12,9 @@ import psycopg
 import structlog
 from psycopg import AsyncConnection, sql
 
+from millwheel.core.model import MAX_TIME
+from millwheel.core.numbered import Marks
 from millwheel.errors import InputError, StoreUnavailable
-from millwheel.model import MAX_TIME
-from millwheel.numbered import Marks
 from millwheel.store.address import StoreAddress
 from millwheel.store.connections import lively
 from millwheel.store.statements import READ_COMMITTED, TABLES, composed

@@ -24,7 +24,7 @@ import structlog
 
 from millwheel.client import Client
 from millwheel.errors import SendRefused, StoreError, UsageError
-from millwheel.graph import Node
+from millwheel.graph.node import Node
 from millwheel.inbox import Inbox
 from millwheel.ingest.door import Door
 from millwheel.ingest.reading import (

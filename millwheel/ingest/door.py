@@ -13,12 +13,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from millwheel.codec import reason, shown
+from millwheel.core.codec import reason, shown
+from millwheel.core.json_rows import BadRow, JsonRows, without_strings
 from millwheel.errors import UserCodeError
-from millwheel.graph import Graph, Injection, Node
+from millwheel.graph.node import Injection, Node
+from millwheel.graph.order import Graph
 from millwheel.inbox import Inbox, InboxPartition
-from millwheel.json_rows import BadRow, JsonRows, without_strings
-from millwheel.runtime.interval.routing import Step, StreamRoute, connect
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.routes.routes import StreamRoute, connect
 from millwheel.runtime.source.row_rules import RowRules
 from millwheel.sinks import Table
 from millwheel.sources import Row

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from millwheel.codec import place_of, reason
+from millwheel.core.codec import place_of, reason
+from millwheel.core.json_rows import BadRow
+from millwheel.core.model import event_micros
 from millwheel.ingest.door import Door
-from millwheel.json_rows import BadRow
-from millwheel.model import event_micros
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

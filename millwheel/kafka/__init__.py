@@ -12,7 +12,7 @@ client), `failures`, `fetcher`, `writing` and `aio` (these calls by aiokafka); f
 `positions` (the rules of exactly once), `sink`.
 """
 
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 from millwheel.errors import UsageError
 
 try:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from millwheel.codec import place_of, reason
+from millwheel.core.codec import place_of, reason
+from millwheel.core.json_rows import JsonRows
 from millwheel.errors import InputError, UsageError
-from millwheel.json_rows import JsonRows
 from millwheel.kafka.port import KafkaRecord
 from millwheel.sources import Row, Rows
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from millwheel.core.model import to_micros
 from millwheel.errors import InputError
 from millwheel.kafka.names import PartitionName
 from millwheel.kafka.port import KafkaClient, Topic
-from millwheel.model import to_micros
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as kafka_errors
 
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 from millwheel.errors import InputError
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.failures import BACKOFF_SECONDS, advice, passes

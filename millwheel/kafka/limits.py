@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
+from millwheel.core.model import from_micros
 from millwheel.kafka.port import Message
-from millwheel.model import from_micros
 
 HOW_TO_KEEP = (
     'give KafkaSink(timestamp="written"), or set message.timestamp.type=LogAppendTime or a longer retention.ms '

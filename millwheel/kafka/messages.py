@@ -13,10 +13,10 @@ from typing import Any, Literal
 import msgspec
 from aiokafka.partitioner import murmur2
 
-from millwheel.codec import MAX_KEY_BYTES, place_of
+from millwheel.core.codec import MAX_KEY_BYTES, place_of
+from millwheel.core.model import Record, event_micros, from_micros
 from millwheel.errors import UsageError
 from millwheel.kafka.port import Message
-from millwheel.model import Record, event_micros, from_micros
 
 Encode = Callable[[Any], "bytes | Awaitable[bytes | None] | None"]
 Headers = Callable[[Any], Sequence[tuple[str, "bytes | None"]]]

@@ -26,8 +26,9 @@ from typing import Any
 import structlog
 
 from millwheel.bundles import BundleId, Bundles, RecordsRefused
-from millwheel.codec import reason
 from millwheel.context import BundleContext
+from millwheel.core.codec import reason
+from millwheel.core.model import Key, Record, to_micros
 from millwheel.errors import InputError, OutputError, UsageError
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster, check_topic
@@ -35,7 +36,6 @@ from millwheel.kafka.limits import UNKNOWN, TopicLimits
 from millwheel.kafka.messages import Encode, Headers, Messages, Timestamp
 from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Refused, Writer
 from millwheel.kafka.positions import OnLostCommits, is_written
-from millwheel.model import Key, Record, to_micros
 
 BUNDLES = Bundles(records=2_000, seconds=0.0)
 """Records that come during a transaction make the next one: waiting for more would only delay them."""

@@ -7,27 +7,27 @@ One record's way, room by room. Read these modules in this order, from the botto
                   │                                                    │
                   └── exchange ◀── acknowledge upstream, send downstream, publish watermarks
 
-Records travel as columns, in a `Chunk` (`millwheel/chunk.py`). What does not hold for a whole chunk is decided record by
+Records travel as columns, in a `Chunk` (`millwheel/core/chunk.py`). What does not hold for a whole chunk is decided record by
 record: the chunk is taken apart (decision 48).
 
 1. **Read.** `source/injector.py` reads rows of a partition; `source/row_sender.py` gives them timestamps and keys, and
-   queues them at the intervals that own the keys' slots (`interval/routing.py`). How many rows may be on their way:
+   queues them at the intervals that own the keys' slots (`routes/routes.py`, `interval/step.py`). How many rows may be on their way:
    `source/pacing.py`.
 2. **Queue.** `interval/interval.py` is a range of slots: its queue (`interval/intake.py`), its logs, timers, watermarks
    and counters, each in a module of that name.
 3. **Take and sort.** `lane/runner.py` takes a chunk: due timers first, then records. `lane/sorting.py` drops records
-   that were seen (`interval/dedup.py`), loads the states of the others (`interval/key_state.py`) and groups them by key.
+   that were seen (`seen/dedup.py`), loads the states of the others (`keys/key_state.py`) and groups them by key.
 4. **Run.** `lane/execution.py` runs user code, key after key, in a task (`lane/worker_tasks.py`); what it decides is
    data, an `Effects`. A chunk runs as a whole; if code waits or raises, the rest of it runs key by key.
 5. **Collect.** `lane/open_commit.py` adds the effects to the open commit.
 6. **Commit.** `lane/committer.py` waits until the commit before is durable, lets queued records join, and hands
    `lane/commit_builder.py` the open commit: productions get numbers in their log (`interval/sent_log.py`), watermarks
    are promised. Then the store makes all of it durable in one transaction, behind the fence.
-7. **Settle.** Only now the committer acknowledges the senders and sends the productions (`interval/exchange.py`), to
-   the next interval's queue, and publishes the low watermark (`interval/watermark_publisher.py`).
+7. **Settle.** Only now the committer acknowledges the senders and sends the productions (`exchange/exchange.py`), to
+   the next interval's queue, and publishes the low watermark (`exchange/watermark_publisher.py`).
 
 These are the Python files of one strong record's way, in the order in which it meets them: `injector`, `row_sender`,
-`chunk`, `routing`, `intake`, `interval`, `runner`, `sorting`, `dedup`, `key_state`, `worker_tasks`, `execution`, `open_commit`, `committer`,
+`chunk`, `routes`, `intake`, `interval`, `runner`, `sorting`, `dedup`, `key_state`, `worker_tasks`, `execution`, `open_commit`, `committer`,
 `commit_builder`, `sent_log`, `exchange`, `watermark_publisher`, and `store/lane.py`.
 
 Beside the way:
@@ -41,7 +41,7 @@ Beside the way:
 * `process/` and `environment.py`: the process and its clock, settings, store, log and tasks, for all rooms.
 * `restarts.py`: starting over when the store has lost commits (I16).
 
-The rooms import downwards only: engine > restarts > ownership | upkeep > network | lane | source > modes > interval >
-environment > process. `make lint` checks it, imports for types included. Where a lower room calls a higher one, it does so
+The rooms import downwards only: engine > restarts > ownership | upkeep > network | lane | source > modes > exchange >
+interval > routes > keys | seen > environment > process. `make lint` checks it, imports for types included. Where a lower room calls a higher one, it does so
 through a protocol of its own (`interval/ports.py`, `interval/mode.py`), and the engine hands in the other side.
 """

@@ -14,15 +14,14 @@ from typing import Any
 
 import structlog
 
-from millwheel.clock import Clock, SystemClock
+from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import StoreWentBack
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.environment import Environment, Options
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.observer import Observer
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
@@ -46,6 +45,7 @@ from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end, unless
 from millwheel.runtime.restarts import Restarts
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.runtime.upkeep.completion import Completion

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from millwheel.clock import Clock
 from millwheel.context import Context, Effects
+from millwheel.core.clock import Clock
+from millwheel.core.model import Record
 from millwheel.errors import StoreUnavailable
-from millwheel.graph import Graph
-from millwheel.model import Record
+from millwheel.graph.order import Graph
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.stamps import Stamps

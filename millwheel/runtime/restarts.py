@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import StoreUnavailable, StoreWentBack
 from millwheel.runtime.environment import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from millwheel.runtime.interval.interval import Interval

@@ -28,9 +28,9 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import millwheel
+from millwheel.core.model import Delivery, Firing
+from millwheel.core.redaction import shown_key
 from millwheel.errors import Fenced, StoreError
-from millwheel.model import Delivery, Firing
-from millwheel.redaction import shown_key
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.refused_items import name_in_store

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import UsageError
 from millwheel.runtime.process.service import Service
 

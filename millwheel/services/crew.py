@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import structlog
 
-from millwheel.clock import Clock, SystemClock
+from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.runtime.process.service import Service
 from millwheel.services.hosting import RunProgress

@@ -20,9 +20,9 @@ from typing import Any
 
 import structlog
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
+from millwheel.core.model import MAX_TIME
 from millwheel.errors import StoreError
-from millwheel.model import MAX_TIME
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import waiting

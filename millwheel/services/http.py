@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.figures import ComputationFigures, Figures, Observed

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import structlog
 
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 from millwheel.errors import UsageError
 from millwheel.ingest import Ingest
 from millwheel.pipeline import Pipeline

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from millwheel.codec import reason
+from millwheel.core.codec import reason
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.process.durations import Distribution
 from millwheel.services.figures import ComputationFigures, Figures
 

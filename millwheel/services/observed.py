@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from millwheel import __version__
+from millwheel.core.model import MIN_TIME, Delivery
 from millwheel.errors import StoreError
-from millwheel.model import MIN_TIME, Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval, waiting
 from millwheel.runtime.interval.observer import Observer
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
 from millwheel.services.certificates import Certificate

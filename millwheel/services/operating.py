@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import NotCarriedOut, UsageError
-from millwheel.placement import IntervalLoad, ReportedLoad, split_at
+from millwheel.runtime.ownership.planner import IntervalLoad, ReportedLoad, split_at
 from millwheel.store.port import (
     MergeWish,
     PlacedInterval,

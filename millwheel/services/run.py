@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
-from millwheel.clock import Clock, SystemClock
-from millwheel.model import MAX_TIME
+from millwheel.core.clock import Clock, SystemClock
+from millwheel.core.model import MAX_TIME
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options

@@ -25,8 +25,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from millwheel.core.redaction import redacts, shown_key, without_key
 from millwheel.errors import MillwheelError
-from millwheel.redaction import redacts, shown_key, without_key
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.http_access import Access

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from millwheel.clock import Clock, SystemClock
+from millwheel.core.clock import Clock, SystemClock
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options

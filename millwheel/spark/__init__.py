@@ -49,7 +49,7 @@ Importing any module of this package without PySpark is an error with the comman
 
 from typing import TYPE_CHECKING
 
-from millwheel.lazy import imported_when_used
+from millwheel.core.lazy import imported_when_used
 from millwheel.spark.packages import require_packages
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Whether the columns of a DataFrame fit the records of a stream, by the type that the stream was deployed with.
 
-The store has that type as a JSON schema (`millwheel.codec.type_fingerprint`). Only types are compared: whether a column
+The store has that type as a JSON schema (`millwheel.core.codec.type_fingerprint`). Only types are compared: whether a column
 has a NULL, or a text that is no time, only its rows show.
 """
 

@@ -9,7 +9,7 @@ Where the code runs (seen on Spark 4.2 and 4.3):
 ``read(partition)``    in a task's Python worker, with a copy of the reader
 =====================  ==================================================================
 
-The offset is a vector (:mod:`millwheel.numbered`): by sender, the number of the next row. Rows of a numbered
+The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. Rows of a numbered
 table never change, and a sender commits them in the order of their numbers, so the rows between two offsets
 are the same whenever they are read: a batch that is run again gets the same rows. A task needs no snapshot,
 only each row: it counts them.
@@ -38,8 +38,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millwheel.errors import MillwheelError, StoreError, UsageError
-from millwheel.numbered import (
+from millwheel.core.numbered import (
     COMPARED,
     Marks,
     RowRange,
@@ -52,6 +51,7 @@ from millwheel.numbered import (
     refuse_other_rows,
     shares,
 )
+from millwheel.errors import MillwheelError, StoreError, UsageError
 from millwheel.spark.connection import Connection, redacted
 from millwheel.spark.lookout import Lookout
 from millwheel.spark.query import Numbers

@@ -76,7 +76,7 @@ def launched(
         with _connected(cluster, interruptible) as spark, shipped(spark, cluster, modules):
             yield spark, {"store": store}
         return
-    from millwheel.java import prepare_environment
+    from millwheel.spark.java import prepare_environment
 
     environment = {VARIABLE: store} | ({} if cluster.is_local else {PYTHON: _python(cluster)})
     prepare_environment()

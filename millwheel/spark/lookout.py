@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from millwheel.core.numbered import Marks, RowRange, Vector
 from millwheel.errors import StatementError, StoreUnavailable, UsageError
-from millwheel.numbered import Marks, RowRange, Vector
 from millwheel.spark.connection import Connection, connected, reading, statement, translated
 from millwheel.store.statements import composed
 

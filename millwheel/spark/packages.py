@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 from millwheel.errors import UsageError
 
 PACKAGES = ("pyspark", "pandas", "pyarrow")

@@ -20,7 +20,7 @@ from psycopg import sql
 from pyspark.sql import types as spark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from millwheel.columns import Column
+from millwheel.core.columns import Column
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.spark.connection import LOCK_SECONDS, Connection, writing
 from millwheel.spark.encoding import check_types, encoded, in_utc, values

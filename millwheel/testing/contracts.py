@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from millwheel.bundles import BundleId, Bundles
+from millwheel.core.model import Record
 from millwheel.errors import InputError
-from millwheel.model import Record
 from millwheel.sinks import BundleSink
 from millwheel.sources import GrowingSource, Lag, Partition, Reader, Row, Source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.step import Step
 from millwheel.store.port import DeadLetter
 
 MOST_SHOWN = 3

@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.codec import reason, shown
 from millwheel.context import Context, Effects
+from millwheel.core.codec import reason, shown
+from millwheel.core.model import Delivery, Record, from_micros
 from millwheel.errors import NotTheSameAgain, UserCodeError
-from millwheel.model import Delivery, Record, from_micros
 from millwheel.runtime.environment import UserCode
-from millwheel.runtime.interval.key_state import KeyState
-from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.interval.weak_ids import WeakIds
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.modes.ack_chain import Caused
 from millwheel.runtime.process.tasks import is_ours, raise_ours
+from millwheel.runtime.seen.weak_ids import WeakIds
 
 Output = tuple[str, int, bytes]
 """A production: its stream, its timestamp in microseconds, and its encoded value."""

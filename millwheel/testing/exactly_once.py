@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.errors import Fenced
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine

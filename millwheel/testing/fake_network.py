@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.runtime.network.frames import PREFIX_BYTES, Splitter
 from millwheel.runtime.network.handshake import Secret
 from millwheel.runtime.network.ports import Admit, Make

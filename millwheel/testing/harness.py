@@ -9,12 +9,12 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Self, TypeVar
 
-from millwheel.addresses import cell_address
-from millwheel.clock import VirtualClock
-from millwheel.codec import encode_key
+from millwheel.core.addresses import cell_address
+from millwheel.core.clock import VirtualClock
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Key, from_micros, to_micros
 from millwheel.errors import GraphError, UsageError
-from millwheel.graph import Node
-from millwheel.model import Key, from_micros, to_micros
+from millwheel.graph.node import Node
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options

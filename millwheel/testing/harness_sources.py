@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import GraphError
 from millwheel.pipeline import Pipeline
 from millwheel.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from millwheel.model import to_micros
+from millwheel.core.model import to_micros
 from millwheel.sources import Lag, Partition, Row, Rows
 from millwheel.streams import Stream
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from millwheel.distribution import install
+from millwheel.core.distribution import install
 from millwheel.errors import EmbeddedServerError
 from millwheel.store.embedded.account import Account, claim_directory
 

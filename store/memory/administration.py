@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millwheel.model import is_derived, log_and_number
+from millwheel.core.model import is_derived, log_and_number
 from millwheel.store.code import Generation
 from millwheel.store.generations import refuse_with_members, without
 from millwheel.store.memory.tables import Tables

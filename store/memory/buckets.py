@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables
 from millwheel.store.port import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView

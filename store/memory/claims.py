@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import Fenced, PlacementRefused
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.placement import MemoryPlacement

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.model import MIN_TIME
+from millwheel.core.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.store.code import Code, Generation
 from millwheel.store.deployment import admission_of, obstacles_of

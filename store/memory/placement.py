@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import Fenced
 from millwheel.store.interval_history import IntervalHistory, merged, partition, upper_part
 from millwheel.store.memory.tables import KeyInterval, Log, ShownEvent, Tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
+from millwheel.core.model import is_derived, log_and_number, name_of
 from millwheel.errors import StoreError
-from millwheel.model import is_derived, log_and_number, name_of
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.port import StoredProduction
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from millwheel.codec import encode_key
-from millwheel.model import Key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Key
 from millwheel.store.memory.claims import read_timers
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables

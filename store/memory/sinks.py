@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from millwheel.columns import Column
+from millwheel.core.columns import Column
 from millwheel.errors import DeployRefused
 from millwheel.sinks import Table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.store.memory import views
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.subject import MemorySubject

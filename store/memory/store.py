@@ -9,7 +9,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.clock import Clock, SystemClock
+from millwheel.core.clock import Clock, SystemClock
 from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane
 from millwheel.store.memory.buckets import MemoryBuckets

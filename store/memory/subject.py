@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import StoreWentBack
 from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.tables import Tables

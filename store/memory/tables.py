@@ -15,8 +15,8 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
+from millwheel.core.model import SLOTS
 from millwheel.errors import InvariantBroken
-from millwheel.model import SLOTS
 from millwheel.store.code import Generation
 from millwheel.store.placement import KEEP_EVENTS
 from millwheel.store.port import (

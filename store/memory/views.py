@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.subject import MemorySubject

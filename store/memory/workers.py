@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import Fenced
 from millwheel.store.memory.jsonb import plain
 from millwheel.store.memory.subject import MemorySubject

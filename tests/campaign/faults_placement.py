@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.services.operating import Operator
 from millwheel.store.port import PlacedInterval

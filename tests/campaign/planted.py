@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from millwheel.runtime.interval.dedup import Dedup
+from millwheel.runtime.seen.dedup import Dedup
 from millwheel.store import statements
 from millwheel.store.lane import PostgresLane
 from millwheel.store.statements import FENCE

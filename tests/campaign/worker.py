@@ -24,7 +24,7 @@ from typing import Any
 from millwheel import Context, Record
 from millwheel.cli import reporting
 from millwheel.cli import worker as command
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.runtime.engine import Engine
 from millwheel.services.worker import PipelineWorker
 from millwheel.store.lane import PostgresLane

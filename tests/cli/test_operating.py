@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from millwheel import Pipeline, Table
+from millwheel.core.model import SLOTS
 from millwheel.errors import NotCarriedOut, UsageError
-from millwheel.model import SLOTS
 from millwheel.runtime.engine import Engine
 from millwheel.services.operating import Operator
 from millwheel.services.worker import PipelineWorker

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+from millwheel.core.redaction import shown_key, without_key
 from millwheel.errors import StoreUnavailable
-from millwheel.redaction import shown_key, without_key
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.store_endpoint import StoreEndpoint, StoreLook
 from millwheel.store.inspection import Holder, Operating

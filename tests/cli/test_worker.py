@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.errors import UsageError
 from millwheel.runtime.process import tasks
 from millwheel.services.hosting import unless

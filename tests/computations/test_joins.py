@@ -12,14 +12,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Pipeline, Stream, Table
-from millwheel.clock import VirtualClock
 from millwheel.computations import IntervalJoin, TemporalJoin, WindowJoin
+from millwheel.core.clock import VirtualClock
+from millwheel.core.model import to_micros
 from millwheel.errors import GraphError
-from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.runtime.interval import map_entries as entries
 from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.keys import map_entries as entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import Fold, Windowed, count, total
+from millwheel.core.model import to_micros
 from millwheel.errors import GraphError
-from millwheel.model import to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.windows import Pane, Tumbling
 from tests.support.fault_plans import FAULTS, Plan, run_plan

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.computations import Fold, Windowed, collect, count, total
+from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.errors import GraphError
-from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import ScriptStep
 from millwheel.windows import (

@@ -14,7 +14,7 @@ import pytest
 
 from bench import summary
 from bench.__main__ import parsed
-from millwheel.checks import check_sink as check_sink_of_graph
+from millwheel.graph.checks import check_sink as check_sink_of_graph
 from millwheel.sources import Row
 from millwheel.testing import advance, assert_exactly_once, check_sink, check_source, inject
 from tests.support.values import TALLY

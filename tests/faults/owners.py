@@ -26,12 +26,12 @@ from typing import Any
 
 import psycopg
 
-from millwheel.clock import SystemClock
-from millwheel.codec import encode_key
+from millwheel.core.clock import SystemClock
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS
 from millwheel.errors import Fenced, PlacementRefused, StatementError, StoreError
-from millwheel.model import SLOTS
-from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.process.stamps import Stamps
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.settings import Settings
 from millwheel.store import embedded
 from millwheel.store.migrate import migrate

@@ -26,7 +26,7 @@ import psycopg
 from psycopg import sql
 
 from millwheel import Computation, Context, JsonLines, Pipeline, Record, Stream, Table
-from millwheel.model import MAX_TIME
+from millwheel.core.model import MAX_TIME
 from millwheel.store import embedded
 from tests.faults.kill_flights import workplace
 from tests.support import hostile

@@ -25,8 +25,8 @@ import msgspec
 
 from examples.flights import SETTINGS, LoggedPane, build
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
-from millwheel.clock import SystemClock
 from millwheel.computations import Windowed, count
+from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.following import NumberedTable
 from millwheel.services.operating import Operator

@@ -20,13 +20,13 @@ import pytest
 from psycopg import sql
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel.core.model import MAX_TIME, to_micros
+from millwheel.core.numbered import Marks
 from millwheel.errors import InputError, UsageError
 from millwheel.files import JsonLines
 from millwheel.following import NumberedTable
 from millwheel.following.source import SenderDiscovery, TablePartition, TableReader
 from millwheel.following.upstream import Look, Written
-from millwheel.model import MAX_TIME, to_micros
-from millwheel.numbered import Marks
 from millwheel.services.run import Run
 from millwheel.sources import Row
 from millwheel.store.migrate import migrate

@@ -24,12 +24,12 @@ import psycopg
 import pytest
 
 from millwheel import Computation, Context, Discard, Inbox, Pipeline, Record, Stream, Table
+from millwheel.core.json_rows import BadRow
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.ingest import Ingest, hmac_sha256
 from millwheel.ingest.door import Door
 from millwheel.ingest.reading import RequestReader, RequestRefused, Sending
 from millwheel.ingest.sending import GroupSender
-from millwheel.json_rows import BadRow
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.ingesting import IngestOptions, IngestServer
 from millwheel.store import embedded

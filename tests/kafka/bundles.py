@@ -11,9 +11,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from millwheel.bundles import BundleId
+from millwheel.core.model import Record
 from millwheel.kafka import KafkaCluster, KafkaSink
 from millwheel.kafka.aio import AioClient
-from millwheel.model import Record
 
 
 class Bench:

@@ -8,7 +8,7 @@ import signal
 from itertools import pairwise
 
 from examples.kafka_broker import KafkaBroker
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.services.operating import Operator
 from millwheel.store.port import PlacedInterval

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Record, to_micros
 from millwheel.errors import UsageError
 from millwheel.kafka.limits import UNKNOWN, TopicLimits
 from millwheel.kafka.messages import Messages
 from millwheel.kafka.port import Message
-from millwheel.model import Record, to_micros
 
 NOW = to_micros(datetime(2026, 1, 1, tzinfo=UTC))
 WEEK = {"retention.ms": "604800000", "message.timestamp.type": "CreateTime", "max.message.bytes": "1048588"}  # fmt: skip

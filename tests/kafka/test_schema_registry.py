@@ -16,9 +16,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from examples.kafka_broker import KafkaBroker
 from examples.schema_registry import Avro, JsonSchema, Protobuf, Registry
 from millwheel.bundles import RecordsRefused
+from millwheel.core.model import Record
 from millwheel.errors import InputError
 from millwheel.kafka import KafkaSink
-from millwheel.model import Record
 from tests.kafka.bundles import Bundle
 from tests.kafka.clusters import FakeSite, RealSite, Written
 from tests.kafka.readers import end, opened, read

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 
 from examples.kafka_broker import KafkaBroker
 from millwheel.bundles import RecordsRefused
+from millwheel.core.model import to_micros
 from millwheel.errors import OutputError, UsageError
 from millwheel.kafka import KafkaCluster, KafkaSink
 from millwheel.kafka.port import Interrupted, Message, Position, Refused, Topic
-from millwheel.model import to_micros
 from millwheel.testing import check_sink
 from tests.kafka.bundles import Bench, Bundle, deliver, records
 

@@ -23,13 +23,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
-from millwheel.clock import SystemClock, VirtualClock
+from millwheel.core.clock import SystemClock, VirtualClock
+from millwheel.core.model import SLOTS, Delivery
 from millwheel.errors import DeployRefused
-from millwheel.model import SLOTS, Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame, Gap
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.errors import UsageError
 from millwheel.services.certificates import Certificate, CertificateWatch, first_to_expire
 from tests.support.certificates import Authority

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.runtime.network.connection import Connection, End
 from millwheel.runtime.network.frames import (
     VERSION,

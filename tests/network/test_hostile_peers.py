@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
+from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import InputError, PeerError, UserCodeError
-from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.network.courier import Courier

@@ -25,14 +25,14 @@ PUBLIC_TO = {
     # What messages say, and which values are equal: rules that have one place.
     "computations": {
         *PUBLIC,
-        "millwheel.distribution",
-        "millwheel.equality",
-        "millwheel.redaction",
+        "millwheel.core.distribution",
+        "millwheel.core.equality",
+        "millwheel.core.redaction",
     },
     # millwheel.sources: the port that a source of one's own implements, as Nexmark's generator does
     "examples": {
         *PUBLIC,
-        "millwheel.distribution",
+        "millwheel.core.distribution",
         "millwheel.kafka",
         "millwheel.sources",
         "millwheel.spark",

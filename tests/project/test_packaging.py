@@ -20,7 +20,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from millwheel.distribution import DISTRIBUTION
+from millwheel.core.distribution import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("store", "timers", "computations", "migrations")

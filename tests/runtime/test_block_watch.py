@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from millwheel import Settings
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.runtime.process.lease import MARGIN, Lease
 from millwheel.services.block_watch import BlockWatch, Culprit
 

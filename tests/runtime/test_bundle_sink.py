@@ -10,8 +10,8 @@ import pytest
 from millwheel import Bundles, Pipeline, Table
 from millwheel.bundles import BundleId, RecordsRefused
 from millwheel.context import BundleContext
+from millwheel.core.model import Record
 from millwheel.errors import GraphError, OutputError, UserCodeError
-from millwheel.model import Record
 from millwheel.services.observed import EngineObserved
 from millwheel.testing import Harness
 from tests.support.pipelines import QUICK, Tally, script

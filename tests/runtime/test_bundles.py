@@ -25,6 +25,7 @@ from millwheel import (
     Table,
     Timer,
 )
+from millwheel.core.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
 from millwheel.errors import (
     GraphError,
     InvariantBroken,
@@ -33,7 +34,7 @@ from millwheel.errors import (
     StoreUnavailable,
     UserCodeError,
 )
-from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, from_micros, record_id
+from millwheel.graph import drawing
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.modes.batches import Batches, Kept, Phase
@@ -1181,7 +1182,7 @@ def test_limits_out_of_range_are_refused(limits: dict[str, Any]) -> None:
 
 def test_the_graph_shows_bundles_and_a_deploy_keeps_them() -> None:
     graph = outward(Outside(), bundles=Bundles(1_500, 0.2)).graph()
-    assert "in numbered bundles of 1,500, or fewer after 0.2 s" in graph.text()
+    assert "in numbered bundles of 1,500, or fewer after 0.2 s" in drawing.text(graph)
     assert graph.describe()["nodes"]["to_outside"]["bundles"] is True
     assert "bundles" not in graph.describe()["nodes"]["tally"]
 

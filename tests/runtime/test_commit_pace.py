@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
-from millwheel.model import to_micros
+from millwheel.core.model import to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script

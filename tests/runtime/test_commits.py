@@ -26,6 +26,7 @@ from millwheel import (
     Table,
     Timer,
 )
+from millwheel.core.model import Delivery, record_id, to_micros
 from millwheel.errors import (
     BucketGone,
     CommitUnknown,
@@ -35,10 +36,9 @@ from millwheel.errors import (
     StoreUnavailable,
     UserCodeError,
 )
-from millwheel.model import Delivery, record_id, to_micros
-from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.ownership import owned_intervals as holdings
 from millwheel.runtime.process import tasks
+from millwheel.runtime.seen.dedup import Dedup
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script

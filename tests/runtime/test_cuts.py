@@ -15,10 +15,10 @@ import pytest
 
 from millwheel import Computation, Context, JsonLinesFiles, Pipeline, Record, Stream, Table
 from millwheel.computations import Partial, PreAggregate, Spread, Windowed, count, merged
+from millwheel.core.model import SLOTS
 from millwheel.errors import StoreUnavailable
-from millwheel.model import SLOTS
-from millwheel.placement import ReportedLoad
 from millwheel.runtime.ownership.balancer import Balancer
+from millwheel.runtime.ownership.planner import ReportedLoad
 from millwheel.runtime.process.tasks import end
 from millwheel.store.port import Commit, MergeWish, Placement, SplitWish, Wish
 from millwheel.testing import inject

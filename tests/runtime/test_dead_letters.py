@@ -10,7 +10,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from millwheel import Context, JsonLines, Pipeline, Record
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog, raised_at
 from millwheel.services.run import Run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millwheel import Pipeline, Stream, Table
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.errors import CommitUnknown, GraphError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.sent_log import SentLog

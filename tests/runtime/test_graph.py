@@ -27,7 +27,8 @@ from millwheel import (
 )
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.errors import DeployRefused, GraphError, UsageError, UserCodeError
-from millwheel.graph import label_of
+from millwheel.graph import drawing
+from millwheel.graph.labels import label_of
 from millwheel.runtime.engine import Engine
 from millwheel.store.buckets import bucket_table
 from millwheel.store.schema import metadata
@@ -242,11 +243,11 @@ def test_bad_names_of_streams(name: str) -> None:
 
 def test_a_graph_is_printable() -> None:
     pipeline = tally_pipeline(script(ITEMS, []))
-    text = pipeline.graph().text()
+    text = drawing.text(pipeline.graph())
     assert "computation tally" in text
     assert "reads items by key_of" in text
     assert "table out gets tally, in the same commit" in text
-    assert pipeline.graph().mermaid().startswith("flowchart LR")
+    assert drawing.mermaid(pipeline.graph()).startswith("flowchart LR")
 
 
 def test_generated_names_have_a_label_for_display() -> None:
@@ -268,8 +269,8 @@ def test_generated_names_have_a_label_for_display() -> None:
         "words_to_console_2": "sink: words → console (2)",
         "more_to_files": "sink: more → files",
     }
-    assert "computation make_words (flat_map → words)" in graph.text()
-    assert 'make_words["flat_map → words"]' in graph.mermaid()
+    assert "computation make_words (flat_map → words)" in drawing.text(graph)
+    assert 'make_words["flat_map → words"]' in drawing.mermaid(graph)
     described = graph.describe()["nodes"]
     assert all(node.label == label_of(node.name, described[node.name]) for node in graph.nodes)
 
@@ -316,7 +317,7 @@ def test_files_are_written_in_the_producers_commit_where_that_can_be() -> None:
     own.add(Tally(), ITEMS.by(key_of))
     own.sink(TALLY, JsonLinesFiles("/here"))
     assert steps_of(own) == ["tally"]
-    assert "a part file in /here gets tally, in the same commit" in own.graph().text()
+    assert "a part file in /here gets tally, in the same commit" in drawing.text(own.graph())
     own.sink(TALLY, JsonLinesFiles("/there"))
     assert steps_of(own) == ["tally", "tally_to_files"]
     rows = injected()

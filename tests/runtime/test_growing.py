@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import Pipeline, Settings, Table
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.errors import Fenced
-from millwheel.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.sources import Partition, Row

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream
-from millwheel.chunk import Chunk, Outbox
-from millwheel.graph import DeliveryMode, Productions
-from millwheel.model import Delivery
-from millwheel.runtime.interval.buckets import Buckets
+from millwheel.core.chunk import Chunk, Outbox
+from millwheel.core.model import Delivery
+from millwheel.graph.node import DeliveryMode, Productions
 from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane.commit_builder import build_commit
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.process.stamps import Stamps
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.store.port import Commit
 from millwheel.testing import (
     advance,

@@ -14,13 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millwheel import Pipeline, Table
+from millwheel.core.model import MAX_TIME, Delivery
 from millwheel.errors import CommitUnknown, Fenced, StatementError, StoreUnavailable
-from millwheel.graph import Node
-from millwheel.model import MAX_TIME, Delivery
+from millwheel.graph.node import Node
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.lane.committer import Committing
 from millwheel.runtime.network.frames import Report, decode
 from millwheel.runtime.network.remote import Remote

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
-from millwheel.model import MAX_TIME, MIN_TIME, to_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.source.injector import Injector

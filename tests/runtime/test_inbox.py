@@ -11,8 +11,8 @@ import pytest
 from millwheel import Inbox, Pipeline, Stream, Table
 from millwheel.computations import Windowed
 from millwheel.computations.folds import count
+from millwheel.core.json_rows import is_utf_8
 from millwheel.errors import GraphError, InputError, StoreUnavailable, UsageError
-from millwheel.json_rows import is_utf_8
 from millwheel.store.memory import MemoryStore
 from millwheel.windows import Pane, Tumbling
 from tests.support.bad_rows import BAD_ROWS, Payment

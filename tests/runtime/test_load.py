@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Table
-from millwheel.codec import encode_key
-from millwheel.model import SLOTS
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.process.load import (
     BARS,

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
 from millwheel.errors import CommitUnknown
 from millwheel.runtime.interval.folds import fold
-from millwheel.runtime.interval.key_state import StateCache
-from millwheel.runtime.interval.map_entries import CELL_BYTES, Entries
+from millwheel.runtime.keys.key_state import StateCache
+from millwheel.runtime.keys.map_entries import CELL_BYTES, Entries
 from millwheel.runtime.lane.sorting import AHEAD_SHARE
 from millwheel.state import StateLayout
 from millwheel.store.port import Commit

@@ -20,9 +20,9 @@ from millwheel import (
     Stream,
     Table,
 )
+from millwheel.core.model import Statement
 from millwheel.errors import GraphError, InputError, StatementError, UserCodeError
-from millwheel.graph import Productions
-from millwheel.model import Statement
+from millwheel.graph.node import Productions
 from millwheel.testing import Harness
 from tests.support.pipelines import QUICK, doing, script
 from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
+from millwheel.core.model import MAX_TIME, to_micros
 from millwheel.errors import InvariantBroken, StoreUnavailable
-from millwheel.graph import Productions
-from millwheel.model import MAX_TIME, to_micros
+from millwheel.graph.node import Productions
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.services.figures import ComputationFigures, Figures, Observed

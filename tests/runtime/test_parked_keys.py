@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millwheel import Context, Park, Pipeline, Record, Timer
+from millwheel.core.model import to_micros
 from millwheel.errors import CommitUnknown, GraphError, UserCodeError
-from millwheel.model import to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
 from tests.support.parking import BAD, ask, drained, number_in, parked, quiet, timed, work, world_of

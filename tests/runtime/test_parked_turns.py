@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from millwheel import Context, Park, Record, Timer
+from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable
-from millwheel.model import to_micros
 from millwheel.runtime.upkeep import request_desk
 from millwheel.store.port import Commit, DeadLetter
 from millwheel.testing import advance, inject

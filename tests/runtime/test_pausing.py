@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from millwheel import Context, Record
+from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable, UsageError
-from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.store import administration
 from millwheel.testing import inject

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import FlatMap, Windowed, count
+from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.errors import GraphError, StoreUnavailable
-from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script

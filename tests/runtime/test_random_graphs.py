@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 
-from millwheel.model import MAX_TIME, MIN_TIME, record_id, to_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, record_id, to_micros
 from millwheel.store.port import Commit, TimerChange
 from tests.support import random_graphs
 from tests.support.random_graphs import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from millwheel import Context, MapState, Record
 from millwheel.errors import UserCodeError
-from millwheel.runtime.interval import map_entries as entries
+from millwheel.runtime.keys import map_entries as entries
 from millwheel.testing import inject
 from tests.support.pipelines import QUICK, Kept, doing, script
 from tests.support.values import ITEMS, Item

@@ -27,9 +27,10 @@ from millwheel import (
     Table,
     Timer,
 )
-from millwheel.addresses import SPREAD_KEYS, cell_address, spread_addresses
-from millwheel.codec import decode_key, encode_key, slot_of
 from millwheel.computations import FlatMap
+from millwheel.core.addresses import SPREAD_KEYS, cell_address, spread_addresses
+from millwheel.core.codec import decode_key, encode_key, slot_of
+from millwheel.core.model import SLOTS, Delivery
 from millwheel.errors import (
     DeployRefused,
     GraphError,
@@ -39,15 +40,16 @@ from millwheel.errors import (
     UsageError,
     UserCodeError,
 )
-from millwheel.model import SLOTS, Delivery
-from millwheel.placement import IntervalLoad, split_at
+from millwheel.graph import drawing
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.runtime.interval.broadcast_tables import BroadcastTables
 from millwheel.runtime.interval.folds import fold
-from millwheel.runtime.interval.routing import SpreadReader, Step
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.keys.broadcast_tables import BroadcastTables
 from millwheel.runtime.ownership import balancer, trial
 from millwheel.runtime.ownership.deploying import node_deploy
+from millwheel.runtime.ownership.planner import IntervalLoad, split_at
+from millwheel.runtime.routes.readers import SpreadReader
 from millwheel.store.memory import MemoryStore
 from millwheel.store.postgres import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
@@ -1373,10 +1375,10 @@ def test_a_graph_shows_how_streams_are_read() -> None:
     made.add(Double(), ITEMS.spread())
     made.sink(DOUBLED, Table("doubled", Item))
     graph = made.graph()
-    assert "reads items by key_of" in graph.text()
-    assert "reads items spread" in graph.text()
-    assert "reads rules__relayed broadcast to 4 cells" in graph.text()
-    mermaid = graph.mermaid()
+    assert "reads items by key_of" in drawing.text(graph)
+    assert "reads items spread" in drawing.text(graph)
+    assert "reads rules__relayed broadcast to 4 cells" in drawing.text(graph)
+    mermaid = drawing.mermaid(graph)
     assert "items_injector -->|items| judge" in mermaid
     assert "items_injector -->|items, spread| double" in mermaid
     assert "rules_relay -->|rules__relayed, broadcast| judge" in mermaid

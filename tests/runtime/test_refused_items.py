@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from millwheel import Bundles, Computation, Context, Pipeline, Record, Timer
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Firing, record_id
+from millwheel.core.model import Timer as SetTimer
 from millwheel.errors import StoreUnavailable, UserCodeError
-from millwheel.model import Firing, record_id
-from millwheel.model import Timer as SetTimer
 from millwheel.runtime.interval.refused_items import name_in_store
 from millwheel.store.port import BlockingItem, Commit
 from tests.support.pipelines import QUICK, Kept, doing, produce, script

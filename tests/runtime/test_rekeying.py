@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel.core.extractors import Keys
+from millwheel.core.model import Key
 from millwheel.errors import DeployRefused
-from millwheel.extractors import Keys
-from millwheel.model import Key
 from millwheel.store.port import Commit, NodeDeploy
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.rolling_clusters import Rolling

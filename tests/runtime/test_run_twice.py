@@ -14,7 +14,7 @@ import pytest
 
 from millwheel import Computation, Context, MapState, Pipeline, Record, Stream, Timer
 from millwheel.errors import NotTheSameAgain, UserCodeError
-from millwheel.graph import OnError
+from millwheel.graph.node import OnError
 from millwheel.testing import Harness, assert_exactly_once, inject
 from tests.support.pipelines import QUICK, script
 from tests.support.values import ITEMS, Count, Item, at, key_of, time_of

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Timer
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue

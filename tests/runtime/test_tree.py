@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS, Delivery
 from millwheel.errors import CommitUnknown, GraphError, StoreUnavailable
-from millwheel.model import SLOTS, Delivery
+from millwheel.graph import drawing
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.tree import Tree
@@ -987,7 +988,7 @@ def test_tables_in_its_own_commits_are_refused() -> None:
 
 
 def test_the_graph_shows_it() -> None:
-    text = stretch(VALUES).graph().text()
+    text = drawing.text(stretch(VALUES).graph())
     assert "weak productions, exactly once, acknowledged by trees" in text
 
 

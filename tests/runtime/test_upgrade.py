@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel.core.model import MAX_TIME, SLOTS, Delivery, record_id
 from millwheel.errors import DeployRefused, Fenced, MigrationFailed, UsageError
-from millwheel.model import MAX_TIME, SLOTS, Delivery, record_id
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.network.frames import Frame, Gap

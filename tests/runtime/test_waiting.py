@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from millwheel import Computation, Context, Record, Timer
+from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable, UserCodeError
-from millwheel.model import to_micros
-from millwheel.runtime.interval import map_entries as entries
 from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.keys import map_entries as entries
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself

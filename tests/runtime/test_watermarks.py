@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.errors import GraphError, InputError, StoreUnavailable, UserCodeError
-from millwheel.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.store.port import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import cancel_oneself

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
+from millwheel.core.model import Delivery
 from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUnavailable
-from millwheel.graph import Productions
-from millwheel.model import Delivery
+from millwheel.graph.node import Productions
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.remote import Remote
 from millwheel.store.port import Commit, Wish

@@ -25,9 +25,9 @@ from millwheel import (
     Stream,
     Table,
 )
-from millwheel.codec import Codec
+from millwheel.core.codec import Codec
 from millwheel.errors import UserCodeError
-from millwheel.graph import Productions
+from millwheel.graph.node import Productions
 from millwheel.sinks import Sink
 from millwheel.testing import Harness
 from tests.support.pipelines import QUICK, script

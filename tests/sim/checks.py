@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from millwheel.model import MAX_TIME, MIN_TIME, name_of, to_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, name_of, to_micros
 from millwheel.store.memory.tables import Tables
 from millwheel.store.port import Bucket, Claim, Commit
 from tests.sim.ledger import Ledger, acked_of, is_in

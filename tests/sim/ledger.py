@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.graph import Graph, Node
-from millwheel.model import MAX_TIME, MIN_TIME, name_of, record_id
+from millwheel.core.model import MAX_TIME, MIN_TIME, name_of, record_id
+from millwheel.graph.node import Node
+from millwheel.graph.order import Graph
 from millwheel.store.memory.tables import Tables
 from millwheel.store.port import Claim, Commit, IntervalCommit
 from tests.sim.scenario import Scenario

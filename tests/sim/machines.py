@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from uuid import UUID
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import PeerError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from millwheel.core.model import MAX_TIME
 from millwheel.errors import MillwheelError
-from millwheel.graph import Graph
-from millwheel.model import MAX_TIME
+from millwheel.graph.order import Graph
 from millwheel.runtime.network.frames import Acknowledge
 from millwheel.store.port import Bucket, Claim, Commit
 from millwheel.testing.virtual_loop import VirtualLoop

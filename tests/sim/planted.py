@@ -16,18 +16,17 @@ from typing import Any
 from unittest import mock
 
 from millwheel.bundles import BundleId
-from millwheel.chunk import Chunk, Outbox
+from millwheel.core.chunk import Chunk, Outbox
+from millwheel.core.model import MIN_TIME, Delivery, record_id
 from millwheel.errors import Fenced, StoreUnavailable, StoreWentBack
 from millwheel.kafka import KafkaSink, sink
 from millwheel.kafka.port import Interrupted
-from millwheel.model import MIN_TIME, Delivery, record_id
-from millwheel.runtime.interval.dedup import Dedup
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.interval_logs import IntervalLogs
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
-from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane import committer
 from millwheel.runtime.lane.committer import Committer
@@ -37,6 +36,7 @@ from millwheel.runtime.network import wire_stream as delivery
 from millwheel.runtime.network.handshake import Handshake
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership import restoring
+from millwheel.runtime.seen.dedup import Dedup
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.row_sender import RowSender
 from millwheel.store.memory import lane as memory_lane

@@ -16,7 +16,7 @@ from millwheel.spark import register
 
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
-    from millwheel.java import prepare_environment
+    from millwheel.spark.java import prepare_environment
     from millwheel.spark.session import session
 
     environment = dict(os.environ)

@@ -28,8 +28,8 @@ from psycopg import sql
 
 from examples.nexmark.options import Options
 from examples.nexmark.sources import write
-from millwheel.java import prepare_environment
 from millwheel.services.run import Run
+from millwheel.spark.java import prepare_environment
 from millwheel.store import embedded
 from millwheel.store.migrate import migrate
 from tests.support import spark_pipelines

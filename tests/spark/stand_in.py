@@ -20,8 +20,8 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from millwheel.codec import slot_of
-from millwheel.model import EPOCH, MIN_TIME
+from millwheel.core.codec import slot_of
+from millwheel.core.model import EPOCH, MIN_TIME
 from millwheel.spark.engine.input import InputReader
 from millwheel.spark.engine.operator import CELLS, TIMERS, LevelOperator
 from millwheel.spark.engine.output import COLUMNS, Results

@@ -21,7 +21,7 @@ from tests.support.spark_cluster import ROOT, SparkProcesses
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkProcesses]:
-    from millwheel.java import prepare_environment
+    from millwheel.spark.java import prepare_environment
 
     for name in ("JAVA_HOME", "PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from millwheel.codec import type_fingerprint
+from millwheel.core.codec import type_fingerprint
 from millwheel.errors import UsageError, UserCodeError
 from millwheel.spark.encoding import encoded, in_utc, values
 from millwheel.spark.fitting import check_fit

@@ -29,6 +29,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
 from millwheel.cli.store import status
 from millwheel.computations import FlatMap, Windowed, count
+from millwheel.core.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.errors import (
     DeployRefused,
     InputError,
@@ -38,7 +39,6 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.files import JsonLines
-from millwheel.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
 from millwheel.spark.engine import running

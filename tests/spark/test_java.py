@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from millwheel import java
 from millwheel.errors import UsageError
+from millwheel.spark import java
 
 SPARK_JOB = """
 import pathlib, sys
-from millwheel import java
+from millwheel.spark import java
 
 java.MACOS_JAVA_HOME = pathlib.Path("/nonexistent")
 found = java.prepare_environment()

@@ -29,7 +29,9 @@ async def test_each_view_can_be_read(postgres: PostgresSite) -> None:
     await owner.write(commit)
     for view in VIEWS:
         read = len(rows(postgres, view))
-        if view != "old_snapshots":  # this one shows the sessions of the moment, those of other tests too
+        if (
+            view != "old_snapshots"
+        ):  # this one shows the sessions of the moment, those of other tests too
             assert await postgres.query("SELECT count(*)::int FROM {v}", v=view) == [(read,)], view
     assert {row["input_watermark"].year for row in rows(postgres, "watermarks")} == {1}
     assert all(row["age"] is not None for row in rows(postgres, "fold_lag") if row["commits"])

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import MIN_TIME, SLOTS, record_id
 from millwheel.errors import (
     BucketGone,
     CommitUnknown,
@@ -29,7 +30,6 @@ from millwheel.errors import (
     StoreUnavailable,
     StoreWentBack,
 )
-from millwheel.model import MIN_TIME, SLOTS, record_id
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
 from millwheel.store.port import (

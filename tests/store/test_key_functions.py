@@ -14,9 +14,9 @@ from psycopg import sql
 
 from millwheel.cli.asking import key_of
 from millwheel.cli.state import get
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import from_micros
 from millwheel.errors import UsageError
-from millwheel.model import from_micros
 from millwheel.store.one_key import Page
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS
 from millwheel.errors import Fenced, MillwheelError, PlacementRefused
-from millwheel.model import SLOTS
 from millwheel.store.placement import KEEP_EVENTS
 from millwheel.store.port import (
     TIMER_KINDS,

@@ -28,7 +28,8 @@ from hypothesis import strategies as st
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import make_conninfo
 
-from millwheel.codec import encode_key
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS
 from millwheel.errors import (
     CommitUnknown,
     Fenced,
@@ -38,7 +39,6 @@ from millwheel.errors import (
     StoreError,
     StoreUnavailable,
 )
-from millwheel.model import SLOTS
 from millwheel.sinks import Table
 from millwheel.store import inspection, selection, snapshot
 from millwheel.store.connections import RECONNECT_SECONDS

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from millwheel.model import MAX_TIME, MIN_TIME, from_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.store.snapshot import snapshot
 from tests.support.store_sites import START, Owner, PostgresSite
 

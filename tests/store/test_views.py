@@ -20,9 +20,9 @@ import pytest
 from psycopg import sql
 
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
+from millwheel.core.model import EPOCH, MAX_TIME, MIN_TIME, from_micros, record_id
 from millwheel.errors import DeployRefused, GraphError
-from millwheel.model import EPOCH, MAX_TIME, MIN_TIME, from_micros, record_id
 from millwheel.runtime.engine import Engine
 from millwheel.sinks import Discard, Table
 from millwheel.state import StateLayout

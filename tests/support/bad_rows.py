@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from millwheel.json_rows import MOST_DEPTH
+from millwheel.core.json_rows import MOST_DEPTH
 
 RATES = {"EUR": 1.0}
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links

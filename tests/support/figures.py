@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.process.durations import Durations
 from millwheel.services.figures import ComputationFigures, Figures
 from millwheel.store.inspection import ComputationStatus, Holder, IntervalStatus, PipelineStatus

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
 from millwheel.computations import FlatMap, IntervalJoin, TemporalJoin, WindowJoin
-from millwheel.model import to_micros
+from millwheel.core.model import to_micros
 from millwheel.windows import Tumbling
 from tests.support.pipelines import script
 from tests.support.values import ITEMS, Item, at, key_of, time_of

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from millwheel.clock import VirtualClock
+from millwheel.core.clock import VirtualClock
 from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links

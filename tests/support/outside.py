@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from millwheel import Bundles, Computation, Context, Key, Pipeline, Record, Settings, Stream, Table
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.store.port import Commit, IntervalCommit
 from tests.support.clusters import number_of
 from tests.support.pipelines import QUICK, Tally, script

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.links import Links

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table, Timer
 from millwheel.computations import Fold, Windowed
+from millwheel.core.model import to_micros
 from millwheel.errors import CommitUnknown, Fenced, StoreUnavailable
-from millwheel.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.sources import Partition
 from millwheel.store.port import Commit

@@ -17,9 +17,9 @@ import msgspec
 import psycopg
 from psycopg import AsyncConnection, sql
 
-from millwheel.clock import VirtualClock
-from millwheel.codec import encode_key
-from millwheel.model import SLOTS, Delivery, Key, record_id
+from millwheel.core.clock import VirtualClock
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS, Delivery, Key, record_id
 from millwheel.sinks import Table
 from millwheel.store import administration
 from millwheel.store.memory import MemoryStore, ShownState, ShownTimer

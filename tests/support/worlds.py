@@ -14,10 +14,10 @@ from dataclasses import fields
 from typing import Any
 
 from millwheel import Pipeline
-from millwheel.clock import VirtualClock
-from millwheel.codec import encode_key
+from millwheel.core.clock import VirtualClock
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Key
 from millwheel.errors import CommitUnknown
-from millwheel.model import Key
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.folds import fold

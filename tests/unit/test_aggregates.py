@@ -12,6 +12,7 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.aggregates import Parquet, days, months
 from millwheel.errors import GraphError
+from millwheel.graph import drawing
 from millwheel.testing.script import Script
 
 
@@ -90,8 +91,8 @@ def test_an_aggregate_follows_what_is_written_with_or_after_what_it_reads(follow
     pipeline.spark(by_month, **{**GIVEN, "follows": follows})  # type: ignore[arg-type]
     graph = pipeline.graph()
     assert [a.group_names for a in graph.aggregates] == [("origin", "month")]
-    assert "aggregate by_month, by Spark" in graph.text()
-    assert "by_month[[by_month]]" in graph.mermaid()
+    assert "aggregate by_month, by Spark" in drawing.text(graph)
+    assert "by_month[[by_month]]" in drawing.mermaid(graph)
     assert graph.describe() == made().graph().describe(), "no new code for the engine"
 
 

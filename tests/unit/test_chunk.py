@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.chunk import Chunk, Chunks, Columns, Ids, Outbox, together
-from millwheel.codec import encode_key
-from millwheel.model import Delivery, record_id
+from millwheel.core.chunk import Chunk, Chunks, Columns, Ids, Outbox, together
+from millwheel.core.codec import encode_key
+from millwheel.core.model import Delivery, record_id
 from millwheel.runtime.interval.intake import Intake
 from millwheel.store import arrays
 

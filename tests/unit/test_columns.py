@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import Stream, Table
-from millwheel.codec import Codec, encode_key
-from millwheel.equality import EXACT_DIGITS, canonical_json, exact_sum
+from millwheel.core.codec import Codec, encode_key
+from millwheel.core.equality import EXACT_DIGITS, canonical_json, exact_sum
 from millwheel.errors import GraphError, UserCodeError
-from millwheel.graph import row_key
+from millwheel.graph.relays import row_key
 
 
 class Box(msgspec.Struct):

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.clock import VirtualClock
-from millwheel.codec import named_id
+from millwheel.core.clock import VirtualClock
+from millwheel.core.codec import named_id
+from millwheel.core.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
-from millwheel.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
 from millwheel.runtime.interval.filters import rebuild
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.stamps import Stamps
+from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port import Bucket
@@ -83,7 +83,7 @@ def test_what_is_expected_gets_one_filter() -> None:
 
 
 def test_a_filter_more_is_never_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.runtime.interval.dedup.LARGEST", 1_000)
+    monkeypatch.setattr("millwheel.runtime.seen.dedup.LARGEST", 1_000)
     filter_ = Seen(100, ready=True)
     for id_ in ids("named", 0, 4_000):
         filter_.add(id_)

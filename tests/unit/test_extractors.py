@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.extractors import comparable, fingerprint
+from millwheel.core.extractors import comparable, fingerprint
 
 files = iter(range(1_000_000))
 
@@ -189,7 +189,7 @@ def load(name, file):
     sys.modules[name] = made
     spec.loader.exec_module(made)
     return made
-extractors = load("extractors", {root!r} + "/millwheel/extractors.py")
+extractors = load("extractors", {root!r} + "/millwheel/core/extractors.py")
 print(*map(extractors.fingerprint, load("program", {file!r}).keys))
 """
 

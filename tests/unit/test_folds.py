@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millwheel import Pipeline, Stream
-from millwheel.codec import Codec
 from millwheel.computations import (
     Fold,
     Windowed,
@@ -34,6 +33,7 @@ from millwheel.computations import (
     total,
 )
 from millwheel.computations.folds import Sketch
+from millwheel.core.codec import Codec
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.testing import Harness
 from millwheel.windows import Pane, Session, Sliding, Tumbling

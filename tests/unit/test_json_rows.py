@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.core.json_rows import MOST_DEPTH, BadRow, JsonRows, is_too_deep, without_strings
 from millwheel.files import JsonLines
-from millwheel.json_rows import MOST_DEPTH, BadRow, JsonRows, is_too_deep, without_strings
 from millwheel.sources import Row
 from tests.kafka.clusters import FakeSite, Written
 from tests.kafka.readers import end, opened, read

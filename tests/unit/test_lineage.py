@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.model import NAME_BYTES, Delivery, digest_of, is_derived, name_of, record_id, run_of
-from millwheel.runtime.interval.weak_ids import WeakIds, id_at, mark_of
+from millwheel.core.model import (
+    NAME_BYTES,
+    Delivery,
+    digest_of,
+    is_derived,
+    name_of,
+    record_id,
+    run_of,
+)
+from millwheel.runtime.seen.weak_ids import WeakIds, id_at, mark_of
 
 STRONG = record_id(7, 1)
 RUN = b"\xaa\xbb"

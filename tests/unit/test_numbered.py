@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.errors import StoreError
-from millwheel.numbered import (
+from millwheel.core.numbered import (
     COMPARED,
     Marks,
     RowRange,
@@ -21,6 +20,7 @@ from millwheel.numbered import (
     refuse_other_rows,
     shares,
 )
+from millwheel.errors import StoreError
 
 NUMBERS = st.dictionaries(st.integers(1, 9), st.integers(0, 60))
 

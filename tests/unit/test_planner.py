@@ -15,8 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from millwheel import Settings
-from millwheel.model import SLOTS
-from millwheel.placement import (
+from millwheel.core.model import SLOTS
+from millwheel.runtime.ownership.planner import (
     Assign,
     Decision,
     IntervalLoad,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from millwheel.clock import VirtualClock
-from millwheel.redaction import VARIABLE, redacts, shown_key
+from millwheel.core.clock import VirtualClock
+from millwheel.core.redaction import VARIABLE, redacts, shown_key
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
 from millwheel.store.port import DeadLetter
 

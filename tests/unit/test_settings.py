@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millwheel import Pipeline, Settings
-from millwheel.addresses import MOST_CELLS
+from millwheel.core.addresses import MOST_CELLS
 from millwheel.errors import GraphError, UsageError
 
 NAMES = [each.name for each in fields(Settings)]

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from millwheel.codec import Codec
+from millwheel.core.codec import Codec
+from millwheel.core.stored_form import Fidelity, fidelity, first_difference
 from millwheel.store.memory.jsonb import jsonb_text
-from millwheel.stored_form import Fidelity, fidelity, first_difference
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.errors import GraphError
-from millwheel.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.windows import (
     Count,
     Early,

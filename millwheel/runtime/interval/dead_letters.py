@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from millwheel.codec import LETTER_CHARACTERS, reason, shown, storable
 from millwheel.context import DEAD_LETTERS, Effects
+from millwheel.core.codec import LETTER_CHARACTERS, reason, shown, storable
+from millwheel.core.model import Delivery, Firing
+from millwheel.core.redaction import redacts, shown_key
 from millwheel.errors import CannotCarryOut, SetAside, UserCodeError
-from millwheel.model import Delivery, Firing
-from millwheel.redaction import redacts, shown_key
 from millwheel.runtime.interval.refused_items import name_in_store, settled_by
 from millwheel.runtime.interval.requests import KeyRequest
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import DeadLetter, SettledRequest
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from millwheel.core.model import name_of
 from millwheel.errors import StoreError
-from millwheel.model import name_of
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.dedup import Dedup
 from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.dedup import Dedup
 
 FIRST_ID = (bytes(16), -1)
 """Sorts before all (id, slot) pairs."""

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from millwheel.chunk import Chunk
-from millwheel.model import Delivery, Key
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Delivery, Key
 
 Place = tuple[Key, bytes, int]
 """A record's key, the key's text, and its slot."""

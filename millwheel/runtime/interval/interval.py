@@ -18,32 +18,32 @@ from typing import Any
 
 import msgspec
 
-from millwheel.addresses import CELL_MARK
-from millwheel.chunk import Chunk
-from millwheel.codec import decode_key
 from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
-from millwheel.model import MAX_TIME, Delivery, Key
-from millwheel.redaction import shown_key
-from millwheel.runtime.interval.broadcast_tables import BroadcastTables
-from millwheel.runtime.interval.dedup import Dedup
+from millwheel.core.addresses import CELL_MARK
+from millwheel.core.chunk import Chunk
+from millwheel.core.codec import decode_key
+from millwheel.core.model import MAX_TIME, Delivery, Key
+from millwheel.core.redaction import shown_key
 from millwheel.runtime.interval.intake import Intake
 from millwheel.runtime.interval.interval_commits import IntervalCommits
 from millwheel.runtime.interval.interval_counters import IntervalCounters
 from millwheel.runtime.interval.interval_logs import IntervalLogs
 from millwheel.runtime.interval.interval_timers import IntervalTimers
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
-from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.parked_keys import ParkedKeys
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.interval.ports import LanePort, SourcePort
 from millwheel.runtime.interval.refused_items import RefusedItems
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
-from millwheel.runtime.interval.routing import Step
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.keys.broadcast_tables import BroadcastTables
+from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.runtime.process.load import Workload
 from millwheel.runtime.process.state_table import next_state
+from millwheel.runtime.seen.dedup import Dedup
 from millwheel.settings import Settings
 from millwheel.store.port import Claim
 from millwheel.timers.watermark import WatermarkReport

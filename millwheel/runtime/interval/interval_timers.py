@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millwheel.codec import decode_key
 from millwheel.context import TimerIdentity
-from millwheel.model import Firing, Key, Timer
+from millwheel.core.codec import decode_key
+from millwheel.core.model import Firing, Key, Timer
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import Claim, TimerChange, TimerPlace

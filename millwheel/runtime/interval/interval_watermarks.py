@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from millwheel.model import MAX_TIME, MIN_TIME
+from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.store.port import Claim
 from millwheel.timers.holds import Holds

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millwheel.context import Effects
-from millwheel.model import Delivery
-from millwheel.runtime.interval.map_entries import Change
+from millwheel.core.model import Delivery
 from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.keys.map_entries import Change
 from millwheel.store.port import Claim, Commit
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from millwheel.context import Effects
-from millwheel.model import MAX_TIME, MIN_TIME, Delivery, Firing
+from millwheel.core.model import MAX_TIME, MIN_TIME, Delivery, Firing
 from millwheel.parking import Park
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest

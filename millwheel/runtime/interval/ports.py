@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from millwheel.model import Key
+from millwheel.core.model import Key
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.sources import Lag
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from millwheel.core.model import Delivery, Firing
 from millwheel.errors import CodeBlocked, MillwheelError, SetAside
-from millwheel.model import Delivery, Firing
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port import BlockingItem, OpenRequest, SettledRequest
 

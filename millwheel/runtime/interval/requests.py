@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from typing import Any
 
-from millwheel.model import Key
+from millwheel.core.model import Key
 from millwheel.store.port import KeptLetter, OpenRequest
 
 ReadTimer = Callable[[str, str], Awaitable["tuple[int, int] | None"]]

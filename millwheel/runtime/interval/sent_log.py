@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from millwheel.model import MAX_TIME, Delivery
+from millwheel.core.model import MAX_TIME, Delivery
 from millwheel.timers.holds import Holds
 from millwheel.timers.percentile import Percentile
 

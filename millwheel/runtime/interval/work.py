@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.chunk import Chunk
 from millwheel.context import Effects
-from millwheel.model import Delivery, Firing
-from millwheel.runtime.interval.key_state import KeyState
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Delivery, Firing
 from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.keys.key_state import KeyState
 
 Item = Delivery[Any] | Firing | KeyRequest
 """An item to process: a record, a timer that is due, or an operator's request."""

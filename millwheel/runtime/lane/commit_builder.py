@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from millwheel.chunk import Chunk, Chunks, Columns, Ids, Outbox
-from millwheel.codec import slot_of
 from millwheel.context import PROCESSED, RECORDS_OUT
-from millwheel.model import MAX_TIME, Delivery
-from millwheel.runtime.interval.buckets import Buckets
+from millwheel.core.chunk import Chunk, Chunks, Columns, Ids, Outbox
+from millwheel.core.codec import slot_of
+from millwheel.core.model import MAX_TIME, Delivery
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import NOBODY
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.process.stamps import Stamps
+from millwheel.runtime.routes.routes import NOBODY
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.store.port import Commit, IntervalCommit, TimerChange
 
 

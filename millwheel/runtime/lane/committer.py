@@ -18,15 +18,14 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any
 
-from millwheel.chunk import Chunk, Chunks
+from millwheel.core.chunk import Chunk, Chunks
+from millwheel.core.model import Delivery
 from millwheel.errors import Fenced, StatementError, StoreError
-from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.mode import Mode
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.commit_builder import build_commit
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
@@ -35,6 +34,7 @@ from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
 from millwheel.runtime.lane.recovery import PASSING, Recovery
 from millwheel.runtime.lane.runner import Runner, Running
 from millwheel.runtime.process.state_table import next_state
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.store.port import Commit, StoreLane
 
 JOINING_RECORDS = 1000

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.clock import Clock
-from millwheel.codec import decode_key
-from millwheel.redaction import redacts, shown_key
-from millwheel.runtime.interval.routing import Step
+from millwheel.core.clock import Clock
+from millwheel.core.codec import decode_key
+from millwheel.core.redaction import redacts, shown_key
+from millwheel.runtime.interval.step import Step
 from millwheel.store.port import DeadLetter
 
 REPEAT_SECONDS = 10.0

@@ -14,23 +14,23 @@ from collections.abc import Callable, Generator
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from millwheel.chunk import Chunk
 from millwheel.context import Context, Effects, EffectsMark, TimerIdentity
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Delivery, Firing, Record, Timer
 from millwheel.errors import CannotCarryOut, CodeBlocked, SetAside
-from millwheel.model import Delivery, Firing, Record, Timer
 from millwheel.runtime.environment import Wrap
-from millwheel.runtime.interval.broadcast_tables import BroadcastTable
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import CapturedStates, KeyState, encode_all, record_all
-from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.requests import KeyRequest
-from millwheel.runtime.interval.routing import address_all
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.keys.broadcast_tables import BroadcastTable
+from millwheel.runtime.keys.key_state import CapturedStates, KeyState, encode_all, record_all
+from millwheel.runtime.keys.map_entries import Change
 from millwheel.runtime.lane.parking import one_turn, set_aside, step_aside, watermark_of
 from millwheel.runtime.lane.requests import RequestTurn, carry_out
 from millwheel.runtime.lane.user_code import Process, context_of, lineage_of, process_of
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
+from millwheel.runtime.routes.routes import address_all
 
 Group = tuple[KeyState, list[Item]]
 """The state of a key, and the key's items to run, in order."""

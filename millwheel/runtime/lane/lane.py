@@ -9,11 +9,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.ports import AtWork
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.commit_timer import CommitTimer
 from millwheel.runtime.lane.committer import Committer, Committing
@@ -25,6 +24,7 @@ from millwheel.runtime.lane.runner import Runner
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
 from millwheel.runtime.modes.choosing import Modes
+from millwheel.runtime.seen.buckets import Buckets
 
 
 class Lane:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from millwheel.chunk import Chunk
 from millwheel.context import Effects
-from millwheel.model import Firing
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Firing
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import CapturedStates, KeyState
-from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.keys.key_state import CapturedStates, KeyState
+from millwheel.runtime.keys.map_entries import Change
 from millwheel.runtime.lane.parking import let_on, settle
 from millwheel.store.port import Commit
 

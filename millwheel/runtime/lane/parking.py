@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from millwheel.context import Effects
+from millwheel.core.model import MAX_TIME, Firing
 from millwheel.errors import SetAside, UserCodeError
-from millwheel.model import MAX_TIME, Firing
 from millwheel.runtime.interval.dead_letters import give_up, waiting_letter
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.keys.key_state import KeyState
 from millwheel.store.port import SettledRequest
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millwheel.core.model import MIN_TIME, Delivery
 from millwheel.errors import (
     BucketGone,
     CommitUnknown,
@@ -22,14 +23,12 @@ from millwheel.errors import (
     StatementRace,
     StoreUnavailable,
 )
-from millwheel.model import MIN_TIME, Delivery
 from millwheel.runtime.environment import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     Environment,
 )
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
@@ -38,6 +37,7 @@ from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
 from millwheel.runtime.lane.parking import set_aside
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
+from millwheel.runtime.seen.buckets import Buckets
 
 Name = bytes | tuple[bytes, str, str, int] | int
 """Identifies a part of a commit: a record's id, a timer with its time, or an interval without either."""

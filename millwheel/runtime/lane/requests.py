@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.codec import Codec, shown
 from millwheel.context import Context, Effects
+from millwheel.core.codec import Codec, shown
+from millwheel.core.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.errors import CannotCarryOut
-from millwheel.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
-from millwheel.runtime.interval.routing import KeyedReader, Step
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.lane.user_code import Process
+from millwheel.runtime.routes.readers import KeyedReader
 from millwheel.store.port import KeptLetter, SettledRequest
 from millwheel.streams import Input
 

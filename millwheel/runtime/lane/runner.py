@@ -20,9 +20,9 @@ import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from millwheel.chunk import Chunk
+from millwheel.core.chunk import Chunk
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.execution import Group

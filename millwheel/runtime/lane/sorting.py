@@ -6,17 +6,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.chunk import Chunk
-from millwheel.codec import shown
-from millwheel.model import Delivery
-from millwheel.redaction import redacts, shown_key
+from millwheel.core.chunk import Chunk
+from millwheel.core.codec import shown
+from millwheel.core.model import Delivery
+from millwheel.core.redaction import redacts, shown_key
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import KeyState
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.lane.execution import ChunkGroup, Group
+from millwheel.runtime.seen.buckets import Buckets
 
 LOADED_AHEAD = 1000
 """Most queued records for which states are prefetched when missing states are loaded."""

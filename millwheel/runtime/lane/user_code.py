@@ -14,10 +14,10 @@ from millwheel.context import (
     WeakSpreadContext,
     WeakTimerlessContext,
 )
-from millwheel.model import Record
+from millwheel.core.model import Record
 from millwheel.runtime.environment import Wrap
-from millwheel.runtime.interval.routing import Step
-from millwheel.runtime.interval.weak_ids import WeakIds
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.seen.weak_ids import WeakIds
 
 Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`, or a function around it."""

@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from millwheel.chunk import Chunk
 from millwheel.context import Effects
-from millwheel.model import Delivery
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import CapturedStates
 from millwheel.runtime.interval.ports import AtWork
 from millwheel.runtime.interval.work import Item
+from millwheel.runtime.keys.key_state import CapturedStates
 from millwheel.runtime.lane.execution import (
     Begun,
     ChunkGroup,

@@ -5,7 +5,7 @@ acknowledged downstream. So the ACKs of a chain of weak computations return hop 
 written on the way. Until its ACK the input is in flight here, and its sender keeps it. If this
 interval starts over, the sender sends the input again. The productions of the second run have the
 same ids as before, and receivers that have them already drop them
-(`millwheel.runtime.interval.weak_ids`). ::
+(`millwheel.runtime.seen.weak_ids`). ::
 
     sent ──all productions acknowledged──▶ finished: acknowledged upstream; nothing was stored
       │
@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millwheel.model import MAX_TIME, Delivery
+from millwheel.core.model import MAX_TIME, Delivery
 from millwheel.runtime.interval.sent_log import SentLog
 
 Caused = tuple[Delivery[Any], Delivery[Any]]

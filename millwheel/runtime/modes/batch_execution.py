@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from millwheel.bundles import BundleId, RecordsRefused
-from millwheel.codec import reason
 from millwheel.context import DEAD_LETTERS, BundleContext, Effects
+from millwheel.core.codec import reason
+from millwheel.core.model import Delivery, Key
+from millwheel.core.redaction import shown_key
 from millwheel.errors import CodeBlocked, InvariantBroken, OutputError, SetAside, UserCodeError
-from millwheel.model import Delivery, Key
-from millwheel.redaction import shown_key
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.dead_letters import dead_letter
 from millwheel.runtime.interval.interval import Interval

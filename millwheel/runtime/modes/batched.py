@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode

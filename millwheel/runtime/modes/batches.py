@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from millwheel.bundles import Bundles
-from millwheel.model import (
+from millwheel.core.model import (
     NAME_BYTES,
     Delivery,
     digest_of,
@@ -50,8 +50,8 @@ from millwheel.model import (
     log_and_number,
     name_of,
 )
-from millwheel.runtime.interval.dedup import another_value
 from millwheel.runtime.process.state_table import next_state
+from millwheel.runtime.seen.dedup import another_value
 
 
 class Phase(enum.Enum):

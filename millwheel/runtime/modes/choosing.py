@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.modes.batched import Batched

@@ -11,7 +11,7 @@ import asyncio
 
 from millwheel.context import STRAGGLERS
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.ack_chain import AckChain
 from millwheel.runtime.process.tasks import end

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.context import REPLAYS, Effects
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.stragglers import Stragglers
 from millwheel.runtime.modes.tree_acks import TreeAcks, may_pass_on

@@ -23,10 +23,10 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.modes.ack_chain import Caused
 from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.runtime.process.service import Service

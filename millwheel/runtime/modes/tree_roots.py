@@ -31,9 +31,9 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.routes.destinations import ReceivingStep
 
 COUNTER_BITS = 39
 """Bits of a token that count; the other 24 of 63 bits identify the worker. At 100,000 roots per second
@@ -83,7 +83,7 @@ class Entry:
         self,
         interval: Interval,
         replay_seconds: float,
-        readers: Iterable[Step],
+        readers: Iterable[ReceivingStep],
         finish: Callable[[list[Delivery[Any]]], None],
     ) -> None:
         self.interval = interval

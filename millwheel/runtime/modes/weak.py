@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from millwheel.context import Effects
-from millwheel.model import Delivery
+from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.map_entries import Change
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.work import IntervalWork, Item
+from millwheel.runtime.keys.map_entries import Change
 from millwheel.runtime.modes.ack_chain import AckChain
 from millwheel.runtime.modes.stragglers import Stragglers
 from millwheel.store.port import Claim, Commit

@@ -7,7 +7,7 @@ to own the receiving interval, and for records that were sent to it and are un-A
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.network.frames import Acknowledge, Gap, NotMine, Progress, TooNew
 from millwheel.runtime.network.ports import Link
 from millwheel.runtime.network.remote import Remote

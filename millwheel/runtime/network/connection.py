@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from typing import Literal, NamedTuple, Protocol, cast
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import PeerError
 from millwheel.runtime.network.frames import (
     GREETING_BYTES,

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.network.answers import Answers
 from millwheel.runtime.network.frames import (
     Acknowledge,

@@ -51,9 +51,9 @@ from typing import Annotated, TypeAlias, cast
 
 import msgspec
 
-from millwheel.codec import MAX_KEY_BYTES
+from millwheel.core.codec import MAX_KEY_BYTES
+from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import PeerError
-from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 
 VERSION = 5
 """Version of the protocol. Workers with different versions refuse each other."""

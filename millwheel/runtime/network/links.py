@@ -28,7 +28,7 @@ from random import Random
 
 import structlog
 
-from millwheel.clock import Clock, SystemClock
+from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
 from millwheel.runtime.network.connection import Connection, End, EndKind
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame

@@ -19,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from millwheel.addresses import cell_address
-from millwheel.chunk import together
-from millwheel.codec import apply_migrations, decode_key, is_key, leads, reason
+from millwheel.core.addresses import cell_address
+from millwheel.core.chunk import together
+from millwheel.core.codec import apply_migrations, decode_key, is_key, leads, reason
+from millwheel.core.model import Delivery, record_id
 from millwheel.errors import MigrationFailed, PeerError
-from millwheel.model import Delivery, record_id
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.network.frames import (
     FRAME_RUNS,
     ID_BYTES,

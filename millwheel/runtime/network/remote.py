@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from millwheel.chunk import Chunk
-from millwheel.model import Delivery
-from millwheel.runtime.interval.routing import Step
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Delivery
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.network.wire_stream import Outgoing
 
 

@@ -14,19 +14,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from millwheel.chunk import Chunk
-from millwheel.model import MAX_TIME, Delivery
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import MAX_TIME, Delivery
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import NOBODY, Destination, Step
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.network.frames import IntervalReport
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.remote import Remote, in_order
 from millwheel.runtime.network.sender import Sender
 from millwheel.runtime.network.trust import ClaimStatus, Trust
 from millwheel.runtime.process.lease import Lease
+from millwheel.runtime.routes.destinations import Destination
+from millwheel.runtime.routes.routes import NOBODY
 from millwheel.store.port import PlacedInterval, Placement
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 

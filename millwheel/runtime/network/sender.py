@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from millwheel.model import Delivery, is_derived
+from millwheel.core.model import Delivery, is_derived
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.modes.tree_acks import QUEUED_MOST

@@ -52,8 +52,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from millwheel.core.model import Delivery
 from millwheel.errors import PeerError
-from millwheel.model import Delivery
 from millwheel.runtime.network.frames import Run
 
 NOTHING = -1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from millwheel.placement import (
+from millwheel.runtime.environment import Environment
+from millwheel.runtime.ownership.planner import (
     Assign,
     Decision,
     IntervalLoad,
@@ -15,7 +16,6 @@ from millwheel.placement import (
     WorkerLoad,
     plan,
 )
-from millwheel.runtime.environment import Environment
 from millwheel.store.port import (
     MergeWish,
     PlacedInterval,

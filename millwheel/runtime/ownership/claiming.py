@@ -28,13 +28,13 @@ from collections.abc import Awaitable, Callable, Set
 from functools import partial
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
-from millwheel.placement import in_touch
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.ownership.balancer import living
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
+from millwheel.runtime.ownership.planner import in_touch
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import within

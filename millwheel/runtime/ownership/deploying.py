@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from millwheel.graph import Graph, Node
-from millwheel.model import SLOTS
+from millwheel.core.model import SLOTS
+from millwheel.graph.node import Node
+from millwheel.graph.order import Graph
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.routing import Step, StreamRoute, WeakRoute, connect
-from millwheel.runtime.interval.weak_ids import mark_of
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.ownership.trial import try_migrations
+from millwheel.runtime.routes.routes import StreamRoute, WeakRoute, connect
+from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
 from millwheel.store.generations import SHARED
 from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from millwheel.codec import Migration, apply_migrations, decode_key
+from millwheel.core.codec import Migration, apply_migrations, decode_key
+from millwheel.core.model import Delivery, record_id
 from millwheel.errors import Fenced
-from millwheel.model import Delivery, record_id
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.broadcast_tables import BroadcastTables
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.key_state import KeyState, StateCache
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.keys.broadcast_tables import BroadcastTables
+from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.runtime.network.courier import Courier
 from millwheel.state import StateLayout
 from millwheel.store.port import Claim

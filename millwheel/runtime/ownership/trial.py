@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from millwheel.addresses import CELL_MARK
-from millwheel.codec import apply_migrations, leads, shown
+from millwheel.core.addresses import CELL_MARK
+from millwheel.core.codec import apply_migrations, leads, shown
 from millwheel.errors import DeployRefused, MigrationFailed
-from millwheel.graph import Node
+from millwheel.graph.node import Node
 from millwheel.runtime.environment import Environment
 from millwheel.state import StateLayout
 from millwheel.store.port import OldState

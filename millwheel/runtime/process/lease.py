@@ -8,7 +8,7 @@ a margin earlier, when no other worker can have begun. The fence in every commit
 
 from __future__ import annotations
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 
 MARGIN = 0.2
 """The part of a lease that is left unused, as a margin."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
 
 BARS = 32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.clock import Clock
+from millwheel.core.clock import Clock
 from millwheel.errors import StoreUnavailable
 
 

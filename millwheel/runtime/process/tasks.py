@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
-from millwheel.clock import Clock
-from millwheel.codec import reason
+from millwheel.core.clock import Clock
+from millwheel.core.codec import reason
 from millwheel.errors import (
     InvariantBroken,
     MigrationFailed,

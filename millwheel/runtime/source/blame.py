@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from millwheel.codec import reason
+from millwheel.core.codec import reason
 from millwheel.errors import MillwheelError, UserCodeError
 
 

@@ -20,10 +20,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from millwheel.core.json_rows import BadRow, JsonRows
 from millwheel.errors import InputError, UsageError
 from millwheel.fetching import FetchingReader
 from millwheel.inbox import Inbox, InboxPartition
-from millwheel.json_rows import BadRow, JsonRows
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.sources import Lag, Row, Rows

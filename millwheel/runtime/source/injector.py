@@ -16,15 +16,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millwheel.errors import InputError
-from millwheel.model import (
+from millwheel.core.model import (
     MAX_TIME,
 )
+from millwheel.errors import InputError
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import measured
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.source.asked_rows import AskedRows
 from millwheel.runtime.source.pacing import Flow, Pace
 from millwheel.runtime.source.pausing import PausedInjectors

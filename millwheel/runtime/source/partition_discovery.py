@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import Fenced, InputError
-from millwheel.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.runtime.environment import Environment
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.source.pacing import Flow
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 
 
 class PausedInjectors:

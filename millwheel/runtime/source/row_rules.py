@@ -6,10 +6,10 @@ from collections.abc import Callable
 from shlex import quote
 from typing import Any
 
-from millwheel.codec import LETTER_CHARACTERS, place_of, reason, shown, storable
+from millwheel.core.codec import LETTER_CHARACTERS, place_of, reason, shown, storable
+from millwheel.core.model import MIN_TIME, checked_micros, event_micros, to_micros
 from millwheel.errors import InputError, MillwheelError, UserCodeError
-from millwheel.graph import Injection
-from millwheel.model import MIN_TIME, checked_micros, event_micros, to_micros
+from millwheel.graph.node import Injection
 from millwheel.sources import Partition, Row, row_place
 from millwheel.store.port import DeadLetter
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from millwheel.chunk import ASSUMED_ROW_BYTES, Chunk
-from millwheel.codec import named_id
 from millwheel.context import BAD_ROWS
-from millwheel.errors import InputError
-from millwheel.model import (
+from millwheel.core.chunk import ASSUMED_ROW_BYTES, Chunk
+from millwheel.core.codec import named_id
+from millwheel.core.model import (
     MAX_TIME,
     MIN_TIME,
     Delivery,
@@ -18,9 +17,11 @@ from millwheel.model import (
     checked_micros,
     record_id,
 )
+from millwheel.errors import InputError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.routing import Destination, StreamReader
+from millwheel.runtime.routes.destinations import Destination
+from millwheel.runtime.routes.readers import StreamReader
 from millwheel.runtime.source.asked_rows import AskedRows
 from millwheel.runtime.source.row_rules import RowRules
 from millwheel.runtime.source.source_time import SourceTime

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from millwheel.graph import Injection
+from millwheel.graph.node import Injection
 from millwheel.inbox import Inbox
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.source.inbox_reader import StoredInbox
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.partition_discovery import PartitionDiscovery

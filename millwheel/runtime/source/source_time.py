@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from datetime import timedelta
 
-from millwheel.model import MIN_TIME, clamp_time
+from millwheel.core.model import MIN_TIME, clamp_time
 from millwheel.runtime.interval.interval import StoredPosition
 from millwheel.timers.percentile import Disorder
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.source.pausing import PausedInjectors
 

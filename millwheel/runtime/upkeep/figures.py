@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from millwheel.model import MAX_TIME
+from millwheel.core.model import MAX_TIME
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import waiting
 from millwheel.runtime.interval.ports import SourcePort
 from millwheel.runtime.network.courier import Courier

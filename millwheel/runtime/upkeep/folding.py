@@ -13,11 +13,11 @@ import contextlib
 
 from millwheel.errors import StoreUnavailable
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.service import Service
+from millwheel.runtime.seen.buckets import Buckets
 
 OLD_SNAPSHOT_SECONDS = 5.0
 """A snapshot older than this keeps the dead rows of folds alive: folding waits for its end, within the

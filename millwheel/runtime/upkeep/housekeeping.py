@@ -8,14 +8,14 @@ which must not wait (`millwheel.runtime.ownership.heartbeat`).
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.buckets import Buckets
-from millwheel.runtime.interval.exchange import Exchange
-from millwheel.runtime.interval.watermark_publisher import WatermarkPublisher
+from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
 from millwheel.runtime.modes.batched import Batched
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.process.service import Service
+from millwheel.runtime.seen.buckets import Buckets
 
 WAITING_SECONDS = 30.0
 """Time until a waiting bundle is logged: several leases. By then the missing members' logs have an owner,

@@ -7,10 +7,10 @@ from functools import partial
 
 import msgspec
 
-from millwheel.codec import decode_key, encode_key, shown
+from millwheel.core.codec import decode_key, encode_key, shown
 from millwheel.errors import UserCodeError
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.parked_keys import UNPARK

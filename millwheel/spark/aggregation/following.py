@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import structlog
 from psycopg import sql
 
-from millwheel.numbered import Vector, between, bounded, distance
+from millwheel.core.numbered import Vector, between, bounded, distance
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
 from millwheel.spark.connection import reading, statement
 from millwheel.spark.groups import Groups, group_values

@@ -9,8 +9,8 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millwheel.aggregates import Aggregate
+from millwheel.core.numbered import Vector
 from millwheel.errors import UsageError
-from millwheel.numbered import Vector
 from millwheel.spark.connection import Connection, sole, statement, writing
 
 

@@ -28,10 +28,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millwheel.context import BAD_ROWS
+from millwheel.core.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.errors import InputError
-from millwheel.graph import Node
-from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
-from millwheel.runtime.interval.routing import Step
+from millwheel.graph.node import Node
+from millwheel.runtime.interval.step import Step
 from millwheel.runtime.source.row_rules import RowRules
 from millwheel.sources import Discovery, Partition, Reader, Row
 from millwheel.spark.engine.plan import SparkPlan, planned

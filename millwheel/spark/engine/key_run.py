@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millwheel.codec import KEY_CHARACTERS, decode_key, shown, slot_of
 from millwheel.context import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED, Context, Effects
+from millwheel.core.codec import KEY_CHARACTERS, decode_key, shown, slot_of
+from millwheel.core.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.errors import SparkRefused, UserCodeError
-from millwheel.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.runtime.interval.dead_letters import give_up
-from millwheel.runtime.interval.key_state import KeyState, StateCache
-from millwheel.runtime.interval.routing import Step
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.runtime.lane.user_code import context_of, process_of
 from millwheel.runtime.process.tasks import is_ours
 from millwheel.spark.engine.refusals import EXECUTE, HOLD, WALL

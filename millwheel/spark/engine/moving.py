@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
+from millwheel.core.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.errors import StoreUnavailable, UsageError
-from millwheel.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.runtime.ownership.deploying import DISCOVERY
 from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.engine.checkpoints import refuse_used_checkpoint

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from millwheel.core.model import MIN_TIME
 from millwheel.errors import StoreError, UserCodeError
-from millwheel.graph import Graph
-from millwheel.model import MIN_TIME
+from millwheel.graph.order import Graph
 from millwheel.sinks import Table
 from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.engine.progress import QueryProgress, StoredQuery

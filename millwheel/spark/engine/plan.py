@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from millwheel.chunk import Chunk
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import SLOTS, Delivery
 from millwheel.errors import UsageError
-from millwheel.graph import Graph
-from millwheel.model import SLOTS, Delivery
+from millwheel.graph.order import Graph
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.interval.routing import Step, StreamRoute, connect
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.routes.routes import StreamRoute, connect
 
 
 @dataclass(frozen=True, eq=False)

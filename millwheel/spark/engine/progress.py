@@ -10,8 +10,8 @@ from typing import Any
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from millwheel.core.model import MIN_TIME
 from millwheel.errors import UsageError
-from millwheel.model import MIN_TIME
 from millwheel.spark.connection import Connection, sole, statement, writing
 from millwheel.spark.engine.checkpoints import is_elsewhere
 

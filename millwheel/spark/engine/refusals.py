@@ -6,10 +6,12 @@ import dis
 from collections.abc import Iterator
 from typing import Any
 
-from millwheel.codec import place_of
 from millwheel.computation import Computation
+from millwheel.core.codec import place_of
 from millwheel.errors import SparkRefused
-from millwheel.graph import BundleDelivery, Graph, Node
+from millwheel.graph.node import Node
+from millwheel.graph.order import Graph
+from millwheel.graph.relays import BundleDelivery
 from millwheel.inbox import Inbox
 from millwheel.sinks import Console, JsonLinesFiles
 from millwheel.streams import Broadcast

@@ -6,9 +6,9 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from millwheel.codec import slot_of
+from millwheel.core.codec import slot_of
+from millwheel.core.model import MIN_TIME
 from millwheel.errors import UsageError
-from millwheel.model import MIN_TIME
 from millwheel.spark.engine.checkpoints import is_finished, lines_of
 from millwheel.spark.engine.moving import COLUMNS, STAGING, Moving
 from millwheel.spark.engine.operator import CELLS, TIMERS

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from millwheel.core.model import EPOCH, MAX_TIME
 from millwheel.errors import UserCodeError
-from millwheel.model import EPOCH, MAX_TIME
 from millwheel.sinks import Table
 from millwheel.store.port import DeadLetter
 

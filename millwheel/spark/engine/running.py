@@ -14,7 +14,7 @@ import structlog
 from rich.console import Console
 from rich.status import Status
 
-from millwheel.clock import SystemClock
+from millwheel.core.clock import SystemClock
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ownership.deploying import described

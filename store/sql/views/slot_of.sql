@@ -1,5 +1,5 @@
 -- The slot of a key, so that SQL can use the primary keys, which begin with it: the first 16 bits of XXH3-64 of the
--- key's compact JSON, as in millwheel/codec.py. The algorithm is that of the XXH3 specification, with its default
+-- key's compact JSON, as in millwheel/core/codec.py. The algorithm is that of the XXH3 specification, with its default
 -- secret and seed 0, for up to 240 bytes. Postgres has no unsigned integers: a 64-bit word is a bigint with the same
 -- bits, and sums and products are taken as numeric.
 --
@@ -120,7 +120,7 @@ BEGIN
     RETURN {xxh3_shift}(word, 48);
 END
 $$;
--- A key as the tables have it: compact JSON, with the escapes of millwheel/codec.py.
+-- A key as the tables have it: compact JSON, with the escapes of millwheel/core/codec.py.
 CREATE OR REPLACE FUNCTION {key_text}(key jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN CASE jsonb_typeof(key)

@@ -38,9 +38,8 @@ import msgspec
 import xxhash
 from msgspec import inspect
 
-from millwheel.errors import GraphError, MigrationFailed, UserCodeError
-from millwheel.model import Key
-from millwheel.stored_form import (
+from millwheel.core.model import Key
+from millwheel.core.stored_form import (
     MINUS_ZERO,
     Fidelity,
     are_in_order,
@@ -49,6 +48,7 @@ from millwheel.stored_form import (
     may_come_reordered,
     parts_of,
 )
+from millwheel.errors import GraphError, MigrationFailed, UserCodeError
 
 T = TypeVar("T")
 
@@ -293,7 +293,7 @@ class Facts:
     classes: frozenset[type]
     """Classes with direct instances that are values of the type; see `_classes_of`."""
     reorders: bool
-    """See `millwheel.stored_form.may_come_reordered`."""
+    """See `millwheel.core.stored_form.may_come_reordered`."""
     fidelity: Fidelity
     """How far a value equals the one that is read from the store."""
     sets: bool

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from millwheel.codec import Migration
 from millwheel.computation import Computation
 from millwheel.context import Context
-from millwheel.model import Record, Timer, from_micros
+from millwheel.core.codec import Migration
+from millwheel.core.model import Record, Timer, from_micros
 from millwheel.streams import Stream
 from millwheel.windows import Pane, PaneOrder
 

@@ -1,10 +1,10 @@
 """State in memory: the durable state plus the changes of commits that are not durable yet.
 
 A `KeyState` holds the state object of one key, and the entries of its collections
-(`millwheel.runtime.interval.map_entries`). It keeps the encoded form last captured for a commit. When a
+(`millwheel.runtime.keys.map_entries`). It keeps the encoded form last captured for a commit. When a
 key's records have run, a state object that user code may have changed is encoded again and compared
 with that form. If it differs, the object is replaced by the one that a restart would decode from it
-(`millwheel.stored_form`), so that memory and store never show user code different values. Preparing for
+(`millwheel.core.stored_form`), so that memory and store never show user code different values. Preparing for
 an exception costs nothing: to revert, the objects are dropped and decoded again.
 
 Entries that are not folded are never evicted: the owner has the tail of the store in memory, and all
@@ -19,14 +19,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from millwheel.chunk import Chunk
-from millwheel.codec import Codec, Migration, apply_migrations
+from millwheel.core.chunk import Chunk
+from millwheel.core.codec import Codec, Migration, apply_migrations
+from millwheel.core.model import Key
+from millwheel.core.redaction import shown_key
+from millwheel.core.stored_form import Fidelity, first_difference
 from millwheel.errors import MigrationFailed
-from millwheel.model import Key
-from millwheel.redaction import shown_key
-from millwheel.runtime.interval.map_entries import Change, Encoding, Entries
+from millwheel.runtime.keys.map_entries import Change, Encoding, Entries
 from millwheel.state import UNKNOWN, StateLayout
-from millwheel.stored_form import Fidelity, first_difference
 
 KEY_BYTES = 450
 """Bytes of memory per key, with the state object, besides the encoded state."""

@@ -10,7 +10,7 @@ has made it, and its content::
 Receivers identify records by the name. The run is the mark of the worker process. The same name with
 another digest means that the code has made another output for the same input. Within one run the code is
 the same, so that is an error: the code does not depend on its record alone. In different runs the code
-may have changed, and the first value stays (`millwheel.runtime.interval.dedup`, decision 42).
+may have changed, and the first value stays (`millwheel.runtime.seen.dedup`, decision 42).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from xxhash import xxh3_64_digest, xxh3_128_digest
 
-from millwheel.model import NAME_BYTES, RUN_BYTES, Delivery, name_of
+from millwheel.core.model import NAME_BYTES, RUN_BYTES, Delivery, name_of
 
 _place = Struct(">II").pack
 _micros = Struct(">q").pack

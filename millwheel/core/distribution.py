@@ -19,7 +19,7 @@ def install(extra: str) -> str:
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
-def check_alone(packages: Path = Path(__file__).parents[1]) -> None:
+def check_alone(packages: Path = Path(__file__).parents[2]) -> None:
     """Refuse to run beside the other project: each installation overwrites files of the other.
 
     Args:

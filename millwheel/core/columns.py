@@ -13,11 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from millwheel.codec import Codec, field_hints, shown
-from millwheel.equality import canonical_json, canonical_number, decimal_text
+from millwheel.core.codec import Codec, field_hints, shown
+from millwheel.core.equality import canonical_json, canonical_number, decimal_text
+from millwheel.core.model import to_micros
+from millwheel.core.names import check_name
 from millwheel.errors import GraphError, UserCodeError
-from millwheel.model import to_micros
-from millwheel.streams import check_name
 
 COLUMN_TYPES: dict[Any, str] = {
     str: "text",

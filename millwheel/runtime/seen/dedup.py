@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 from pybloom_live import BloomFilter
 from xxhash import xxh3_128_digest
 
-from millwheel.chunk import Chunk
-from millwheel.codec import shown
+from millwheel.core.chunk import Chunk
+from millwheel.core.codec import shown
+from millwheel.core.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
+from millwheel.core.redaction import shown_key
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
-from millwheel.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
-from millwheel.redaction import shown_key
-from millwheel.runtime.interval.buckets import Buckets
+from millwheel.runtime.seen.buckets import Buckets
 from millwheel.store.port import Store
 
 _digest = xxh3_128_digest

@@ -20,7 +20,7 @@ from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Generic, TypeVar, overload
 
-from millwheel.model import Delivery, Key, record_id
+from millwheel.core.model import Delivery, Key, record_id
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import asyncio
 from bisect import bisect_right
 
 from millwheel.errors import InvariantBroken
-from millwheel.runtime.interval.source_buckets import SourceBuckets
 from millwheel.runtime.process.stamps import Stamps
+from millwheel.runtime.seen.source_buckets import SourceBuckets
 from millwheel.settings import Settings
 from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Store
 

@@ -6,8 +6,8 @@ import inspect
 from difflib import get_close_matches
 from typing import Any
 
-from millwheel.codec import place_of, shown
 from millwheel.computation import Computation
+from millwheel.core.codec import place_of, shown
 from millwheel.errors import GraphError
 from millwheel.settings import Settings
 from millwheel.streams import Stream

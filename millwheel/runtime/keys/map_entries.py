@@ -1,7 +1,7 @@
 """Entries of one key's collections in memory: the durable ones plus changes that are not durable yet.
 
 Each entry keeps the encoded form last captured for a commit, as the state object does
-(`millwheel.runtime.interval.key_state`). Stored entries may be missing from memory: for whole
+(`millwheel.runtime.keys.key_state`). Stored entries may be missing from memory: for whole
 collections and for ranges of names, `Entries` knows whether all entries are in memory.
 """
 
@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
 
-from millwheel.codec import Codec
+from millwheel.core.codec import Codec
+from millwheel.core.stored_form import Fidelity
 from millwheel.errors import InvariantBroken, UserCodeError
 from millwheel.state import ABSENT, UNKNOWN, Collection
-from millwheel.stored_form import Fidelity
 
 ENTRIES_BYTES = 700
 """Additional bytes of memory for a key with collections, without entries."""

@@ -3,7 +3,7 @@
 State is JSON in a ``jsonb`` column. Decoded again, most values equal those that were encoded. Some do not: the
 entries of a dict come in another order, a `ZoneInfo` comes as a fixed offset, an offset with seconds is rounded, a
 tuple in a field of type `Any` comes as a list, and minus zero comes as zero. User code must not see one value until
-the next restart and another one after it, so memory keeps the value that a restart would read (`millwheel.codec.Codec.settle`).
+the next restart and another one after it, so memory keeps the value that a restart would read (`millwheel.core.codec.Codec.settle`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.codec import reason
+from millwheel.core.codec import reason
 
 MOST_DEPTH = 500
 """Levels of nesting that a row may have. The decoder has room for as many as its caller leaves of the interpreter's 1,000

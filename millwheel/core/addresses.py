@@ -14,8 +14,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from millwheel.codec import encode_key
-from millwheel.model import SLOTS
+from millwheel.core.codec import encode_key
+from millwheel.core.model import SLOTS
 
 SPREAD_KEYS = 1024
 """Number of keys of spread records: an interval has enough of them for all records that should wait

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Set
 
-from millwheel.model import MAX_TIME
+from millwheel.core.model import MAX_TIME
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.exchange import Exchange
+from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.ports import SourcePort
 from millwheel.runtime.interval.work import IntervalWork

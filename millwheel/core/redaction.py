@@ -11,8 +11,8 @@ from json import JSONDecoder
 
 from xxhash import xxh3_64_hexdigest
 
-from millwheel.codec import KEY_CHARACTERS, decode_key, shown
-from millwheel.model import Key
+from millwheel.core.codec import KEY_CHARACTERS, decode_key, shown
+from millwheel.core.model import Key
 
 VARIABLE = "MILLWHEEL_REDACT_KEYS"
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from millwheel.addresses import MOST_CELLS
 from millwheel.bundles import Bundles
-from millwheel.codec import shown
 from millwheel.computation import Computation
+from millwheel.core.addresses import MOST_CELLS
+from millwheel.core.codec import shown
 from millwheel.errors import GraphError
-from millwheel.graph import Injection, Node, Reading
+from millwheel.graph.node import Injection, Node, Reading
 from millwheel.inbox import Inbox
 from millwheel.parking import Park
 from millwheel.sinks import Console, Discard, JsonLinesFiles, SinkUse, Table

@@ -11,15 +11,17 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from millwheel.chunk import Chunk
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Delivery
 from millwheel.errors import InvariantBroken
-from millwheel.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval, Ownership
 from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.interval.ports import SourcePort
-from millwheel.runtime.interval.routing import NOBODY, Destination, Step
 from millwheel.runtime.interval.sent_log import SentLog
+from millwheel.runtime.interval.step import Step
+from millwheel.runtime.routes.destinations import Destination
+from millwheel.runtime.routes.routes import NOBODY
 
 
 class RemoteLogs(Protocol):

@@ -1,6 +1,6 @@
 """The tables that broadcast records build: one for each cell of an interval.
 
-A cell's table is the state of the cell's key (`millwheel.addresses`). It is stored, folded and handed
+A cell's table is the state of the cell's key (`millwheel.core.addresses`). It is stored, folded and handed
 over like any other state. Broadcast records change it one at a time. All other records read a
 `snapshot`: a separate object, decoded from the last captured form. So no record sees half of a change,
 a change that failed, or a change with a commit that could come after its own. Changes that user code
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from millwheel.addresses import cell_address
+from millwheel.core.addresses import cell_address
 from millwheel.errors import InvariantBroken, UserCodeError
-from millwheel.runtime.interval.key_state import KeyState, StateCache
+from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.state import UNKNOWN
 
 

@@ -1,0 +1,198 @@
+"""A node of the graph: an injector, a computation or a relay, with its options.
+
+A *relay* is a small step of the engine that passes a stream on under another key, where correctness
+needs it (`millwheel/graph/relays.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from millwheel.bundles import Bundles
+from millwheel.computation import Computation
+from millwheel.core.codec import Migration
+from millwheel.core.model import SLOTS
+from millwheel.graph.labels import INJECTED, label_of
+from millwheel.parking import Park
+from millwheel.sinks import SinkUse
+from millwheel.sources import GrowingSource, Source
+from millwheel.state import StateLayout
+from millwheel.streams import Broadcast, Input, Stream
+
+STATE_VIEWS = "state_of_"
+"""Prefix of the views that show one computation's state."""
+OnError = Literal["fail", "dead_letter"]
+OnFailure = Literal["fail", "dead_letter", "park"]
+DeliveryMode = Literal["acknowledged", "at_most_once"]
+Productions = Literal["strong", "weak"]
+Acknowledgement = Literal["chain", "tree"]
+Reading: TypeAlias = Input[Any] | Broadcast[Any]
+
+
+@dataclass(frozen=True)
+class Injection:
+    """A source, and the options with which it is read into a stream."""
+
+    source: Source
+    timestamp: Callable[[Any], datetime] | None
+    """None: the rows have timestamps of their own."""
+    seen: Callable[[Any], datetime] | None
+    lateness: timedelta
+    on_error: OnError
+    watermark: Callable[[Any], datetime | None] | None = None
+    idle_after: timedelta | None = None
+    max_pending: int | None = None
+    """Maximum un-ACKed rows of a partition; None: the credits are the only limit."""
+    latency_target: timedelta | None = None
+    """Time within which rows should be acknowledged; None: the limit of rows is fixed."""
+
+    @cached_property
+    def shown_by_reader(self) -> bool:
+        """Whether the source itself shows how far event time is, and not its rows."""
+        by_rows = self.timestamp or self.seen or self.watermark
+        return by_rows is None and getattr(self.source, "shows_time", False)
+
+    @cached_property
+    def growing(self) -> GrowingSource | None:
+        """The source, if it finds partitions while it runs."""
+        return self.source if isinstance(self.source, GrowingSource) else None
+
+
+@dataclass
+class Node:
+    """One node of the graph."""
+
+    name: str
+    kind: Literal["injector", "computation", "relay"]
+    inputs: tuple[Reading, ...] = ()
+    writes: tuple[Stream[Any], ...] = ()
+    computation: Computation[Any, Any, Any, Any] | None = None
+    injection: Injection | None = None
+    layout: StateLayout[Any] | None = None
+    shared: StateLayout[Any] | None = None
+    """The layout of the table built from broadcast records."""
+    cells: int = 0
+    """Number of parts of its slots with a table each; 0: it has no broadcast input."""
+    bundles: Bundles | None = None
+    """The limits of its numbered bundles; None: it reads record by record."""
+    on_error: OnFailure = "fail"
+    park: Park | None = None
+    """How its keys are parked, with ``on_error="park"``."""
+    retries: int = 0
+    productions: Productions = "strong"
+    exactly_once: bool = True
+    """Whether copies of a record are dropped, even if they arrive late."""
+    delivery: DeliveryMode = "acknowledged"
+    straggler_seconds: float = 1.0
+    """With weak productions, the time that an input waits for their acknowledgement."""
+    acknowledgement: Acknowledgement = "chain"
+    """The way in which an input waits for its weak productions."""
+    replay_seconds: float = 5.0
+    """Time without a sign of a tree's records after which its root is processed again."""
+    percentile: float | None = None
+    """The percentile low watermark at which its timers fire; None: the exact one."""
+    percentiles: tuple[float, ...] = ()
+    """The percentiles that this node or any step downstream of it uses."""
+    named: bool = False
+    """Whether its input's key is the record's user-supplied id."""
+    sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
+    """By stream, the sinks that are written in its own commits."""
+
+    @property
+    def label(self) -> str:
+        """Its name for display: see `label_of`."""
+        return label_of(self.name, self.describe())
+
+    @property
+    def injected(self) -> str:
+        """The user's stream that an injector feeds, directly or by a hidden stream."""
+        return self.writes[0].name.removesuffix(INJECTED)
+
+    @property
+    def grain(self) -> int:
+        """Number of slots at multiples of which its intervals begin and end."""
+        return SLOTS // self.cells if self.cells else 1
+
+    @property
+    def at_most_once(self) -> bool:
+        """Whether records are sent to it once, and never again."""
+        return self.delivery == "at_most_once"
+
+    @property
+    def shown_names(self) -> dict[str, str]:
+        """The user's names of its hidden input streams."""
+        return {i.stream.name: i.name for i in self.inputs if i.name != i.stream.name}
+
+    @property
+    def state_steps(self) -> Mapping[int, Migration]:
+        """The migrations of its state, by the version from which each one leads."""
+        return {} if self.computation is None else self._steps(self.computation.migrations)
+
+    @property
+    def shared_steps(self) -> Mapping[int, Migration]:
+        """The migrations of its shared table, by the version from which each one leads."""
+        return {} if self.computation is None else self._steps(self.computation.shared_migrations)
+
+    def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
+        """`given`, with steps that change nothing for versions that changed only the other type.
+
+        State and shared table have one version; the deploy has checked which type has changed.
+        """
+        if self.shared is None:
+            return given
+        assert self.computation is not None
+        of_both = {**self.computation.migrations, **self.computation.shared_migrations}
+        unchanged = range(1, max(self.computation.version, *of_both, 1) + 1)
+        return {**dict.fromkeys(unchanged, _unchanged), **given}
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether its productions are sent before they are stored, if they are stored at all."""
+        return self.productions == "weak"
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether its productions are not kept: losses are replayed from the root."""
+        return self.acknowledgement == "tree"
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the engine chooses its keys."""
+        return any(isinstance(i, Input) and i.extractor is None for i in self.inputs)
+
+    def describe(self) -> dict[str, Any]:
+        """The stored description, which a later start compares with its own."""
+        description: dict[str, Any] = {
+            "kind": self.kind,
+            "inputs": [[i.stream.name, i.extractor_name] for i in self.inputs],
+            "writes": sorted(stream.name for stream in self.writes),
+            "sinks": {
+                stream: [use.sink.describe() for use in uses] for stream, uses in self.sinks.items()
+            },
+        }
+        if self.injection:
+            description["source"] = self.injection.source.describe()
+            description["lateness_seconds"] = self.injection.lateness.total_seconds()
+        if self.computation:
+            description["class"] = type(self.computation).__name__
+        if self.cells:
+            description["broadcast_cells"] = self.cells
+        if self.named:
+            description["named"] = True
+        if self.bundles is not None:
+            description["bundles"] = True
+        if self.percentile is not None:
+            description["low_watermark_percentile"] = self.percentile
+        if self.is_weak:  # its productions have other ids: stored ones would not be recognised
+            description["productions"] = self.productions
+        if self.at_most_once:  # records for it are not stored
+            description["delivery"] = self.delivery
+        return description
+
+
+def _unchanged(value: Any) -> Any:
+    return value

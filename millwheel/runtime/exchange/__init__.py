@@ -1,0 +1,1 @@
+"""Between intervals: where records go, their acknowledgements, and low watermarks."""

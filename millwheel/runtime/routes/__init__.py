@@ -1,0 +1,1 @@
+"""Where the records of a stream go: its readers, their keys, and the destinations of their slots."""

@@ -1,0 +1,1 @@
+"""Which records were seen: Bloom filters, exact tables by hour, and the ids of weak productions."""
