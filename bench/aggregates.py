@@ -1,8 +1,9 @@
-"""How far an aggregate by Spark is behind a live engine: from a pane's commit until its group is replaced.
+"""How far an aggregate by Spark is behind a live engine: from a pane's commit until its group is
+replaced.
 
-Flights are appended to a file at a steady pace. A worker closes hourly windows of them, and ``millwheel spark`` keeps
-sums by airport and month. Twenty times a second the number of panes written is compared with the number that the
-aggregate has read, which is stored with its result.
+Flights are appended to a file at a steady pace. A worker closes hourly windows of them, and
+``millwheel spark`` keeps sums by airport and month. Twenty times a second the number of panes
+written is compared with the number that the aggregate has read, which is stored with its result.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Latency of the four combinations ("cells") of weak or strong productions, with and without dedup.
 
-Two worker processes share a pipeline over TCP: the first has the source and the final reader, the second
-the stages between. A record goes to the second, through its stages, and back. The latency is compared
-with a bare framed round trip between two processes and with a raw commit of one record, both at the same
-rate as the records, since a machine that sleeps in between takes longer. The load is open: records arrive
-at a fixed rate, and the time of each counts from when it was due, independent of earlier records.
+Two worker processes share a pipeline over TCP: the first has the source and the final reader, the
+second the stages between. A record goes to the second, through its stages, and back. The latency is
+compared with a bare framed round trip between two processes and with a raw commit of one record,
+both at the same rate as the records, since a machine that sleeps in between takes longer. The load
+is open: records arrive at a fixed rate, and the time of each counts from when it was due,
+independent of earlier records.
 """
 
 from __future__ import annotations
@@ -342,9 +343,10 @@ async def measure(url: str, *, rounds: int, samples: int) -> dict[str, Any]:
         }
         result["cells"].append(row)
         print(
-            f"{cell.name:22} {depth} stage{'s' if depth > 1 else ' '} {load:8} {text_of(row)}; per stage "
-            f"{row['p50 of raw, per stage']:.2f} x p50 and {row['p95 of raw, per stage']:.2f} x p95 "
-            f"of the raw commit, {row['p50 of round trip']:.1f} x the round trip"
+            f"{cell.name:22} {depth} stage{'s' if depth > 1 else ' '} {load:8} {text_of(row)}; per "
+            f"stage {row['p50 of raw, per stage']:.2f} x p50 and "
+            f"{row['p95 of raw, per stage']:.2f} x p95 of the raw commit, "
+            f"{row['p50 of round trip']:.1f} x the round trip"
         )
     on, off = (
         next(middle(found[cell, 1, "low"]) for cell in CELLS if cell.name == name)

@@ -1,7 +1,7 @@
 """Cost of a commit by its size: time, and CPU of the client and of its server process.
 
-The same commits run alternately with their rows as JSON and as arrays (decision 5), on one connection,
-together with a bare ``SELECT 1``.
+The same commits run alternately with their rows as JSON and as arrays (decision 5), on one
+connection, together with a bare ``SELECT 1``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def measure(url: str, *, rounds: int, records: int) -> dict[str, Any]:
         row = {key: statistics.median(f[key] for f in of_rounds) for key in of_rounds[0]}
         result.append({"form": form, "records": size, **row})
         print(
-            f"{form:8} {size:3} records: {row['ms']:6.2f} ms; CPU: client {row['client_us']:6.0f} us, "
-            f"server {row['server_us']:6.0f} us"
+            f"{form:8} {size:3} records: {row['ms']:6.2f} ms; CPU: client {row['client_us']:6.0f} "
+            f"us, server {row['server_us']:6.0f} us"
         )
     return {"commits": result}

@@ -23,7 +23,8 @@ from millwheel.store.migrate import migrate
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 300.0
 QUIET = timedelta(seconds=2)
-"""Time without placement events after which placement has settled; several periods of the balancer."""
+"""Time without placement events after which placement has settled; several periods of the
+balancer."""
 
 
 class Stretch(NamedTuple):
@@ -105,7 +106,8 @@ class Fleet:
         self.wait_until(lambda: self._is_placed(len(self.processes)), "placement settled")
 
     def _is_placed(self, number: int) -> bool:
-        """Whether each interval is at its wanted owner, each worker has some, and placement has settled."""
+        """Whether each interval is at its wanted owner, each worker has some, and placement has
+        settled."""
         rows = self.ask(
             "SELECT count(DISTINCT owner), count(*) FILTER (WHERE owner IS NULL OR "
             "owner IS DISTINCT FROM wanted_by OR split_at IS NOT NULL) FROM {}",

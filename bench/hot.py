@@ -1,4 +1,5 @@
-"""A key with 90 % of the traffic: two-phase and plain aggregation, in one worker (paper, section 8.4).
+"""A key with 90 % of the traffic: two-phase and plain aggregation, in one worker (paper, section
+8.4).
 
 One process cannot gain a core, so the second phase can only add cost; the result is the ratio over
 alternating pairs.

@@ -1,4 +1,5 @@
-"""Records over HTTP and by ``send``: time until a request is answered, beside a raw commit of one row.
+"""Records over HTTP and by ``send``: time until a request is answered, beside a raw commit of one
+row.
 
 A worker process serves HTTP and processes the records; this process is the clients.
 """
@@ -182,11 +183,13 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
         "lines_per_second": batches * LINES,
     }
     print(
-        f"p50: raw commit {p50['raw']:.2f} ms, POST {p50['post']:.2f} ms ({result['post_ratio']:.1f} x), "
-        f"send {p50['send']:.2f} ms ({result['send_ratio']:.1f} x); p99 of POST {p99['post']:.2f} ms"
+        f"p50: raw commit {p50['raw']:.2f} ms, POST {p50['post']:.2f} ms "
+        f"({result['post_ratio']:.1f} x), send {p50['send']:.2f} ms ({result['send_ratio']:.1f} "
+        f"x); p99 of POST {p99['post']:.2f} ms"
     )
     print(
-        f"{CLIENTS} clients: {requests:,.0f} requests/s, {result['requests_ratio']:.1f} x the rate of raw commits on one "
-        f"connection ({raw_rate:,.0f}/s); {LINES} lines a request: {result['lines_per_second']:,.0f} records/s"
+        f"{CLIENTS} clients: {requests:,.0f} requests/s, {result['requests_ratio']:.1f} x the rate "
+        f"of raw commits on one connection ({raw_rate:,.0f}/s); {LINES} lines a request: "
+        f"{result['lines_per_second']:,.0f} records/s"
     )
     return result

@@ -1,9 +1,10 @@
 """CPU instructions and cache misses per record in a worker, counted by Valgrind.
 
-A miss is an access to data in none of the caches private to a core. Unlike time and CPU time, the counts
-do not depend on other load of the machine, so a change of half a per cent is visible; time follows them
-roughly. The time of a miss depends on the machine and its load, and Valgrind does not simulate
-prefetching. Postgres is excluded: commits are built and encoded, but a fixed delay replaces sending them.
+A miss is an access to data in none of the caches private to a core. Unlike time and CPU time, the
+counts do not depend on other load of the machine, so a change of half a per cent is visible; time
+follows them roughly. The time of a miss depends on the machine and its load, and Valgrind does not
+simulate prefetching. Postgres is excluded: commits are built and encoded, but a fixed delay
+replaces sending them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ COMMIT_SECONDS = 0.6
 """Duration of a simulated commit: the time that Python under Valgrind takes for the next one."""
 
 LARGE = 300
-"""Productions from which a commit counts as full load; smaller ones before the first are really sent."""
+"""Productions from which a commit counts as full load; smaller ones before the first are really
+sent."""
 
 SCHEMA = "bench_instructions"
 
@@ -46,7 +48,8 @@ COUNTED = {
 
 
 async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
-    """Measure the counts per record, from the difference of two runs so that the start does not count.
+    """Measure the counts per record, from the difference of two runs so that the start does not
+    count.
 
     Raises:
         SystemExit: Valgrind is not installed.
@@ -61,8 +64,8 @@ async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
     ratio = ours["instructions"] / least["instructions"]
     print(
         f"a record takes {ours['instructions']:,.0f} instructions of its worker; its JSON alone "
-        f"(decode the row, encode state and output) {least['instructions']:,.0f}: ratio {ratio:.1f}. "
-        f"Misses in 2 MB of cache: {ours['misses']:.0f} and {least['misses']:.0f}"
+        f"(decode the row, encode state and output) {least['instructions']:,.0f}: ratio "
+        f"{ratio:.1f}. Misses in 2 MB of cache: {ours['misses']:.0f} and {least['misses']:.0f}"
     )
     return {**found, "ratio": ratio}
 

@@ -1,6 +1,8 @@
-"""A Kafka topic as source and as sink, beside the bare client on the same topic: rate and CPU of this process.
+"""A Kafka topic as source and as sink, beside the bare client on the same topic: rate and CPU of
+this process.
 
-The broker is one that runs already (``--kafka HOST:PORT``), or one started for this part from Maven's jars.
+The broker is one that runs already (``--kafka HOST:PORT``), or one started for this part from
+Maven's jars.
 """
 
 from __future__ import annotations
@@ -218,7 +220,8 @@ async def measure(
         ours, bare = result[what], result[f"{what} bare"]
         result[f"{what} ratio"] = ours["per_second"] / bare["per_second"]
         print(
-            f"{what}: {ours['per_second']:,.0f} records/s at {ours['cpu_us']:.1f} us of CPU a record; the client alone "
-            f"{bare['per_second']:,.0f} at {bare['cpu_us']:.1f}; ratio of rates {result[f'{what} ratio']:.2f}"
+            f"{what}: {ours['per_second']:,.0f} records/s at {ours['cpu_us']:.1f} us of CPU a "
+            f"record; the client alone {bare['per_second']:,.0f} at {bare['cpu_us']:.1f}; ratio "
+            f"of rates {result[f'{what} ratio']:.2f}"
         )
     return result

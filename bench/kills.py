@@ -1,8 +1,10 @@
-"""How long the keys of a killed worker stand still, and how often a live worker is taken for a dead one.
+"""How long the keys of a killed worker stand still, and how often a live worker is taken for a dead
+one.
 
-A steady load covers keys in all slots of three workers. The first figure is the time from SIGKILL to a worker
-until the last of its intervals has committed records again, by the stamps of the commits. The second is the
-number of sessions of heartbeats, ended by an operator's hand, after which another worker claimed an interval.
+A steady load covers keys in all slots of three workers. The first figure is the time from SIGKILL
+to a worker until the last of its intervals has committed records again, by the stamps of the
+commits. The second is the number of sessions of heartbeats, ended by an operator's hand, after
+which another worker claimed an interval.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ def measure(url: str, directory: Path, *, kills: int, sessions: int) -> dict[str
         "needless": needless,
     }
     print(
-        f"SIGKILL to the first commit of the last interval: p50 {cuts[9]:.2f} s, p95 {cuts[18]:.2f} s, "
-        f"at most {max(stood):.2f} s of {kills} kills"
+        f"SIGKILL to the first commit of the last interval: p50 {cuts[9]:.2f} s, p95 "
+        f"{cuts[18]:.2f} s, at most {max(stood):.2f} s of {kills} kills"
     )
     print(f"{needless} needless takeovers after {sessions} ended sessions of heartbeats")
     return result
@@ -86,7 +88,8 @@ def _kill(made: Fleet, which: int) -> float:
         return {commit.interval: commit.stamp for commit in reversed(new)}
 
     def left() -> set[int]:
-        """Intervals without records since; one that was split or merged meanwhile was taken over before."""
+        """Intervals without records since; one that was split or merged meanwhile was taken over
+        before."""
         there = {id_ for (id_,) in made.ask("SELECT id FROM {}", "key_interval")}
         return (before.keys() & there) - first().keys()
 

@@ -1,9 +1,9 @@
 """Lag of the low watermark of the last of ten stages behind that of the injector (paper 8.2).
 
-A stage stores its low watermark before the next stage receives it. On an idle engine the baseline is
-therefore ten raw one-record commits of the same run. Under load a stage waits for the current bundle, so
-the baseline is the median duration of the run's bundles, from opening (when the previous one is closed)
-until durable.
+A stage stores its low watermark before the next stage receives it. On an idle engine the baseline
+is therefore ten raw one-record commits of the same run. Under load a stage waits for the current
+bundle, so the baseline is the median duration of the run's bundles, from opening (when the previous
+one is closed) until durable.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ async def loaded(url: str, directory: Path, records: int) -> tuple[list[list[flo
     """Measure the lag under load.
 
     Returns:
-        The seconds that each stage adds, for each step of the injector's watermark, and the times of the
-        bundles.
+        The seconds that each stage adds, for each step of the injector's watermark, and the times
+        of the bundles.
     """
     tracking = Tracking()
     await (await fresh_store(url, "bench_lag")).close()

@@ -1,4 +1,5 @@
-"""Latency of a single record on an idle engine, arrival to durable, and of a raw one-record commit."""
+"""Latency of a single record on an idle engine, arrival to durable, and of a raw one-record
+commit."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ async def measure(url: str, *, samples: int) -> dict[str, Any]:
     engine = _percentiles((await engine_latency(url, samples))[10:])
     result = {"raw": raw, "engine": engine, "ratio_p50": engine["p50_ms"] / raw["p50_ms"]}
     print(
-        f"one record, arrival to durable: p50 {engine['p50_ms']:.2f} ms, p99 {engine['p99_ms']:.2f} ms; "
-        f"raw commit p50 {raw['p50_ms']:.2f} ms; ratio {result['ratio_p50']:.2f}"
+        f"one record, arrival to durable: p50 {engine['p50_ms']:.2f} ms, p99 "
+        f"{engine['p99_ms']:.2f} ms; raw commit p50 {raw['p50_ms']:.2f} ms; ratio "
+        f"{result['ratio_p50']:.2f}"
     )
     return result

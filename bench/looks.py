@@ -1,8 +1,8 @@
 """Looks of an operator at a large store, by what they cost at a small one, or by the primary key.
 
-A pipeline with a few pending timers, then with ten million: the view ``watermark_holders``, and all that ``millwheel
-status`` reads. And one key among millions: ``state_of`` beside the same row by its primary key, and all that
-``millwheel state get`` reads. Each time is the least of several.
+A pipeline with a few pending timers, then with ten million: the view ``watermark_holders``, and all
+that ``millwheel status`` reads. And one key among millions: ``state_of`` beside the same row by its
+primary key, and all that ``millwheel state get`` reads. Each time is the least of several.
 """
 
 from __future__ import annotations

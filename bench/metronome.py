@@ -23,8 +23,8 @@ PAUSE_SECONDS = 0.05
 async def beats(rate: float, total: int, beat: Callable[[int], None]) -> AsyncIterator[list[float]]:
     """Call `beat` with 0, 1, ... at `rate` per second; yield the due time of each (`perf_counter`).
 
-    A late beat is made up immediately and keeps its due time, so work that waits behind slow work counts
-    as slow (no coordinated omission).
+    A late beat is made up immediately and keeps its due time, so work that waits behind slow work
+    counts as slow (no coordinated omission).
     """
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-S", __file__, str(rate), str(total), stdout=asyncio.subprocess.PIPE

@@ -1,9 +1,9 @@
 """The Nexmark queries with one worker, over events in files.
 
-A query reads only the kinds of event that it needs. *Events per second* counts all kinds, as is usual: the
-number of all events divided by the query's time for its part of them. *Rows* are those it really read.
-Windows of processing time (`q12`) close by the wall clock, so the time ends when every row is
-acknowledged, not when the last window is written.
+A query reads only the kinds of event that it needs. *Events per second* counts all kinds, as is
+usual: the number of all events divided by the query's time for its part of them. *Rows* are those
+it really read. Windows of processing time (`q12`) close by the wall clock, so the time ends when
+every row is acknowledged, not when the last window is written.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ async def measure(url: str, directory: Path, *, events: int) -> dict[str, Any]:
         }
         lines.append(line)
         print(
-            f"  {query:4} {line['events_per_second']:9,.0f} events/s, {line['rows_per_second']:9,.0f} "
-            f"rows read/s; {line['peak_megabytes']:.0f} MB   {line['what']}"
+            f"  {query:4} {line['events_per_second']:9,.0f} events/s, "
+            f"{line['rows_per_second']:9,.0f} rows read/s; {line['peak_megabytes']:.0f} MB   "
+            f"{line['what']}"
         )
     return {"events": events, "queries": lines}

@@ -1,9 +1,12 @@
-"""One pipeline with the engine and on Spark, on the same two cores: rate, and how long a record takes.
+"""One pipeline with the engine and on Spark, on the same two cores: rate, and how long a record
+takes.
 
-The workload of the other parts, with its last balances in a table with a key, over accounts of several numbers, each of
-which the engine has given its state. Then come more records: for the engine in a process of its own; and for Spark, to
-which the pipeline moves with its state, by ``millwheel run --engine spark`` on ``local[2]``. Its batches are counted by the
-store from the second on; the first one loads the state. A record takes half of the time between two batches, and a batch.
+The workload of the other parts, with its last balances in a table with a key, over accounts of
+several numbers, each of which the engine has given its state. Then come more records: for the
+engine in a process of its own; and for Spark, to which the pipeline moves with its state, by
+``millwheel run --engine spark`` on ``local[2]``. Its batches are counted by the store from the
+second on; the first one loads the state. A record takes half of the time between two batches, and a
+batch.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ async def _run(store: PostgresStore) -> None:
 
 
 def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
-    """Spark, to whom the pipeline is moved with its state: between the first and the last full batch."""
+    """Spark, to whom the pipeline is moved with its state: between the first and the last full
+    batch."""
     environment = {**os.environ, FILE: str(path), "PYTHONPATH": str(ROOT)}
     place = ["--store", url, "--checkpoint", str(directory / "checkpoint")]
     command = [sys.executable, "-m", "millwheel"]

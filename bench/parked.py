@@ -1,7 +1,8 @@
 """Latency of the other keys while some keys are parked, beside the same load without a failure.
 
-Records come at a steady rate over `KEYS` accounts. In every second run the first record of each of `PARKED` accounts fails,
-so that its later records are stored behind it. Only records of other accounts are measured, from arrival to durable.
+Records come at a steady rate over `KEYS` accounts. In every second run the first record of each of
+`PARKED` accounts fails, so that its later records are stored behind it. Only records of other
+accounts are measured, from arrival to durable.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class NotedStore(PostgresStore):
 
 
 async def latencies(url: str, failing: int, seconds: float) -> tuple[list[float], int]:
-    """Seconds from arrival to durable of the records of accounts that never fail, and the records parked in the end."""
+    """Seconds from arrival to durable of the records of accounts that never fail, and the records
+    parked in the end."""
     await (await fresh_store(url, NAME)).close()
     store = NotedStore(url, NAME)
     await store.open()
@@ -139,8 +141,8 @@ async def measure(url: str, *, pairs: int, seconds: float) -> dict[str, Any]:
         "ratio_p99": cut["parked_p99_ms"] / cut["none_p99_ms"],
     }
     print(
-        f"{RATE:,} records/s, {PARKED} of {KEYS:,} keys parked, {rows:,} records in them: p99 of the others "
-        f"{cut['parked_p99_ms']:.1f} ms, {result['ratio_p99']:.2f} of {cut['none_p99_ms']:.1f} ms without a failure; "
-        f"p50 {result['ratio_p50']:.2f}"
+        f"{RATE:,} records/s, {PARKED} of {KEYS:,} keys parked, {rows:,} records in them: p99 of "
+        f"the others {cut['parked_p99_ms']:.1f} ms, {result['ratio_p99']:.2f} of "
+        f"{cut['none_p99_ms']:.1f} ms without a failure; p50 {result['ratio_p50']:.2f}"
     )
     return result

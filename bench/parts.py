@@ -297,4 +297,5 @@ DEFAULT = tuple(
         "state-rows",
     )
 )
-"""Parts of a run without arguments. Parts that take hours, gigabytes or other packages are excluded."""
+"""Parts of a run without arguments. Parts that take hours, gigabytes or other packages are
+excluded."""

@@ -1,8 +1,8 @@
 """The obvious layout as raw SQL, the baseline for the layout in use.
 
-A bundle of records is one transaction: it inserts a row per seen id and per production, upserts each key's
-state, and deletes the productions of the previous bundle as acknowledged. It uses one packed array per
-column, prepared statements and one pipeline; each connection has its own keys.
+A bundle of records is one transaction: it inserts a row per seen id and per production, upserts
+each key's state, and deletes the productions of the previous bundle as acknowledged. It uses one
+packed array per column, prepared statements and one pipeline; each connection has its own keys.
 """
 
 from __future__ import annotations

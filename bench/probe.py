@@ -14,10 +14,11 @@ PAUSE_SECONDS = 0.02
 
 @contextmanager
 def probed(url: str) -> Iterator[list[float]]:
-    """Commit one row fifty times a second during the block; yield the list of latencies, in milliseconds.
+    """Commit one row fifty times a second during the block; yield the list of latencies, in
+    milliseconds.
 
-    They count from when each commit was due, as for the measured records, which do not wait for each
-    other.
+    They count from when each commit was due, as for the measured records, which do not wait for
+    each other.
     """
     found: list[float] = []
     ending = threading.Event()

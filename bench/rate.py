@@ -1,10 +1,11 @@
 """Full load: the engine compared with raw SQL in the same layout.
 
-The ceiling writes the rows that the engine writes for the workload (seen id, state change, production,
-and one commit record per bundle) with the same statements, from prepared rows: without reading, decoding,
-dedup, user code, encoding of values or folds. The value of the layout is measured against the obvious one
-(`bench.plain_rows`), and the cost of a stage with a pipeline of three. Each measurement runs in a separate
-process: in a process that has already run others, memory effects slow it down by a tenth or more.
+The ceiling writes the rows that the engine writes for the workload (seen id, state change,
+production, and one commit record per bundle) with the same statements, from prepared rows: without
+reading, decoding, dedup, user code, encoding of values or folds. The value of the layout is
+measured against the obvious one (`bench.plain_rows`), and the cost of a stage with a pipeline of
+three. Each measurement runs in a separate process: in a process that has already run others, memory
+effects slow it down by a tenth or more.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ async def best_of(measure: Callable[[int], Awaitable[Cost]]) -> tuple[int, dict[
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:
-    """Measure ceilings with bundles of 1, 50 and 500, then alternate at full load: the ceiling, plain
-    rows, the engine, and the engine with three stages."""
+    """Measure ceilings with bundles of 1, 50 and 500, then alternate at full load: the ceiling,
+    plain rows, the engine, and the engine with three stages."""
     small: dict[int, Any] = {}
     for bundle, count in ((1, 4_000), (50, 40_000), (500, 100_000)):
         best, rates = await best_of(partial(apart, ceiling, url, bundle, count))
@@ -191,9 +192,8 @@ async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dic
         "stages": 3 * ratio("three stages", "engine", rate),
     }
     print(
-        f"engine: {result['engine']:,.0f} records/s, median of {pairs}; {result['ratio']:.2f} of raw "
-        f"SQL at {result['cpu']:.2f} times its CPU\n"
-        f"the layout / plain rows: {result['layout']:.2f}; "
-        f"three stages / (one stage / 3): {result['stages']:.2f}"
+        f"engine: {result['engine']:,.0f} records/s, median of {pairs}; {result['ratio']:.2f} of "
+        f"raw SQL at {result['cpu']:.2f} times its CPU\nthe layout / plain rows: "
+        f"{result['layout']:.2f}; three stages / (one stage / 3): {result['stages']:.2f}"
     )
     return result

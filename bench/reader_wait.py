@@ -1,7 +1,8 @@
 """How long a reader of committed records waits when a worker that writes to its topic is killed.
 
-The dead worker's transaction stays open, and holds back all that is behind it, until its successor has ended it. So
-the reader waits at least for the takeover: until the lease is over, and other workers have claimed the intervals.
+The dead worker's transaction stays open, and holds back all that is behind it, until its successor
+has ended it. So the reader waits at least for the takeover: until the lease is over, and other
+workers have claimed the intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ NOT_CLAIMED = "SELECT count(*) FROM {} WHERE owner IS NULL OR owner = %s::uuid"
 
 
 async def measure(url: str, directory: Path, address: str | None, *, kills: int) -> dict[str, Any]:
-    """Kill a worker repeatedly while records pass; measure the reader's longest pause, and the takeover."""
+    """Kill a worker repeatedly while records pass; measure the reader's longest pause, and the
+    takeover."""
     async with brokers(address, directory) as at:
         source, target = await make(at, "payments"), await make(at, "balances")
         read: list[float] = []
@@ -59,8 +61,9 @@ async def measure(url: str, directory: Path, address: str | None, *, kills: int)
         result["pause_seconds"] = statistics.median(paused for paused, _ in blocked)
         result["beyond_seconds"] = max(paused - taken for paused, taken in blocked)
         print(
-            f"{len(blocked)} of {len(runs)} kills met an open transaction: the reader waits {result['pause_seconds']:.2f} s, "
-            f"at most {result['beyond_seconds']:.2f} s longer than the takeover; lease {LEASE_SECONDS:g} s"
+            f"{len(blocked)} of {len(runs)} kills met an open transaction: the reader waits "
+            f"{result['pause_seconds']:.2f} s, at most {result['beyond_seconds']:.2f} s longer "
+            f"than the takeover; lease {LEASE_SECONDS:g} s"
         )
     else:
         print(f"none of {len(runs)} kills met an open transaction")

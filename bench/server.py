@@ -59,8 +59,8 @@ def drop(url: str, schema: str) -> None:
 
 
 def settle(url: str, schema: str, *tables: str) -> None:
-    """Bring newly filled tables into their usual condition: with statistics, and without pages that their
-    first reader would have to write."""
+    """Bring newly filled tables into their usual condition: with statistics, and without pages that
+    their first reader would have to write."""
     with psycopg.connect(url, autocommit=True) as connection:
         for table in tables:
             name = sql.Identifier(schema, table)

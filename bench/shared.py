@@ -161,7 +161,8 @@ def two_phase() -> Pipeline:
 
 
 def topics() -> Pipeline:
-    """Build the workload of `bench.rate` from topic to topic; `BENCH_KAFKA` has the broker's address and both topics."""
+    """Build the workload of `bench.rate` from topic to topic; `BENCH_KAFKA` has the broker's
+    address and both topics."""
     from millwheel.kafka import Kafka, KafkaCluster, KafkaSink
 
     address, payments, balances = os.environ["BENCH_KAFKA"].split()

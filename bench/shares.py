@@ -1,8 +1,8 @@
 """What Postgres pays for each part of a record, measured by leaving it out.
 
-The commits are those of `bench.rate`'s ceiling: a seen id, a state change and a production per record. Each
-variant leaves one of them out, packs it or stores it in another form. The commits of a variant are complete in
-themselves, but only the usual ones could be recovered from.
+The commits are those of `bench.rate`'s ceiling: a seen id, a state change and a production per
+record. Each variant leaves one of them out, packs it or stores it in another form. The commits of a
+variant are complete in themselves, but only the usual ones could be recovered from.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ async def measure(url: str, *, rounds: int, records: int) -> dict[str, Any]:
         }
         figures = result[name]
         print(
-            f"{name:18}: {figures['rate']:.2f} of the rate, {figures['postgres']:.2f} of Postgres' CPU "
-            f"({figures['postgres_us']:.1f} us), {figures['wal_bytes']:.0f} bytes of WAL a record"
+            f"{name:18}: {figures['rate']:.2f} of the rate, {figures['postgres']:.2f} of Postgres' "
+            f"CPU ({figures['postgres_us']:.1f} us), {figures['wal_bytes']:.0f} bytes of WAL a "
+            "record"
         )
     return {"shares": result}

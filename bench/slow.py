@@ -1,11 +1,11 @@
 """Cost of a slow key after a weak stage, and of a sink that becomes ten times as slow.
 
-*A straggler*: a key downstream waits for five seconds. The rows of other keys should be acknowledged as
-fast as without it, the source should have few unacknowledged rows, and the status should show the stored
-straggler.
+*A straggler*: a key downstream waits for five seconds. The rows of other keys should be
+acknowledged as fast as without it, the source should have few unacknowledged rows, and the status
+should show the stored straggler.
 
-*A slow sink* on another worker takes ten times as long for a minute. Nothing is lost, so nothing should be
-resent, and afterwards everything should recover by itself.
+*A slow sink* on another worker takes ten times as long for a minute. Nothing is lost, so nothing
+should be resent, and afterwards everything should recover by itself.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Take(Computation[Ball, None]):
 
 
 async def upstream(url: str, slow_key: int | None, seconds: float) -> dict[str, float]:
-    """Measure the time to acknowledgement of other keys' rows, and the number of unacknowledged rows."""
+    """Measure the time to acknowledgement of other keys' rows, and the number of unacknowledged
+    rows."""
     name = "bench_slow"
     await (await fresh_store(url, name)).close()
     script = Script("balls")
@@ -191,15 +192,17 @@ async def measure(url: str, *, rounds: int, seconds: float, minute: float) -> di
     for name, figures in found.items():
         result[name] = {key: statistics.median(f[key] for f in figures) for key in figures[0]}
         print(
-            f"rows of other keys, {name}: acknowledged after p50 {result[name]['p50_ms']:.2f} ms, p99 "
-            f"{result[name]['p99_ms']:.2f} ms; most unacknowledged rows at the source "
-            f"{result[name]['most_unacked_rows']:.0f}, stragglers {result[name]['stragglers']:.0f}"
+            f"rows of other keys, {name}: acknowledged after p50 {result[name]['p50_ms']:.2f} ms, "
+            f"p99 {result[name]['p99_ms']:.2f} ms; most unacknowledged rows at the source "
+            f"{result[name]['most_unacked_rows']:.0f}, stragglers "
+            f"{result[name]['stragglers']:.0f}"
         )
     result["ratio_p50"] = result["slow key"]["p50_ms"] / result["plain"]["p50_ms"]
     sink = result["slow sink"] = await slow_sink(url, minute)
     print(
         f"one slow key / none: p50 x {result['ratio_p50']:.2f}. A sink ten times as slow for "
-        f"{minute:.0f} s: {sink['injected']:.0f} records of three hops each, sent {sink['sent']:.0f} "
-        f"times = x {sink['ratio']:.3f}; caught up {sink['caught_up_seconds']:.1f} s later"
+        f"{minute:.0f} s: {sink['injected']:.0f} records of three hops each, sent "
+        f"{sink['sent']:.0f} times = x {sink['ratio']:.3f}; caught up "
+        f"{sink['caught_up_seconds']:.1f} s later"
     )
     return result

@@ -1,7 +1,8 @@
-"""Full load before, during and after a held snapshot, as of a backup, a report or a long read by Spark.
+"""Full load before, during and after a held snapshot, as of a backup, a report or a long read by
+Spark.
 
-One engine runs throughout. The cost of a held snapshot may appear late, as row versions pile up that
-vacuum cannot remove, and lasts until the rate is back.
+One engine runs throughout. The cost of a held snapshot may appear late, as row versions pile up
+that vacuum cannot remove, and lasts until the rate is back.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ async def rows_by_second(engine: Engine, seconds: int) -> list[float]:
 
 
 def recovered(after: list[float], before: float) -> float | None:
-    """Return the seconds after the snapshot until a window has the rate from before; None: never."""
+    """Return the seconds after the snapshot until a window has the rate from before; None:
+    never."""
     for first in range(len(after) - WINDOW_SECONDS + 1):
         if statistics.mean(after[first : first + WINDOW_SECONDS]) >= before:
             return float(first)
@@ -75,7 +77,8 @@ async def run(url: str, lengths: Lengths) -> dict[str, list[float]]:
 
 
 async def measure(url: str, directory: Path, *, lengths: Lengths) -> dict[str, Any]:
-    """Measure the rate with the snapshot held, and the time to recover; the directory is not used."""
+    """Measure the rate with the snapshot held, and the time to recover; the directory is not
+    used."""
     seconds = await run(url, lengths)
     before, held = (statistics.mean(seconds[name]) for name in ("before", "held"))
     last = statistics.mean(seconds["held"][-max(1, lengths.held // 5) :])

@@ -1,7 +1,8 @@
-"""From the command ``millwheel spark MODULE:FUNCTION`` to its first row, and the same on a busy machine.
+"""From the command ``millwheel spark MODULE:FUNCTION`` to its first row, and the same on a busy
+machine.
 
-The function counts the rows of a table, as soon as it has a session. On a busy machine, a few starts at a time have busy
-processes beside them, `LOAD` in all, and none may fail.
+The function counts the rows of a table, as soon as it has a session. On a busy machine, a few
+starts at a time have busy processes beside them, `LOAD` in all, and none may fail.
 """
 
 from __future__ import annotations

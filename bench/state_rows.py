@@ -1,8 +1,10 @@
-"""A million rows of state read by Spark in two partitions, beside ``COPY`` of the same view over one connection.
+"""A million rows of state read by Spark in two partitions, beside ``COPY`` of the same view over
+one connection.
 
-Spark counts the rows and the bytes of their values, so that each value reaches it. The start of Spark is not in the time;
-the first read, which starts its Python processes, is not either. Then a worker of another pipeline on the same server
-takes records as fast as it can, alone and while ``millwheel spark`` reads the rows again and again: as it is, and by ``nice``.
+Spark counts the rows and the bytes of their values, so that each value reaches it. The start of
+Spark is not in the time; the first read, which starts its Python processes, is not either. Then a
+worker of another pipeline on the same server takes records as fast as it can, alone and while
+``millwheel spark`` reads the rows again and again: as it is, and by ``nice``.
 """
 
 from __future__ import annotations
@@ -60,9 +62,10 @@ async def fill(url: str, rows: int) -> None:
         )
         connection.execute(
             sql.SQL(
-                "INSERT INTO {0}.state (slot, computation, key, entry, value, version) "
-                "SELECT (n::bigint * 7919 %% 65536)::integer, (SELECT id FROM {0}.computation), n::text, '', "
-                "jsonb_build_object('payments', n, 'total', n * 100), 1 FROM generate_series(1, %s) AS n"
+                "INSERT INTO {0}.state (slot, computation, key, entry, value, version) SELECT "
+                "(n::bigint * 7919 %% 65536)::integer, (SELECT id FROM {0}.computation), n::text, "
+                "'', jsonb_build_object('payments', n, 'total', n * 100), 1 FROM "
+                "generate_series(1, %s) AS n"
             ).format(schema),
             [rows],
         )

@@ -1,4 +1,5 @@
-"""``python -m bench.summary``: draw the table of ``docs/benchmarks.md`` as ``docs/benchmarks.svg``."""
+"""``python -m bench.summary``: draw the table of ``docs/benchmarks.md`` as
+``docs/benchmarks.svg``."""
 
 from __future__ import annotations
 
@@ -59,8 +60,10 @@ def chart(found: list[Row]) -> str:
     """The table as SVG: a bar per row, to the right of 1 or to the left of it."""
     height = TOP + ROW * len(found) + 10
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'font-family="sans-serif" font-size="13">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            'font-family="sans-serif" font-size="13">'
+        ),
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         _text(10, 20, "millwheel, as a ratio to what ran beside it (logarithmic scale)", size=15),
         *(_text(10 + 200 * n, 42, MEANINGS[of], COLORS[of]) for n, of in enumerate(COLORS)),
@@ -81,8 +84,10 @@ def _bar(row: Row, y: int) -> list[str]:
     return [
         _text(LEFT - 10, y + 14, row.measured, anchor="end"),
         _text(LEFT - 10, y + 29, f"beside {row.beside}", "#666666", anchor="end", size=11),
-        f'<rect x="{left:.1f}" y="{y + 5}" width="{max(right - left, 2):.1f}" height="22" '
-        f'fill="{COLORS[row.of]}"/>',
+        (
+            f'<rect x="{left:.1f}" y="{y + 5}" width="{max(right - left, 2):.1f}" height="22" '
+            f'fill="{COLORS[row.of]}"/>'
+        ),
         _text(outside, y + 21, row.ratio, anchor="start" if row.middle >= 1 else "end"),
     ]
 

@@ -1,12 +1,12 @@
 """Pauses of an interval: when its worker is killed, when it is moved, when it is split.
 
-A steady load covers keys in all slots. The result is the longest pause between two commits with records
-of the intervals concerned, by the stamps of these commits. For a takeover it is the time from the end
-of the dead worker's lease, which its peers end, to the first such commit.
+A steady load covers keys in all slots. The result is the longest pause between two commits with
+records of the intervals concerned, by the stamps of these commits. For a takeover it is the time
+from the end of the dead worker's lease, which its peers end, to the first such commit.
 
 The longest of many pauses is long by chance. The effect of a move on other intervals is therefore
-reported with their longest pause in a period of the same length just before, in which the same command
-requests the current placement: it costs the same and moves nothing.
+reported with their longest pause in a period of the same length just before, in which the same
+command requests the current placement: it costs the same and moves nothing.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Stretch(NamedTuple):
     end: float
 
     def longest_pause(self, made: Fleet, intervals: Iterable[int]) -> float:
-        """Return the longest time between two commits with records of one of the intervals, in seconds."""
+        """Return the longest time between two commits with records of one of the intervals, in
+        seconds."""
         inside = [c for c in commits(made, list(intervals)) if self.begin < c.stamp <= self.end]
         pauses = [
             next_.stamp - one.stamp
@@ -134,8 +135,8 @@ def stretch(made: Fleet, *words: str) -> Stretch:
 
 
 def takeovers(url: str, directory: Path, keys: int, kills: int) -> list[float]:
-    """Kill workers repeatedly; measure the seconds from the end of the lease until all of a killed worker's
-    intervals have committed records again."""
+    """Kill workers repeatedly; measure the seconds from the end of the lease until all of a killed
+    worker's intervals have committed records again."""
     with fleet(
         url, directory, "ticking", BENCH_RATE=str(LOAD), BENCH_LEASE=str(LEASE_SECONDS),
         BENCH_KEYS=str(keys),
@@ -172,8 +173,8 @@ def takeover(made: Fleet) -> float:
 def move(url: str, directory: Path, moves: int) -> dict[str, list[float]]:
     """Measure pauses, in seconds.
 
-    They are the pauses of moved intervals, of other intervals during a move and without a move, and of
-    an interval that is split.
+    They are the pauses of moved intervals, of other intervals during a move and without a move, and
+    of an interval that is split.
     """
     found: dict[str, list[float]] = {"moved": [], "others": [], "no move": [], "split": []}
     with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:

@@ -1,13 +1,13 @@
 """Chain and tree acknowledgement: memory and acknowledgement traffic per record in flight.
 
-One record becomes `fan_out` records in the first of `depth` weak computations, and the other computations
-forward each of these under another key. Nothing is timed: it runs in memory, on a virtual clock, and gives
-the same figures on any machine.
+One record becomes `fan_out` records in the first of `depth` weak computations, and the other
+computations forward each of these under another key. Nothing is timed: it runs in memory, on a
+virtual clock, and gives the same figures on any machine.
 
-*Memory*: the leaf waits, so that all roots are in flight; then the memory kept for them is added up by
-`sys.getsizeof`: deliveries with their values, tables, numbers. The roots' own records, which both
-variants keep, are excluded. *Traffic*: within one process, the numbers reported (runs of a log's numbers,
-or trees); between three workers the same, with the frames and bytes on the wire.
+*Memory*: the leaf waits, so that all roots are in flight; then the memory kept for them is added up
+by `sys.getsizeof`: deliveries with their values, tables, numbers. The roots' own records, which
+both variants keep, are excluded. *Traffic*: within one process, the numbers reported (runs of a
+log's numbers, or trees); between three workers the same, with the frames and bytes on the wire.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def latency(
     """Measure latencies under a steady load.
 
     Returns:
-        The milliseconds of each record from creation to processing, and of simultaneous bare commits.
+        The milliseconds of each record from creation to processing, and of simultaneous bare
+        commits.
     """
     with fleet(url, directory, "ticking", BENCH_RATE=str(LOAD)) as made:
         made.start(workers)

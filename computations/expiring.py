@@ -35,8 +35,9 @@ class Expiring(Computation[V, S], Generic[V, S]):
     are cancelled with it; after that they see the empty state.
 
     The graph shows it under the computation's own name. Its state gets a field ``expires_at``
-    (microseconds; None before the first record). Therefore the state must be a msgspec.Struct or a dataclass that is not frozen,
-    and the computation must change it in place; to replace it, use ``type(ctx.state)()``.
+    (microseconds; None before the first record). Therefore the state must be a msgspec.Struct or a
+    dataclass that is not frozen, and the computation must change it in place; to replace it, use
+    ``type(ctx.state)()``.
 
     Args:
         computation: the computation to run.

@@ -91,8 +91,8 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
         number = of(value)
         if type(number) is not kind and not isinstance(number, kinds):
             raise TypeError(
-                f"total was given {number!r:.80}, but its zero is {zero!r}, so it adds up numbers of "
-                f"type {kind.__name__}. {_other_zero(number)}"
+                f"total was given {number!r:.80}, but its zero is {zero!r}, so it adds up numbers "
+                f"of type {kind.__name__}. {_other_zero(number)}"
             )
         return cast(N, plus(sum_, number))
 

@@ -1,4 +1,5 @@
-"""Late records of a computation: sent to a stream of their own, or dropped with one warning a stream."""
+"""Late records of a computation: sent to a stream of their own, or dropped with one warning a
+stream."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from millwheel.computations.timeline import LAST
 from millwheel.core.redaction import shown_key
 
 TAKE_THEM = (
-    "give the computation a stream for them (late=, or late_left= and late_right= of a join), or its injector a "
-    "greater lateness="
+    "give the computation a stream for them (late=, or late_left= and late_right= of a join), or "
+    "its injector a greater lateness="
 )
 
 
@@ -29,7 +30,8 @@ class LateRecords:
         """The computations and streams of which a record was dropped, in this process."""
 
     def take(self, record: Record[Any], ctx: Context[Any]) -> None:
-        """Send a record on, or drop it; count it in both cases (``late_sent``, ``late_dropped``)."""
+        """Send a record on, or drop it; count it in both cases (``late_sent``,
+        ``late_dropped``)."""
         if self.to is not None:
             ctx.count("late_sent")
             ctx.produce(self.to, record.value)
@@ -57,7 +59,9 @@ class LateRecords:
             key=shown_key(ctx.key),
             timestamp=record.timestamp.isoformat(),
             late_seconds=None if watermark >= LAST else (watermark - record.micros) / 1e6,
-            what_it_means=f"it is older than the low watermark, so that its result is missing; later ones of this "
-            f"stream are only counted ({counter} in `millwheel status`)",
+            what_it_means=(
+                "it is older than the low watermark, so that its result is missing; later ones of "
+                f"this stream are only counted ({counter} in `millwheel status`)"
+            ),
             what_to_do=what_to_do,
         )

@@ -30,7 +30,8 @@ BATCH = 1000
 """Number of values per firing; the timer fires again for the rest, so that a commit stays small."""
 
 INSTANTS = 8192
-"""Number of instants whose texts are kept: bounds of windows, and values held, are met again and again."""
+"""Number of instants whose texts are kept: bounds of windows, and values held, are met again and
+again."""
 
 _BEHIND_ALL = "~"
 """Sorts behind every instant."""

@@ -169,8 +169,8 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         if not isinstance(windows, Tumbling):
             raise GraphError(
                 f"PreAggregate takes Tumbling windows, not {windows!r}: the timestamp of a partial "
-                "result is its window's last microsecond, which identifies the window in the second "
-                "phase only if each record belongs to one window"
+                "result is its window's last microsecond, which identifies the window in the "
+                "second phase only if each record belongs to one window"
             )
         if flush_records is not None and (not isinstance(flush_records, int) or flush_records < 1):
             raise GraphError(

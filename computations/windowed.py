@@ -82,8 +82,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
             _check_lateness(what, allowed_lateness, late)
         if not isinstance(fold, Fold):
             raise GraphError(
-                f"{what}: the fold must be a Fold, such as count or total(lambda value: value.price), "
-                f"not {fold!r}"
+                f"{what}: the fold must be a Fold, such as count or total(lambda value: "
+                f"value.price), not {fold!r}"
             )
         if early is not None and not isinstance(early, Early):
             raise GraphError(
@@ -131,7 +131,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
             if windows.number > 1:
                 warnings.warn(
                     f"{what}: the fold has no merge, so each record writes the state of all "
-                    f"{windows.number} windows that contain it, not of one slice; give it merge=...",
+                    f"{windows.number} windows that contain it, not of one slice; give it "
+                    "merge=...",
                     stacklevel=3,
                 )
         return FixedWindows(windows, panes)

@@ -7,9 +7,9 @@ Needs Java 17 or newer, and Maven once: the first start copies Kafka's jars (44 
     python -m examples.kafka_broker stop DIR
     python -m examples.kafka_broker remove DIR
 
-``start`` prints the bootstrap servers. It starts the nodes that do not run, with their old ports and data,
-and returns when each of them knows all others. A node takes about 150 MB of memory. It listens on the
-loopback address alone, without passwords, and creates no topic by itself.
+``start`` prints the bootstrap servers. It starts the nodes that do not run, with their old ports
+and data, and returns when each of them knows all others. A node takes about 150 MB of memory. It
+listens on the loopback address alone, without passwords, and creates no topic by itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class KafkaBroker:
     def __init__(self, directory: Path, nodes: int = 1, settings: Iterable[str] = ()) -> None:
         """
         Args:
-            directory: where everything is kept; an existing cluster there keeps its number of nodes.
+            directory: where everything is kept; an existing cluster there keeps its number of
+                nodes.
             settings: further properties of all nodes, as KEY=VALUE.
         """
         self.directory = directory.resolve()
@@ -117,7 +118,8 @@ class KafkaBroker:
                     self._wait_for_end(node)
 
     def stop(self) -> None:
-        """Stop all nodes in order. All at once: a single one would wait for others to lead its partitions."""
+        """Stop all nodes in order. All at once: a single one would wait for others to lead its
+        partitions."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         for node in self.nodes:
@@ -183,8 +185,10 @@ class KafkaBroker:
             "process.roles": "broker,controller",
             "node.id": node,
             "controller.quorum.voters": ",".join(voters),
-            "listeners": f"PLAINTEXT://{self._address(node)},"
-            f"CONTROLLER://127.0.0.1:{self.ports[count + node - 1]}",
+            "listeners": (
+                f"PLAINTEXT://{self._address(node)},"
+                f"CONTROLLER://127.0.0.1:{self.ports[count + node - 1]}"
+            ),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": self._home(node) / "data",
@@ -241,7 +245,8 @@ def _java() -> str:
 def _known_nodes(port: int) -> int:
     """Number of nodes that the node at a port knows; 0: it does not answer.
 
-    The question is Metadata, version 1, about no topic; the answer begins with size, number and nodes.
+    The question is Metadata, version 1, about no topic; the answer begins with size, number and
+    nodes.
     """
     question = struct.pack(">hhihi", 3, 1, 1, -1, 0)
     try:

@@ -1,9 +1,9 @@
 """Writes orders to a database that is not the store, a SQLite file: each row once, despite crashes.
 
 `ToSqlite` receives its orders in numbered bundles, and writes each bundle in one SQLite transaction
-with the bundle's number. After a crash a bundle is repeated with the same number and the same orders; a
-number that is already written is skipped. This works with any database with transactions, and with
-any number of workers: each scope (a range of keys) has its own numbers.
+with the bundle's number. After a crash a bundle is repeated with the same number and the same
+orders; a number that is already written is skipped. This works with any database with transactions,
+and with any number of workers: each scope (a range of keys) has its own numbers.
 
     python -m examples.orders_to_sqlite            # writes orders-input/orders.jsonl
     millwheel run examples.orders_to_sqlite:pipeline --store .millwheel    # kill -9 it, and again

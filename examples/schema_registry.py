@@ -1,4 +1,5 @@
-"""Values in Confluent's wire format, whose schemas are in a registry: Avro, JSON Schema and Protobuf.
+"""Values in Confluent's wire format, whose schemas are in a registry: Avro, JSON Schema and
+Protobuf.
 
 A value begins with a zero byte and the id of its writer's schema (4 bytes); a Protobuf value then names its message type
 within that schema. `Avro`, `JsonSchema` and `Protobuf` have the `decode` and `encode` of a stream's type::
@@ -9,12 +10,13 @@ within that schema. `Avro`, `JsonSchema` and `Protobuf` have the `decode` and `e
     pipeline.sink(ALERTS, KafkaSink(CLUSTER, "alerts", encode=Avro(registry, Alert, ALERT_SCHEMA).encode_for("alerts")))
 
 * While the registry is away, reading and writing wait; no record is at fault.
-* A value without the format's first byte, of an unknown schema, or that does not fit the type is a bad record: it stops the
-  pipeline, or becomes a dead letter (``on_error="dead_letter"``).
+* A value without the format's first byte, of an unknown schema, or that does not fit the type is a
+  bad record: it stops the pipeline, or becomes a dead letter (``on_error="dead_letter"``).
 * A schema is asked for once: ids never get another meaning.
 * Name and password come from ``SCHEMA_REGISTRY_USER`` and ``SCHEMA_REGISTRY_PASSWORD``.
 
-Avro needs ``pip install fastavro``, Protobuf ``pip install protobuf``. References between schemas are not followed.
+Avro needs ``pip install fastavro``, Protobuf ``pip install protobuf``. References between schemas
+are not followed.
 """
 
 from __future__ import annotations
@@ -190,8 +192,8 @@ class Avro(_Format):
 
     Args:
         value_type: the stream's type.
-        schema: the schema for it, as JSON: of values that are written, and into which read values are resolved, whatever
-            older or newer schema their writer had.
+        schema: the schema for it, as JSON: of values that are written, and into which read values
+            are resolved, whatever older or newer schema their writer had.
     """
 
     kind = "AVRO"

@@ -1,6 +1,8 @@
-"""Orders from Kafka, payments over HTTP, alerts to Kafka and to Postgres: each once, whatever crashes.
+"""Orders from Kafka, payments over HTTP, alerts to Kafka and to Postgres: each once, whatever
+crashes.
 
-An order that is paid with more than it costs is an alert. Orders and payments may come in any sequence.
+An order that is paid with more than it costs is an alert. Orders and payments may come in any
+sequence.
 
     python -m examples.kafka_broker start .kafka          # a Kafka on this machine; prints its address
     export KAFKA=127.0.0.1:9092                           # that address
@@ -136,7 +138,8 @@ def drawn(orders: int, seed: int) -> tuple[list[Order], list[Payment], set[int]]
 
 
 async def sell(brokers: str, url: str, orders: int, seed: int) -> set[int]:
-    """Write orders to Kafka, and post payments, at the same time; gives the orders that are overpaid."""
+    """Write orders to Kafka, and post payments, at the same time; gives the orders that are
+    overpaid."""
     sold, payments, overpaid = drawn(orders, seed)
     await asyncio.gather(_order(brokers, sold), _pay(url, payments))
     return overpaid

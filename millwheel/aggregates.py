@@ -63,7 +63,8 @@ def years(column: str, name: str = "year") -> Period:
 
 @dataclass(frozen=True)
 class Parquet:
-    """Parquet files of an aggregate, in one directory for each group: ``origin=JFK/month=2013-01-01``.
+    """Parquet files of an aggregate, in one directory for each group:
+    ``origin=JFK/month=2013-01-01``.
 
     Args:
         directory: a directory that the driver and all executors see under this name.
@@ -115,13 +116,14 @@ def make_aggregate(
     """Check an aggregate against the tables of its pipeline.
 
     Raises:
-        GraphError: it follows a table without numbers, or names a table or column that there is not.
+        GraphError: it follows a table without numbers, or names a table or column that there is
+            not.
     """
     label = name or getattr(function, "__name__", "")
     if not callable(function) or not label or label == "<lambda>":
         raise GraphError(
-            f"spark({function!r:.60}): give a function of one DataFrame for each table in reads=, and a name= if it "
-            "has none"
+            f"spark({function!r:.60}): give a function of one DataFrame for each table in reads=, "
+            "and a name= if it has none"
         )
     where = f"aggregate {check_name(label, 'aggregate')!r}"
     parts = (group,) if isinstance(group, str | Period) else tuple(group)
@@ -132,8 +134,9 @@ def make_aggregate(
     if followed is None or not followed.numbered:
         numbered = ", ".join(sorted(t.name for t in tables.values() if t.numbered)) or "none"
         raise GraphError(
-            f"{where} follows {follows!r}, which is not a numbered table of the pipeline (those are: {numbered}): add "
-            f"pipeline.sink(STREAM, Table({follows!r}, …, numbered=True)) before it"
+            f"{where} follows {follows!r}, which is not a numbered table of the pipeline (those "
+            f"are: {numbered}): add pipeline.sink(STREAM, Table({follows!r}, …, numbered=True)) "
+            "before it"
         )
     if not made.reads or not made.group:
         raise GraphError(f"{where}: name at least one table in reads= and one column in group=")
@@ -148,7 +151,8 @@ def _known(where: str, name: str, tables: Mapping[str, Table[Any]]) -> Table[Any
     if name not in tables:
         raise GraphError(
             f"{where} reads {name!r}, which is no table of the pipeline; there are "
-            f"{', '.join(sorted(tables)) or 'none'}. Add the pipeline.sink(…) that writes it before"
+            f"{', '.join(sorted(tables)) or 'none'}. Add the pipeline.sink(…) that writes it "
+            "before"
         )
     return tables[name]
 
@@ -164,16 +168,18 @@ def _check_part(where: str, part: GroupPart, table: Table[Any]) -> None:
     if found.nullable or found.is_json:
         raise GraphError(
             f"{where} groups by {name!r}, which in table {table.name!r} is "
-            f"{'JSON' if found.is_json else 'sometimes None'}; a group needs a value of a simple type"
+            f"{'JSON' if found.is_json else 'sometimes None'}; a group needs a value of a simple "
+            "type"
         )
     if found.type not in EXACT:
         raise GraphError(
-            f"{where} groups by {name!r}, which in table {table.name!r} is {found.type}; a group needs {', '.join(EXACT)}"
+            f"{where} groups by {name!r}, which in table {table.name!r} is {found.type}; a group "
+            f"needs {', '.join(EXACT)}"
         )
     if isinstance(part, Period) and found.type not in TIMES:
         raise GraphError(
-            f"{where} groups by the {part.unit} of {name!r}, which in table {table.name!r} is no time but "
-            f"{found.type}"
+            f"{where} groups by the {part.unit} of {name!r}, which in table {table.name!r} is no "
+            f"time but {found.type}"
         )
 
 
@@ -182,7 +188,8 @@ def _check_target(where: str, made: Aggregate, tables: Mapping[str, Table[Any]])
         return
     if made.to.name in tables:
         raise GraphError(
-            f"{where} writes table {made.to.name!r}, which a sink writes as well; give it a table of its own"
+            f"{where} writes table {made.to.name!r}, which a sink writes as well; give it a table "
+            "of its own"
         )
     if made.to.numbered:
         raise GraphError(
@@ -192,6 +199,6 @@ def _check_target(where: str, made: Aggregate, tables: Mapping[str, Table[Any]])
     for name in made.group_names:
         if name not in columns:
             raise GraphError(
-                f"{where} replaces the rows of a group, but table {made.to.name!r} has no column {name!r}; it has "
-                f"{', '.join(sorted(columns))}"
+                f"{where} replaces the rows of a group, but table {made.to.name!r} has no column "
+                f"{name!r}; it has {', '.join(sorted(columns))}"
             )

@@ -54,7 +54,8 @@ class Bundles:
             )
         if not isinstance(self.seconds, (int, float)) or not 0 <= self.seconds <= MOST_SECONDS:
             raise GraphError(
-                f"Bundles: seconds must be a number from 0 to {MOST_SECONDS:,.0f}, not {self.seconds!r}"
+                f"Bundles: seconds must be a number from 0 to {MOST_SECONDS:,.0f}, not "
+                f"{self.seconds!r}"
             )
 
 
@@ -78,26 +79,28 @@ class BundleId:
     number: int
     """The number within the scope; the first is 1."""
     previous: int = field(default=0, compare=False, repr=False)
-    """The number of the bundle before it that the store has as delivered, in this scope or in the one that it
-    came from; 0: there was none."""
+    """The number of the bundle before it that the store has as delivered, in this scope or in the
+    one that it came from; 0: there was none."""
     is_repeat: bool = field(default=False, compare=False, repr=False)
-    """It was closed by an earlier owner, or before a restart, and may have been delivered already."""
+    """It was closed by an earlier owner, or before a restart, and may have been delivered
+    already."""
     closed_at: int = field(default=0, compare=False, repr=False)
     """When it was closed, microseconds since 1970 by the worker's clock."""
     inherited: int = field(default=0, compare=False, repr=False)
-    """The last number of the scopes that this one came from (splits and merges); its own numbers are above it. If the
-    external database has this number or a lower one for the scope, then it is of a former scope with the same id, which
-    the pipeline's own database has lost."""
+    """The last number of the scopes that this one came from (splits and merges); its own numbers
+    are above it. If the external database has this number or a lower one for the scope, then it is
+    of a former scope with the same id, which the pipeline's own database has lost."""
     refused: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
-    """Records that an earlier call refused (`RecordsRefused`) and that this call leaves out: the reason, by place
-    in the bundle."""
+    """Records that an earlier call refused (`RecordsRefused`) and that this call leaves out: the
+    reason, by place in the bundle."""
 
 
 class RecordsRefused(MillwheelError):
     """Raised by `process_bundle`: some records cannot be delivered, and none of the bundle was.
 
-    With ``on_error="dead_letter"`` these records become dead letters, and the others are delivered by another
-    call (perhaps with no record left), which has them in `BundleId.refused`; otherwise the worker stops.
+    With ``on_error="dead_letter"`` these records become dead letters, and the others are delivered
+    by another call (perhaps with no record left), which has them in `BundleId.refused`; otherwise
+    the worker stops.
 
     Attributes:
         reasons: the reason for each record, by its place in the bundle.

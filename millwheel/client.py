@@ -9,8 +9,8 @@
             await connection.execute("INSERT INTO orders ...")
             await client.send(ORDERS, order, connection=connection)   # commits or rolls back with it
 
-A program without an event loop, or in another language, calls the SQL functions ``send`` and ``send_all`` of the
-pipeline's schema; `Client.statement` gives the call with its parameters.
+A program without an event loop, or in another language, calls the SQL functions ``send`` and
+``send_all`` of the pipeline's schema; `Client.statement` gives the call with its parameters.
 """
 
 from __future__ import annotations
@@ -78,12 +78,14 @@ class SendCall(NamedTuple):
 class Client:
     """Sends records to one pipeline.
 
-    Its own connections are opened when they are needed first, and closed at the end of ``async with``.
+    Its own connections are opened when they are needed first, and closed at the end of ``async
+    with``.
 
     Args:
         pipeline: the pipeline's name, which is the name of its schema.
-        store: the address of its store, as for ``--store``: a URL of Postgres, or a directory. None: the
-            variable ``MILLWHEEL_STORE``. Without connections of its own the client does not need it.
+        store: the address of its store, as for ``--store``: a URL of Postgres, or a directory.
+            None: the variable ``MILLWHEEL_STORE``. Without connections of its own the client does
+            not need it.
         connections: most connections of its own at once.
     """
 
@@ -128,8 +130,9 @@ class Client:
             id: the record's own id. A repeat with the same value has no second effect, as long as
                 `Inbox.remember` says.
             at: the event time, an aware datetime; by default the time of sending.
-            connection: a psycopg connection, or a connection or session of SQLAlchemy, in whose transaction the
-                record is sent; asynchronous or not. By default the record is committed at once.
+            connection: a psycopg connection, or a connection or session of SQLAlchemy, in whose
+                transaction the record is sent; asynchronous or not. By default the record is
+                committed at once.
 
         Returns:
             False if the id was sent before, with the same value.
@@ -138,8 +141,8 @@ class Client:
             SendRefused: the stream takes no records, or not this one.
             UserCodeError: the value is not of the stream's type, or cannot be stored.
             UsageError: `at` has no time zone, or `connection` is of another kind.
-            StoreUnavailable: the store cannot be reached, or the connection broke. Then the record may have been
-                sent: repeat it with its id.
+            StoreUnavailable: the store cannot be reached, or the connection broke. Then the record
+                may have been sent: repeat it with its id.
         """
         ids = None if id is None else [id]
         times = None if at is None else [at]
@@ -187,8 +190,8 @@ class Client:
         batch: str | None = None,
         connection: Any = None,
     ) -> list[bool]:
-        """As `send_all`, with values that are JSON of the stream's type already; they are not checked against
-        it."""
+        """As `send_all`, with values that are JSON of the stream's type already; they are not
+        checked against it."""
         parameters = _parameters(stream, records, ids, at, batch)
         if connection is None:
             return await self._send_alone(parameters)
@@ -227,7 +230,8 @@ class Client:
             yield connection
 
     async def count_waiting(self, stream: str, most: int = 100_000) -> int:
-        """Number of records of a stream that were sent and not taken by its injector yet, up to a limit.
+        """Number of records of a stream that were sent and not taken by its injector yet, up to a
+        limit.
 
         Raises:
             SendRefused: there is no such pipeline, or no right to count.
@@ -268,8 +272,10 @@ class Client:
                     timeout=WAIT_SECONDS,
                     kwargs={
                         "autocommit": True,
-                        "options": f"{READ_COMMITTED} -c lock_timeout={LOCK_SECONDS}s "
-                        f"-c statement_timeout={STATEMENT_SECONDS}s",
+                        "options": (
+                            f"{READ_COMMITTED} -c lock_timeout={LOCK_SECONDS}s "
+                            f"-c statement_timeout={STATEMENT_SECONDS}s"
+                        ),
                     },
                 )
                 await pool.open()
@@ -322,8 +328,8 @@ async def _execute(connection: Any, call: str, parameters: dict[str, Any]) -> An
         return await _settled(cursor.execute(call, parameters))
     if not type(connection).__module__.startswith("sqlalchemy."):
         raise UsageError(
-            "send: connection= takes a psycopg connection, or a connection or session of SQLAlchemy, not "
-            f"{type(connection).__name__}"
+            "send: connection= takes a psycopg connection, or a connection or session of "
+            f"SQLAlchemy, not {type(connection).__name__}"
         )
     import sqlalchemy
     from sqlalchemy.dialects.postgresql import ARRAY

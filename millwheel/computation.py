@@ -68,7 +68,8 @@ class Computation(Generic[V, S, B, T]):
     """
 
     wall_timers: bool | None = None
-    """Whether it sets timers of kind ``"wall"``, which cannot run on Spark; None: its own code shows it."""
+    """Whether it sets timers of kind ``"wall"``, which cannot run on Spark; None: its own code
+    shows it."""
 
     pane_order: PaneOrder | None = None
     """How the panes of a key follow one another, if it makes windows of its records."""
@@ -89,9 +90,9 @@ class Computation(Generic[V, S, B, T]):
             and "state_type" not in vars(cls)
         ):
             raise GraphError(
-                f"class {cls.__name__}(Computation) does not say what it reads and keeps: write class "
-                f"{cls.__name__}(Computation[Value, State]), with the type of its records and that of the state of a "
-                "key, or None for no state"
+                f"class {cls.__name__}(Computation) does not say what it reads and keeps: write "
+                f"class {cls.__name__}(Computation[Value, State]), with the type of its records "
+                "and that of the state of a key, or None for no state"
             )
 
     async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:

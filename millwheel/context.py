@@ -70,7 +70,8 @@ class Effects:
         self.produced: list[Produced] = []
         """Productions that have no address yet, in their order."""
         self.together = False
-        """Whether addresses are given to many productions together; otherwise to each one at once."""
+        """Whether addresses are given to many productions together; otherwise to each one at
+        once."""
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
         """Weak productions, as pairs of the input record and the production."""
         self.lineage: Lineage | None = None
@@ -173,8 +174,8 @@ class Effects:
         Effects().take(self)
 
     def others(self) -> tuple[Sized, ...]:
-        """The containers of all effects besides productions and timers: if they are empty, so is their `mark`.
-        They stay the same objects until `split`."""
+        """The containers of all effects besides productions and timers: if they are empty, so is
+        their `mark`. They stay the same objects until `split`."""
         return (*[getattr(self, name) for name in _LISTS], self.counters)
 
     def mark(self) -> EffectsMark:
@@ -516,11 +517,12 @@ class Context(Generic[S, T]):
                 promised = max(self._promised, self._effects.promised)
                 if micros < promised:
                     raise UserCodeError(
-                        f"{self._place()}: an output of stream {stream.name!r} has the "
-                        f"timestamp {timestamp.isoformat()}, older than both its input "
+                        f"{self._place()}: an output of stream {stream.name!r} has the timestamp "
+                        f"{timestamp.isoformat()}, older than both its input "
                         f"({from_micros(self._micros).isoformat()}) and the low watermark already "
-                        f"promised downstream ({from_micros(promised).isoformat()}); the output of "
-                        "an on-time record would be late. Use the record's timestamp or a later one"
+                        f"promised downstream ({from_micros(promised).isoformat()}); the output "
+                        "of an on-time record would be late. Use the record's timestamp or a "
+                        "later one"
                     )
                 self._effects.hold(micros)
         route.send(self._effects, self._cell, value, micros)
@@ -608,8 +610,8 @@ class WeakContext(Context[S, T]):
             raise UserCodeError(
                 f"{self._name} read ctx.{what} while it processed a record, but its productions "
                 "are weak: they are made again after a crash, and must be the same then. Take "
-                'times from the record, add it with productions="strong", or, if its output does not '
-                "depend on the time, declare that in the class: order_insensitive = True"
+                'times from the record, add it with productions="strong", or, if its output does '
+                "not depend on the time, declare that in the class: order_insensitive = True"
             )
 
 
@@ -680,13 +682,13 @@ class BundleContext(SpreadContext[S, T]):
         return self._bundle_id
 
     async def is_owner(self) -> bool:
-        """Whether this worker still owns the bundle's scope, by the store: if it does not, another one delivers
-        the bundle."""
+        """Whether this worker still owns the bundle's scope, by the store: if it does not, another
+        one delivers the bundle."""
         return await self._owner.is_current()
 
     async def store_id(self) -> str:
-        """The pipeline's name, and a text that tells its store from every other: for names in other systems. A
-        copy of the store (a restored dump) has the same one."""
+        """The pipeline's name, and a text that tells its store from every other: for names in other
+        systems. A copy of the store (a restored dump) has the same one."""
         return await self._owner.store_id()
 
     @property
@@ -749,8 +751,8 @@ def _late_use(context: Ended, what: str) -> UserCodeError:
     name = object.__getattribute__(context, "_name")
     error = UserCodeError(
         f"{name} used ctx.{what} after the call that ctx belongs to had ended, so it has no "
-        "effect. Inside process_record (or process_timer, process_bundle), await every task that it "
-        "starts and that uses ctx, for example with asyncio.TaskGroup"
+        "effect. Inside process_record (or process_timer, process_bundle), await every task that "
+        "it starts and that uses ctx, for example with asyncio.TaskGroup"
     )
     object.__getattribute__(context, "_report_late_use")(error)
     return error

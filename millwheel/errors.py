@@ -95,7 +95,8 @@ class SendRefused(MillwheelError):
 
     Attributes:
         why: ``"unknown_stream"``, ``"no_id"``, ``"another_value"`` (of an id that was sent before),
-            ``"no_right"``, ``"busy"`` (an open transaction has sent the id; try again), or ``"wrong"``.
+            ``"no_right"``, ``"busy"`` (an open transaction has sent the id; try again), or
+            ``"wrong"``.
     """
 
     def __init__(self, message: str, why: str) -> None:
@@ -144,8 +145,8 @@ class MigrationFailed(UserCodeError):
 class CodeBlocked(MillwheelError):
     """User code blocked the event loop of a worker for longer than ``block_limit_seconds``.
 
-    It stands for the exception that the code should have raised: ``on_error`` applies to its record. The
-    record is not tried again.
+    It stands for the exception that the code should have raised: ``on_error`` applies to its
+    record. The record is not tried again.
     """
 
 
@@ -206,7 +207,8 @@ class StoreWentBack(StoreError):
 
 
 class SnapshotGone(StoreError):
-    """A snapshot that Spark reads is no longer held: its holder has let it go, or the server has restarted."""
+    """A snapshot that Spark reads is no longer held: its holder has let it go, or the server has
+    restarted."""
 
 
 class EmbeddedServerError(StoreError):

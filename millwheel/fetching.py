@@ -1,12 +1,14 @@
-"""The base of readers whose rows come over a network: a task fetches ahead, the injector takes from it.
+"""The base of readers whose rows come over a network: a task fetches ahead, the injector takes from
+it.
 
 ::
 
     fetch() ──▶ rows fetched ahead ──▶ read(limit)          wait() returns when there are some
 
-A source of your own needs `fetch`, `position` and, if it knows them, `lag` and `progress`; see ``docs/sources.md``.
-It must not care about limits, wake-ups and cancellation. Its `fetch` calls `found_none` whenever the server has
-answered that there is no further row; otherwise its partitions are never idle.
+A source of your own needs `fetch`, `position` and, if it knows them, `lag` and `progress`; see
+``docs/sources.md``. It must not care about limits, wake-ups and cancellation. Its `fetch` calls
+`found_none` whenever the server has answered that there is no further row; otherwise its partitions
+are never idle.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from typing import Any
 from millwheel.sources import Lag, Row, Rows
 
 AHEAD = 2
-"""Results of `FetchingReader.fetch` that may wait to be read. Only `fetch` knows how large a row is, so it
-bounds the bytes of one result."""
+"""Results of `FetchingReader.fetch` that may wait to be read. Only `fetch` knows how large a row
+is, so it bounds the bytes of one result."""
 
 CURRENT_SECONDS = 3.0
 """An answer of the server that is older says nothing about the rows that it has now."""
@@ -49,10 +51,11 @@ class FetchingReader(ABC):
 
     @abstractmethod
     async def fetch(self) -> Sequence[Row]:
-        """The next rows; it waits until there are some. None at all mean the end of a bounded source.
+        """The next rows; it waits until there are some. None at all mean the end of a bounded
+        source.
 
-        Keep a result within some megabytes: `AHEAD` of them are in memory. It may be cancelled while it waits;
-        after that it is not called again.
+        Keep a result within some megabytes: `AHEAD` of them are in memory. It may be cancelled
+        while it waits; after that it is not called again.
 
         Raises:
             InputError: the partition cannot be read further; the message says how to continue.
@@ -71,15 +74,18 @@ class FetchingReader(ABC):
         return Lag()
 
     def found_none(self) -> None:
-        """Note that the server has just answered: every row that it has was fetched, and none is held up."""
+        """Note that the server has just answered: every row that it has was fetched, and none is
+        held up."""
         self._none_at = asyncio.get_running_loop().time()
 
     def announce(self) -> None:
-        """Let `wait` return: without a row, event time has advanced (`seen`), or the position has (`position`)."""
+        """Let `wait` return: without a row, event time has advanced (`seen`), or the position has
+        (`position`)."""
         self._news.set()
 
     def fail(self, error: BaseException) -> None:
-        """Let the injector raise an error of another task of the reader, once all rows fetched are taken."""
+        """Let the injector raise an error of another task of the reader, once all rows fetched are
+        taken."""
         self._error = self._error or error
         self._news.set()
 

@@ -1,4 +1,5 @@
-"""The inbox of a stream, as a source: records that users send in their own transactions, or over HTTP.
+"""The inbox of a stream, as a source: records that users send in their own transactions, or over
+HTTP.
 
 ::
 
@@ -23,16 +24,16 @@ from millwheel.sources import Partition, Reader
 class Inbox:
     """Records that are sent to the stream, each in a transaction of its sender's.
 
-    A record arrives if that transaction commits, once, and only then. Its event time is the time at which it
-    was sent, or the one given to ``send``. The low watermark waits for transactions that may still send records
-    with older times; records that are committed do not wait for them.
+    A record arrives if that transaction commits, once, and only then. Its event time is the time at
+    which it was sent, or the one given to ``send``. The low watermark waits for transactions that
+    may still send records with older times; records that are committed do not wait for them.
 
     Args:
         remember: how long a sender may repeat a record with an id: the repeat has no second effect.
         require_id: refuse records without an id.
         id: returns the id of a value that comes over HTTP without an Idempotency-Key.
-        verify: over HTTP, whether a request is genuine, given its headers and its body: the sender's signature
-            in place of a token (`millwheel.ingest.hmac_sha256`).
+        verify: over HTTP, whether a request is genuine, given its headers and its body: the
+            sender's signature in place of a token (`millwheel.ingest.hmac_sha256`).
         max_body: over HTTP, most bytes of a request's body.
 
     Raises:

@@ -9,18 +9,22 @@ from millwheel.errors import GraphError
 
 @dataclass(frozen=True)
 class Park:
-    """Parks the key of a failed record: its later records wait behind it, in order; all other keys go on.
+    """Parks the key of a failed record: its later records wait behind it, in order; all other keys
+    go on.
 
-    For ``on_error=`` of `Pipeline.add`; ``on_error="park"`` is ``Park()``. ``millwheel dead-letters retry`` runs the
-    failed record again, and then those that wait; ``discard`` lets the next one begin.
+    For ``on_error=`` of `Pipeline.add`; ``on_error="park"`` is ``Park()``. ``millwheel dead-letters
+    retry`` runs the failed record again, and then those that wait; ``discard`` lets the next one
+    begin.
 
     Args:
-        hold_watermark: hold the low watermark at the oldest record that waits, so that no window downstream closes
-            without it. Otherwise the watermark goes on, and the records may produce late ones.
-        most_records: records that are stored in a key. Further ones stay un-ACKed, which slows their sender.
+        hold_watermark: hold the low watermark at the oldest record that waits, so that no window
+            downstream closes without it. Otherwise the watermark goes on, and the records may
+            produce late ones.
+        most_records: records that are stored in a key. Further ones stay un-ACKed, which slows
+            their sender.
         most_bytes: bytes of their values.
-        most_keys: parked keys in an interval of slots (see ``millwheel intervals list``); one more ends the worker, as
-            ``on_error="fail"`` does.
+        most_keys: parked keys in an interval of slots (see ``millwheel intervals list``); one more
+            ends the worker, as ``on_error="fail"`` does.
 
     Raises:
         GraphError: a limit is less than one.

@@ -101,8 +101,8 @@ class Pipeline:
         the source. The low watermark of the stream is the least of them.
 
         Args:
-            timestamp: returns a value's event time, an aware datetime. None: each row's own timestamp, if
-                the source has one for each row, as Kafka has.
+            timestamp: returns a value's event time, an aware datetime. None: each row's own
+                timestamp, if the source has one for each row, as Kafka has.
             lateness: how far behind the newest record another may be and still be on time. A later
                 record may find its window closed (``docs/guarantees.md`` says when it must).
             seen: returns the time at which a record was seen, if that is not its event time.
@@ -149,7 +149,8 @@ class Pipeline:
                 if known is not id:
                     raise GraphError(
                         f"two injectors of stream {stream.name!r} take the id by different "
-                        "functions; an id has one meaning in a stream, so give both the same function"
+                        "functions; an id has one meaning in a stream, so give both the same "
+                        "function"
                     )
             else:
                 self._identified[stream.name] = (target, id)
@@ -209,8 +210,9 @@ class Pipeline:
                 (of the last 4,096 records of each partition of a source). A record behind it is
                 late here, even if its source allows it: amend the result, or leave the record out.
                 The low watermark published downstream stays exact (paper 7.2).
-            on_error: when user code fails on a record, stop; or keep the record as a dead letter and go on; or
-                also park its key (``"park"``, or a `Park` with limits): the key's later records wait behind it.
+            on_error: when user code fails on a record, stop; or keep the record as a dead letter
+                and go on; or also park its key (``"park"``, or a `Park` with limits): the key's
+                later records wait behind it.
             retries: number of times that user code is retried before that.
 
         Raises:
@@ -267,13 +269,14 @@ class Pipeline:
         """Write every record of `stream` to `sink`. A stream may have any number of sinks.
 
         Args:
-            row: converts a value to the sink's row; without it the value is the row. Sinks outside the store have
-                options of their own for that.
-            on_error: for a sink outside the store, such as `millwheel.kafka.KafkaSink`: on records that it cannot
-                take, stop, or keep these records as dead letters.
+            row: converts a value to the sink's row; without it the value is the row. Sinks outside
+                the store have options of their own for that.
+            on_error: for a sink outside the store, such as `millwheel.kafka.KafkaSink`: on records
+                that it cannot take, stop, or keep these records as dead letters.
 
         Raises:
-            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit it.
+            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit
+                it.
         """
         check_stream(stream, "sink(")
         check_sink(stream, sink, row=row, on_error=on_error)
@@ -290,20 +293,23 @@ class Pipeline:
         to: Table[Any] | Parquet,
         name: str | None = None,
     ) -> None:
-        """Aggregate tables with PySpark as they change: ``millwheel spark MODULE:PIPELINE`` does it.
+        """Aggregate tables with PySpark as they change: ``millwheel spark MODULE:PIPELINE`` does
+        it.
 
-        New rows of the table `follows` tell which groups have changed. The rows of these groups are read
-        from `reads`, whole, at one snapshot, and given to `function`; its result replaces their rows in
-        `to`. So late, amended and retracted panes need no care in `function`, and it keeps no state.
+        New rows of the table `follows` tell which groups have changed. The rows of these groups are
+        read from `reads`, whole, at one snapshot, and given to `function`; its result replaces
+        their rows in `to`. So late, amended and retracted panes need no care in `function`, and it
+        keeps no state.
 
         Args:
-            function: takes a DataFrame for each table of `reads`, and returns one with the columns of
-                `to`. Its rows must belong to the groups that it was given.
+            function: takes a DataFrame for each table of `reads`, and returns one with the columns
+                of `to`. Its rows must belong to the groups that it was given.
             follows: name of a table of this pipeline with ``numbered=True``.
             reads: names of the tables that the aggregate is made of.
-            group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and the like of a
-                time column. A group is replaced as a whole.
-            to: a table of the pipeline's schema, which has a column for each part of `group`; or files.
+            group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and
+                the like of a time column. A group is replaced as a whole.
+            to: a table of the pipeline's schema, which has a column for each part of `group`; or
+                files.
             name: by default that of the function.
 
         Raises:
@@ -317,8 +323,8 @@ class Pipeline:
             other.target for other in self.aggregates.values()
         ):
             raise GraphError(
-                f"two aggregates are called {made.name!r}, or write {made.target!r}: give one another name="
-                " and another target"
+                f"two aggregates are called {made.name!r}, or write {made.target!r}: give one "
+                "another name= and another target"
             )
         self.aggregates[made.name] = made
         self._graph = None

@@ -193,8 +193,9 @@ def _check(each: Field[Any], value: object) -> None:
     if isinstance(value, allowed) and not isinstance(value, bool) and least <= value <= most:
         return
     raise UsageError(
-        f"Settings({each.name}={value!r:.80}): give {'a whole number' if kind is int else 'a number'} from "
-        f"{least:,} to {most:,}; the default is {each.default:,}. {text}"
+        f"Settings({each.name}={value!r:.80}): give "
+        f"{'a whole number' if kind is int else 'a number'} from {least:,} to {most:,}; the "
+        f"default is {each.default:,}. {text}"
     )
 
 

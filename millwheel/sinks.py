@@ -102,29 +102,30 @@ class Table(Generic[R]):
 
     The table is created from the type, or an existing table with matching columns is used.
 
-    The columns are the fields; class variables are not. None is NULL, in a column of type ``jsonb`` too. A time needs
-    a zone. A column of type ``double precision`` (a field of type float) can hold NaN and infinities that a
-    `row` function returns. Values of streams and columns of type ``jsonb`` cannot: JSON has
-    neither, and such a value fails its record.
+    The columns are the fields; class variables are not. None is NULL, in a column of type ``jsonb``
+    too. A time needs a zone. A column of type ``double precision`` (a field of type float) can hold
+    NaN and infinities that a `row` function returns. Values of streams and columns of type
+    ``jsonb`` cannot: JSON has neither, and such a value fails its record.
 
     Args:
         name: the table's name in the pipeline's schema.
         row_type: a msgspec.Struct or dataclass, with one column per field.
-        key: columns that identify a row: a later value for the same key replaces the
-            earlier one. Keys are equal if Postgres takes them for equal: 1.0 and 1.00, -0.0 and 0.0, an instant in
-            two zones, an object of JSON in another order. Without `key` every value is a new row.
+        key: columns that identify a row: a later value for the same key replaces the earlier one.
+            Keys are equal if Postgres takes them for equal: 1.0 and 1.00, -0.0 and 0.0, an instant
+            in two zones, an object of JSON in another order. Without `key` every value is a new
+            row.
         producer_key: the columns of `key` that hold the producing computation's own key. No
             other key can then write the row, so it is written in the producer's own commit.
             Without it, an upsert is a step of its own, keyed by `key`.
         numbered: adds two columns, `sender` and `sequence`, so that others can follow the table
-            (:mod:`millwheel.spark`, :mod:`millwheel.following`). The rows of a sender are numbered from 0,
-            without gaps, in the order of their commits; ordered by both columns, the rows of one
-            producing key are in the order in which they were produced. The view ``numbered_rows``
-            has the number of rows of each sender. Old rows may be deleted.
+            (:mod:`millwheel.spark`, :mod:`millwheel.following`). The rows of a sender are numbered
+            from 0, without gaps, in the order of their commits; ordered by both columns, the rows
+            of one producing key are in the order in which they were produced. The view
+            ``numbered_rows`` has the number of rows of each sender. Old rows may be deleted.
 
     Raises:
-        GraphError: the name of the table or of a column is reserved, a key names no column or one that may be
-            None, or `row_type` has no fields.
+        GraphError: the name of the table or of a column is reserved, a key names no column or one
+            that may be None, or `row_type` has no fields.
     """
 
     def __init__(
@@ -203,7 +204,8 @@ class Table(Generic[R]):
         )
 
     def key_of(self, values: Sequence[Any]) -> tuple[str | int, ...]:
-        """The key of a row, given its column values: equal for all rows that Postgres takes for one, and with an order.
+        """The key of a row, given its column values: equal for all rows that Postgres takes for
+        one, and with an order.
 
         Raises:
             UserCodeError: a column of the key holds a value of another type.
@@ -212,7 +214,8 @@ class Table(Generic[R]):
             return tuple(part(values[position]) for position, part in self._key_parts)
         except (TypeError, ValueError, OverflowError) as error:
             raise UserCodeError(
-                f"table {self.name!r}: {', '.join(self.key)} of {shown(values)} cannot be a key: {error}"
+                f"table {self.name!r}: {', '.join(self.key)} of {shown(values)} cannot be a key: "
+                f"{error}"
             ) from error
 
     def describe(self) -> dict[str, Any]:
@@ -278,10 +281,11 @@ class Discard:
 
 
 class BundleSink(Protocol):
-    """A sink outside the store, which receives numbered bundles (decision 30); write one for your own system.
+    """A sink outside the store, which receives numbered bundles (decision 30); write one for your
+    own system.
 
-    `deliver` must make a bundle's records durable together with the bundle's number, and recognize a number that
-    comes again. Then each record is written exactly once. See ``docs/sinks.md``.
+    `deliver` must make a bundle's records durable together with the bundle's number, and recognize
+    a number that comes again. Then each record is written exactly once. See ``docs/sinks.md``.
     """
 
     @property
@@ -291,7 +295,8 @@ class BundleSink(Protocol):
 
     @property
     def key(self) -> Callable[[Any], Key] | None:
-        """Returns the key of a value: values of a key are delivered in order. None: all are, by one worker."""
+        """Returns the key of a value: values of a key are delivered in order. None: all are, by one
+        worker."""
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -18,9 +18,9 @@ The contract of a partition::
   wakes it. Only a `bounded` source ends, and only when its reader says so (`Reader.ended`). Event
   time of a stream ends when every partition has ended.
 * **An unfinished last row is not a row**: a reader does not return it until it is complete.
-* **Silence is idleness only if nothing is owed**: a partition without rows stops holding the low watermark
-  (`idle_after` of `inject`) while its reader knows that it has returned all rows written so far
-  (`Reader.caught_up`). If rows may be held up somewhere, it holds.
+* **Silence is idleness only if nothing is owed**: a partition without rows stops holding the low
+  watermark (`idle_after` of `inject`) while its reader knows that it has returned all rows written
+  so far (`Reader.caught_up`). If rows may be held up somewhere, it holds.
 
 A source that finds partitions while it runs is a `GrowingSource`. One worker, by its lease, looks
 for new partitions (`Discovery`); each is then owned like any other. A new partition starts at the
@@ -65,8 +65,9 @@ class Row(msgspec.Struct):
 class Rows(Sequence[Row]):
     """Rows of adjacent numbers and lines, without errors and watermarks, as columns.
 
-    A reader may return it instead of a list of `Row` objects: the engine then makes none. A reader that
-    works on another one's rows may change them: they are objects from the first look at one of them.
+    A reader may return it instead of a list of `Row` objects: the engine then makes none. A reader
+    that works on another one's rows may change them: they are objects from the first look at one of
+    them.
     """
 
     __slots__ = ("_rows", "line", "micros", "offset", "raws", "values")
@@ -144,26 +145,28 @@ class Reader(Protocol):
     """An open partition. One task uses it; `position` and the figures are read between its
     calls.
 
-    The reader of a source with ``shows_time = True`` has an attribute `seen`: the time up to which the source has
-    come by the rows read so far, in microseconds, or None. It replaces the times of the rows themselves, and
-    `wait` also returns when it has advanced.
+    The reader of a source with ``shows_time = True`` has an attribute `seen`: the time up to which
+    the source has come by the rows read so far, in microseconds, or None. It replaces the times of
+    the rows themselves, and `wait` also returns when it has advanced.
 
-    A reader may have an attribute `promised`. When its value has changed, the position is stored before the rows
-    that were read since are sent: it says which rows the numbers stand for (the file that was begun, for example).
+    A reader may have an attribute `promised`. When its value has changed, the position is stored
+    before the rows that were read since are sent: it says which rows the numbers stand for (the
+    file that was begun, for example).
     """
 
     @property
     def ended(self) -> bool:
-        """Whether no row will ever follow: of a bounded source, or of a partition that is gone for good."""
+        """Whether no row will ever follow: of a bounded source, or of a partition that is gone for
+        good."""
         ...
 
     @property
     def caught_up(self) -> bool:
         """Whether the reader knows that it has returned all rows written so far.
 
-        False if rows may be held up: the server does not answer, or a transaction that has written is open. Such a
-        partition is not idle, however long it is silent, since its rows would come late. It is called about every
-        second and must be cheap.
+        False if rows may be held up: the server does not answer, or a transaction that has written
+        is open. Such a partition is not idle, however long it is silent, since its rows would come
+        late. It is called about every second and must be cheap.
         """
         ...
 
@@ -198,9 +201,9 @@ class Reader(Protocol):
 
         Returns:
             JSON values. The position covers acknowledged rows only: rows that were read ahead may
-            be corrected before they are read again. If all rows read so far are acknowledged, it also covers
-            the gap that the reader has passed behind them. `wait` returns when that gap has grown, so that the
-            engine stores the new position.
+            be corrected before they are read again. If all rows read so far are acknowledged, it
+            also covers the gap that the reader has passed behind them. `wait` returns when that gap
+            has grown, so that the engine stores the new position.
         """
         ...
 
@@ -220,8 +223,8 @@ class Reader(Protocol):
 class Partition(Protocol):
     """A part of a source that is read in order by one owner.
 
-    Messages name a row as ``IDENTITY, line N``. A partition with an attribute `row_name` has that word in
-    place of *line*, and is not called a file.
+    Messages name a row as ``IDENTITY, line N``. A partition with an attribute `row_name` has that
+    word in place of *line*, and is not called a file.
     """
 
     @property
@@ -249,10 +252,10 @@ class Source(Protocol):
     """The input of an injector.
 
     A source whose rows all have timestamps of their own (`Row.micros`) says so with an attribute
-    ``timestamps = True``; then `inject` needs no ``timestamp=``. One with an attribute `idle_after` gives the
-    default of that option. One with ``shows_time = True`` has readers that know how far event time is
-    (`Reader`); they count if the rows have timestamps of their own, and `inject` has neither ``timestamp=`` nor
-    ``seen=`` nor ``watermark=``.
+    ``timestamps = True``; then `inject` needs no ``timestamp=``. One with an attribute `idle_after`
+    gives the default of that option. One with ``shows_time = True`` has readers that know how far
+    event time is (`Reader`); they count if the rows have timestamps of their own, and `inject` has
+    neither ``timestamp=`` nor ``seen=`` nor ``watermark=``.
     """
 
     @property
@@ -272,12 +275,14 @@ class Source(Protocol):
 class Discovery(Protocol):
     """Looks for the partitions of a growing source, in the worker that owns this task.
 
-    If partitions may end (`Reader.ended`), it has a method ``resumed(identity, position, *, ended)``, with the
-    stored position of the partition's reader: called for each partition at the start, and when one has ended. From
-    then on `look` leaves the identity out. If the partition is continued, it is under another identity.
+    If partitions may end (`Reader.ended`), it has a method ``resumed(identity, position, *,
+    ended)``, with the stored position of the partition's reader: called for each partition at the
+    start, and when one has ended. From then on `look` leaves the identity out. If the partition is
+    continued, it is under another identity.
 
-    That of a source with ``shows_time = True`` may have an attribute `seen`: a time in microseconds, or None. Of a
-    partition that the last look has not found, no row on time is older; it holds the stream's watermark.
+    That of a source with ``shows_time = True`` may have an attribute `seen`: a time in
+    microseconds, or None. Of a partition that the last look has not found, no row on time is older;
+    it holds the stream's watermark.
     """
 
     async def look(self) -> Sequence[str]:

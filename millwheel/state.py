@@ -2,9 +2,9 @@
 separately.
 
 A state object is stored as one row. A field of type `MapState` or `ListState` is stored separately,
-with a row per entry, so that the cost of a buffer of a hundred thousand entries depends on the entries
-that a record uses, not on the number stored. Outside a pipeline (``Model()`` in a unit test),
-collections keep their entries in memory.
+with a row per entry, so that the cost of a buffer of a hundred thousand entries depends on the
+entries that a record uses, not on the number stored. Outside a pipeline (``Model()`` in a unit
+test), collections keep their entries in memory.
 """
 
 from __future__ import annotations
@@ -251,8 +251,8 @@ class MapState(Collection, Generic[K, V]):
 
 
 class _MapRange(AsyncIterator[tuple[str, V]]):
-    """Entries of a map in order. It is no generator: asyncio keeps a list of generators, which costs more
-    than most ranges."""
+    """Entries of a map in order. It is no generator: asyncio keeps a list of generators, which
+    costs more than most ranges."""
 
     __slots__ = ("_left", "_span", "_start")
 
@@ -354,12 +354,13 @@ class StateLayout(Generic[S]):
         self.stateless = self.state_type is None
         self.empty: bytes = b"null"
         self.has_fidelity = True
-        """Whether state always equals, in all that user code can see, the one that is read from the store."""
+        """Whether state always equals, in all that user code can see, the one that is read from the
+        store."""
         if get_origin(self.state_type) in (Union, types.UnionType):
             raise GraphError(
-                f"the state of {owner} is of type {self.state_type}, so its empty state is ambiguous. "
-                "Name one class with a default for every field: its instance without arguments is "
-                "the state of a key without stored state"
+                f"the state of {owner} is of type {self.state_type}, so its empty state is "
+                "ambiguous. Name one class with a default for every field: its instance without "
+                "arguments is the state of a key without stored state"
             )
         if self.stateless:
             self.fingerprint: dict[str, Any] = {}
@@ -437,14 +438,16 @@ class StateLayout(Generic[S]):
         kind = get_origin(self.state_type) or self.state_type
         if kind is None or (_has_fields(kind) and not isinstance(state, kind)):
             raise UserCodeError(
-                f"{shown(state)} cannot be the state of {self.owner}, which is of type {self._name()}"
+                f"{shown(state)} cannot be the state of {self.owner}, which is of type "
+                f"{self._name()}"
             )
 
     def _encode_plain(self, state: Any) -> bytes:
         return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
     def settle(self, encoded: bytes, state: Any) -> tuple[bytes, Any]:
-        """The stored form of a state, just encoded, and the state object that a restart reads from it.
+        """The stored form of a state, just encoded, and the state object that a restart reads from
+        it.
 
         An object with collections stays, and its plain part is replaced.
 

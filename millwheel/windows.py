@@ -79,8 +79,10 @@ class PaneOrder:
     """How the panes of a key follow one another, which tells the newer one of two.
 
     Attributes:
-        by_number: panes are numbered per key, and their windows have no bounds of their own (`Count`).
-        amended_for: microseconds after its end for which a window may still send panes; None: for ever.
+        by_number: panes are numbered per key, and their windows have no bounds of their own
+            (`Count`).
+        amended_for: microseconds after its end for which a window may still send panes; None: for
+            ever.
     """
 
     by_number: bool = False
@@ -89,18 +91,20 @@ class PaneOrder:
     def place(self, pane: Pane[Any]) -> tuple[int, ...]:
         """The place of a pane among those of its key: of a later window before the pane's number.
 
-        Of two windows with one end, the one that starts earlier is the newer one: a session that was joined to another,
-        or one with a new start.
+        Of two windows with one end, the one that starts earlier is the newer one: a session that
+        was joined to another, or one with a new start.
         """
         if self.by_number:
             return (pane.number,)
         return (to_micros(pane.end), -to_micros(pane.start), pane.number)
 
     def superseded_after(self, end: datetime, timestamp: int) -> int | None:
-        """The instant after which no pane comes that is older than the newest one so far; None: there is none.
+        """The instant after which no pane comes that is older than the newest one so far; None:
+        there is none.
 
-        An older pane may be on its way from a former owner of its key's interval. It holds the low watermark at its
-        window's end or before, or at a promise that the newer pane's timestamp has reached.
+        An older pane may be on its way from a former owner of its key's interval. It holds the low
+        watermark at its window's end or before, or at a promise that the newer pane's timestamp has
+        reached.
 
         Args:
             end: the end of the newest pane's window.
@@ -112,7 +116,8 @@ class PaneOrder:
 
     @staticmethod
     def of_all(orders: Sequence[PaneOrder]) -> PaneOrder:
-        """The order that holds for panes of several computations; of none: nothing is known of their lateness."""
+        """The order that holds for panes of several computations; of none: nothing is known of
+        their lateness."""
         amended = [order.amended_for for order in orders]
         known = [each for each in amended if each is not None]
         return PaneOrder(
@@ -513,8 +518,9 @@ class LocalClock:
         found = to_micros(local)  # fold=0: the first of two instants with this reading
         if self.reading(found) == reading:
             return found
-        # The clock jumps over this reading. The jump is between the instants that the offsets before
-        # and after it would give; the clock shows less than the reading before it and more after it.
+        # The clock jumps over this reading. The jump is between the instants that the offsets
+        # before and after it would give; the clock shows less than the reading before it and more
+        # after it.
         low, high = to_micros(local.replace(fold=1)), found
         while high - low > 1:
             middle = (low + high) // 2
@@ -563,7 +569,8 @@ def _offset(what: str, offset: timedelta, size: timedelta) -> timedelta:
     if abs(_duration(f"{what}: offset", offset)) >= size:
         raise GraphError(
             f"{what}: an offset of {shown(offset)} is not below the size of {size}. Windows repeat "
-            f"after that: an offset of {offset % size} would mean the same. Is the size too small?"
+            f"after that: an offset of {offset % size} would mean the same. Is the size too "
+            "small?"
         )
     return offset
 

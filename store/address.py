@@ -1,7 +1,8 @@
 """The address of the store, from ``--store`` or ``MILLWHEEL_STORE``.
 
-It is the URL of a Postgres that the user runs, or a directory with an embedded one (default: ``.millwheel``).
-Addresses are logged, so every text made from one hides secrets; only ``open`` gives the full URL.
+It is the URL of a Postgres that the user runs, or a directory with an embedded one (default:
+``.millwheel``). Addresses are logged, so every text made from one hides secrets; only ``open``
+gives the full URL.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ KEYWORDS = re.compile(
 """The beginning of a libpq keyword string, even if the rest of it is wrong."""
 
 URL_LIKE = re.compile(r"\s*(?:[^./~\s][^/]*//|[^/]*@|\S*://|//\S*@)|\s+postgres", re.IGNORECASE)
-"""Mistyped URLs that are no likely names of directories: ``postgres//host/x``, ``me@host/x``, ``://host/x``."""
+"""Mistyped URLs that are no likely names of directories: ``postgres//host/x``, ``me@host/x``,
+``://host/x``."""
 
 HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-f:.]+\]):\d{1,5}(?:/[\w.-]*)?", re.IGNORECASE)
 """A host and a port, perhaps with a database, without the rest of a URL."""
@@ -57,7 +59,8 @@ class StoreAddress:
     def parse(
         cls, text: str | None = None, environment: Mapping[str, str] | None = None
     ) -> StoreAddress:
-        """Parse ``text`` (the option) if given, or ``MILLWHEEL_STORE`` if set; the default is ``.millwheel``.
+        """Parse ``text`` (the option) if given, or ``MILLWHEEL_STORE`` if set; the default is
+        ``.millwheel``.
 
         Raises:
             UsageError: it is neither a Postgres URL nor a directory's path. The message
@@ -77,8 +80,8 @@ class StoreAddress:
         if HOST_AND_PORT.fullmatch(text) is not None:
             url = f"postgresql://USER@{text}" + ("" if "/" in text else "/DATABASE")
             raise UsageError(
-                f"{source} is a host and a port, without the rest of a URL: write {url}. A directory of that name is "
-                f"written with ./ in front. {_ACCEPTED}"
+                f"{source} is a host and a port, without the rest of a URL: write {url}. A "
+                f"directory of that name is written with ./ in front. {_ACCEPTED}"
             )
         # Before any of it is shown: what is before the first ":" is never a secret.
         if (scheme_like := re.match(r"([a-z][a-z0-9+.-]*):", text, re.IGNORECASE)) is not None:
@@ -93,13 +96,14 @@ class StoreAddress:
         if KEYWORDS.match(text) is not None:
             raise UsageError(
                 f"{source} is a libpq keyword string (host=… dbname=…): write it as a URL, "
-                "postgresql://user@host:5432/dbname. A directory of that name is written with ./ in "
-                f"front. {_ACCEPTED}"
+                "postgresql://user@host:5432/dbname. A directory of that name is written with ./ "
+                f"in front. {_ACCEPTED}"
             )
         if URL_LIKE.match(text) is not None:
             raise UsageError(
                 f"{source} looks like a mistyped URL: a Postgres URL begins with postgresql:// and "
-                f"nothing before it. A directory of that name is written with ./ in front. {_ACCEPTED}"
+                "nothing before it. A directory of that name is written with ./ in front. "
+                f"{_ACCEPTED}"
             )
         try:
             return cls(directory=Path(text).expanduser())
@@ -114,7 +118,8 @@ class StoreAddress:
     def open(self) -> str:
         """The libpq URL to connect to. Starts or adopts the server of a directory.
 
-        Blocks, for some seconds in a new directory. A URL is returned unchanged, without a connection.
+        Blocks, for some seconds in a new directory. A URL is returned unchanged, without a
+        connection.
 
         Raises:
             EmbeddedServerError, StoreUnavailable: as ``embedded.start``.
@@ -125,8 +130,8 @@ class StoreAddress:
         return self.url
 
     def redacted(self) -> str:
-        """The address for people and logs: passwords and other secrets are ``***``, in the user part and in
-        the query. The rest is the same address, perhaps in another spelling."""
+        """The address for people and logs: passwords and other secrets are ``***``, in the user
+        part and in the query. The rest is the same address, perhaps in another spelling."""
         if self.url is None:
             return str(self.directory)
         return _redacted(self.url)

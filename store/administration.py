@@ -46,8 +46,10 @@ def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
                 url,
                 application_name="millwheel administration",
                 connect_timeout=CONNECT_SECONDS,
-                options=f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
-                f"{READ_COMMITTED}",
+                options=(
+                    f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
+                    f"{READ_COMMITTED}"
+                ),
             )
         )
     except psycopg.Error as error:
@@ -144,8 +146,8 @@ def drop_pipeline(url: str, pipeline: str) -> None:
             connection.execute(statements.get("drop_schema"))
         except psycopg.errors.LockNotAvailable as error:
             raise StoreUnavailable(
-                f"another session has been reading tables of {pipeline!r} for {LOCK_SECONDS} s, a backup "
-                "or a report maybe; nothing was removed. Try again when it has ended"
+                f"another session has been reading tables of {pipeline!r} for {LOCK_SECONDS} s, a "
+                "backup or a report maybe; nothing was removed. Try again when it has ended"
             ) from error
 
 
@@ -167,9 +169,9 @@ def remove_computations(
 ) -> int:
     """Remove nodes from a pipeline, which may be running; gives the number of deleted rows.
 
-    One short transaction takes them out of the graph: workers release their intervals, senders treat records for
-    them as acknowledged, and no watermark waits for them. Then their state and timers are deleted step by step.
-    A repeated call resumes an interrupted removal.
+    One short transaction takes them out of the graph: workers release their intervals, senders
+    treat records for them as acknowledged, and no watermark waits for them. Then their state and
+    timers are deleted step by step. A repeated call resumes an interrupted removal.
 
     Raises:
         UsageError: there is no such node, a remaining node needs it, an open numbered bundle has
@@ -200,8 +202,8 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
             if not is_dead(host, pid, pid_started):
                 raise UsageError(
                     f"pipeline {pipeline!r} is being run by process {pid} on {host.split()[0]!r}, "
-                    "which has the pipeline to itself and would not notice. Stop that one first; nothing "
-                    "was removed"
+                    "which has the pipeline to itself and would not notice. Stop that one first; "
+                    "nothing was removed"
                 )
         for _ in range(ATTEMPTS):
             try:
@@ -249,8 +251,8 @@ def _begin_without(
 def _hold_intervals(
     connection: psycopg.Connection[Any], statements: Statements, ids: list[int]
 ) -> None:
-    """Lock all intervals of nodes. Repeats until it finds no new ones: a split, merge or claim that the lock
-    waited for has made intervals or logs that only a later statement sees."""
+    """Lock all intervals of nodes. Repeats until it finds no new ones: a split, merge or claim that
+    the lock waited for has made intervals or logs that only a later statement sees."""
     held = None
     while True:
         text = statements.get("hold_intervals")
@@ -261,8 +263,8 @@ def _hold_intervals(
 
 
 def _lock(connection: psycopg.Connection[Any], statements: Statements, pipeline: str) -> None:
-    """Find a pipeline, and take the lock that deploy and migrate take too: none of them begins before this
-    transaction has ended."""
+    """Find a pipeline, and take the lock that deploy and migrate take too: none of them begins
+    before this transaction has ended."""
     _find(connection, pipeline)
     try:
         with connection.transaction():

@@ -111,7 +111,8 @@ def _numbers(code: str, values: Sequence[int]) -> bytes:
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
-    """Whether all values are equal, as in many columns. Different values mostly show at the first comparison."""
+    """Whether all values are equal, as in many columns. Different values mostly show at the first
+    comparison."""
     count = len(values)
     return count > 1 and values[0] == values[-1] and values.count(values[0]) == count
 

@@ -1,8 +1,9 @@
 """Requests of operators: to the owners of keys, and the log of all of them (decision 59).
 
-A request is a row. The owner of its key carries it out in the key's turn and settles it in the commit that has its
-effects, so it goes on if the operator's connection ends, and is done once. Operations on a whole pipeline (pause, drop
-a computation) are noted in the same table, in their own transactions.
+A request is a row. The owner of its key carries it out in the key's turn and settles it in the
+commit that has its effects, so it goes on if the operator's connection ends, and is done once.
+Operations on a whole pipeline (pause, drop a computation) are noted in the same table, in their own
+transactions.
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ class Asking:
         )
 
     def set_aside_item(self, actor: Actor, computation: str, key: Key, item: str) -> int:
-        """Ask the owner of a key for a dead letter of a record or timer; gives the number of the batch.
+        """Ask the owner of a key for a dead letter of a record or timer; gives the number of the
+        batch.
 
         Args:
             item: its name, as the error of the computation has it.
@@ -215,7 +217,8 @@ class Asking:
         return self._ask_about("retry", actor, ids, rate, payload)
 
     def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
-        """Delete dead letters that are not being retried, and not of parked keys; gives their numbers."""
+        """Delete dead letters that are not being retried, and not of parked keys; gives their
+        numbers."""
         gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
         if gone:
             self.note(actor, "discard", {"letters": gone})
@@ -299,7 +302,8 @@ class Asking:
         ]  # fmt: skip
 
     def _new_batch(self) -> int:
-        """A number for a batch. Requests of long ago go, so the table does not grow with each one asked."""
+        """A number for a batch. Requests of long ago go, so the table does not grow with each one
+        asked."""
         self._rows("forget_requests", forget_requests="forget_requests")
         table = sql.Identifier(self._pipeline, "request").as_string(None)
         ((batch,),) = self._rows("new_batch", table=table)

@@ -1,4 +1,5 @@
-"""The sessions that others wait for, in words: a lock on a table in an open transaction stops a pipeline."""
+"""The sessions that others wait for, in words: a lock on a table in an open transaction stops a
+pipeline."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def session_text(row: tuple[Any, ...]) -> str:
 
 
 async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
-    """The sessions that some server processes wait for, on a connection of its own: those of the worker may all wait.
+    """The sessions that some server processes wait for, on a connection of its own: those of the
+    worker may all wait.
 
     Raises:
         psycopg.Error: the server does not answer.
@@ -46,7 +48,8 @@ async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
 
 
 def lock_holders(conninfo: str) -> list[str]:
-    """The sessions under whose locks the tables of a pipeline cannot be read; none if the server does not say."""
+    """The sessions under whose locks the tables of a pipeline cannot be read; none if the server
+    does not say."""
     conninfo = make_conninfo(conninfo, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:

@@ -1,8 +1,9 @@
-"""Buckets: the tables that hold one stretch of the append-only past, from creation to drop (decision 1).
+"""Buckets: the tables that hold one stretch of the append-only past, from creation to drop
+(decision 1).
 
-A bucket has a row in the table `bucket` and child tables that inherit from the append-only parents: all six
-for a bucket of family *time*, `seen_record` alone for *source* and *named*. Every statement that creates,
-finds, closes or drops a bucket, and every name of a bucket's table, comes from here.
+A bucket has a row in the table `bucket` and child tables that inherit from the append-only parents:
+all six for a bucket of family *time*, `seen_record` alone for *source* and *named*. Every statement
+that creates, finds, closes or drops a bucket, and every name of a bucket's table, comes from here.
 
 ========= ==================================================================================
 open      finds the bucket that holds a place, or creates one: registers the row, creates the
@@ -12,9 +13,9 @@ drop      checks under a lock that nothing stored needs the bucket, deletes the 
           the tables
 ========= ==================================================================================
 
-A dropped bucket is found by its missing row, in the same transaction snapshot as its missing tables. Postgres
-names no table in the diagnostics of an `undefined_table` error, only in its text, so `refuse_dropped` asks the
-table `bucket` which of a commit's buckets is missing.
+A dropped bucket is found by its missing row, in the same transaction snapshot as its missing
+tables. Postgres names no table in the diagnostics of an `undefined_table` error, only in its text,
+so `refuse_dropped` asks the table `bucket` which of a commit's buckets is missing.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ from millwheel.store.statements import BUCKETED, Statements, composed
 from millwheel.store.translation import translate
 
 LOCK_TIMEOUT = "1s"
-"""Longest wait for the lock under which a bucket is made. An ANALYZE of the pipeline's tables holds a
-conflicting one (share update exclusive), and every session that reads the buckets waits behind this one, commits
-among them."""
+"""Longest wait for the lock under which a bucket is made. An ANALYZE of the pipeline's tables holds
+a conflicting one (share update exclusive), and every session that reads the buckets waits behind
+this one, commits among them."""
 
 DROP_LOCK_MILLISECONDS = 50
-"""Longest wait for the lock under which a bucket is dropped: readers of the parents queue behind it."""
+"""Longest wait for the lock under which a bucket is dropped: readers of the parents queue behind
+it."""
 
 IDLE_TIMEOUT = "5s"
-"""Postgres ends a change whose process was stopped after this time, so that others do not wait longer."""
+"""Postgres ends a change whose process was stopped after this time, so that others do not wait
+longer."""
 
 
 def bucket_table(parent: str, bucket: int) -> str:
@@ -83,7 +86,8 @@ async def create_bucket(
     low: int,
     high: int,
 ) -> Bucket:
-    """Within a transaction: register a bucket, create its tables, and let them inherit from their parents."""
+    """Within a transaction: register a bucket, create its tables, and let them inherit from their
+    parents."""
     params = {"family": family, "log": log, "low": low, "high": high}
     cursor = await connection.execute(statements.get("register_bucket"), params)
     row = await cursor.fetchone()
@@ -100,7 +104,8 @@ async def refuse_dropped(
     """Find out whether a commit that met a missing table notes ids in a dropped bucket.
 
     Raises:
-        BucketGone: it does. (A bucket newer than all stored ones was not dropped: the server has lost it.)
+        BucketGone: it does. (A bucket newer than all stored ones was not dropped: the server has
+            lost it.)
     """
     elsewhere = [bucket for bucket in commit.seen if bucket != commit.bucket]
     if not elsewhere:

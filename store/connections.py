@@ -6,9 +6,10 @@ lifeline   one connection for heartbeats, so that no other work delays the lease
 lanes      one connection each, which commits (`millwheel.store.lane`)
 ========== ======================================================================================
 
-The server processes behind pool and lanes are stored with the worker (`note_backends.sql`): a successor ends
-them when it takes over an interval of a worker that hangs. Each new connection finds out which incarnation of
-the server it leads to, and is refused if that is not the worker's (`millwheel.store.incarnation`).
+The server processes behind pool and lanes are stored with the worker (`note_backends.sql`): a
+successor ends them when it takes over an interval of a worker that hangs. Each new connection finds
+out which incarnation of the server it leads to, and is refused if that is not the worker's
+(`millwheel.store.incarnation`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ RECONNECT_SECONDS = 1.0
 """Pause between the two attempts of a pool to connect; it repeats both while a caller waits."""
 
 POOL_BACKENDS = 16
-"""Number of server processes of the pool that are stored with the worker: the newest ones, a few of which
-serve a connection that the pool has replaced."""
+"""Number of server processes of the pool that are stored with the worker: the newest ones, a few of
+which serve a connection that the pool has replaced."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -47,12 +48,14 @@ LIVELINESS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""Without these settings libpq notices a cut line to Postgres only after hours. With them the connection fails
-after 20 s, as any other broken connection does. The store's address may set other values."""
+"""Without these settings libpq notices a cut line to Postgres only after hours. With them the
+connection fails after 20 s, as any other broken connection does. The store's address may set other
+values."""
 
 
 def lively(url: str, application: str) -> str:
-    """The address with the settings of every connection; those of `LIVELINESS` may be in the address already.
+    """The address with the settings of every connection; those of `LIVELINESS` may be in the
+    address already.
 
     Args:
         application: the name of the connection in ``pg_stat_activity``.
@@ -68,8 +71,8 @@ def lively(url: str, application: str) -> str:
 
 
 async def _try_on(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> None:
-    """Let a pool that has given up connect again for the callers that already wait; by itself it does so only
-    for a new call."""
+    """Let a pool that has given up connect again for the callers that already wait; by itself it
+    does so only for a new call."""
     if pool.get_stats().get("requests_waiting"):
         await pool.check()
 
@@ -118,8 +121,11 @@ class Connections:
         )
         options = {
             "outcome": self._connected,
-            "options": "-c search_path= -c statement_timeout=300000 "
-            f"-c idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
+            "options": (
+                "-c search_path= -c statement_timeout=300000 -c "
+                "idle_in_transaction_session_timeout=60000 -c timezone=UTC -c jit=off "
+                f"{READ_COMMITTED}"
+            ),
         }
         self.pool = AsyncConnectionPool(
             self.url,
@@ -145,8 +151,8 @@ class Connections:
             configure=self._begin_pooled,
             kwargs=options,
         )
-        """One connection, for heartbeats alone: the lease does not wait for a free connection of the pool. A
-        heartbeat that finds no connection fails after two seconds."""
+        """One connection, for heartbeats alone: the lease does not wait for a free connection of
+        the pool. A heartbeat that finds no connection fails after two seconds."""
 
     async def open(self) -> None:
         """Connect.
@@ -177,7 +183,8 @@ class Connections:
     async def connection(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection of a pool (default: `pool`); errors of Postgres are raised as the engine's."""
+        """A connection of a pool (default: `pool`); errors of Postgres are raised as the
+        engine's."""
         try:
             async with self.checked(pool) as connection:
                 yield connection
@@ -187,8 +194,8 @@ class Connections:
             raise StoreUnavailable("the store does not answer") from error
         except psycopg.errors.LockNotAvailable as error:
             raise StoreUnavailable(
-                f"the store is locked by another session ({str(error).splitlines()[0]}); look for it in "
-                "pg_stat_activity"
+                f"the store is locked by another session ({str(error).splitlines()[0]}); look for "
+                "it in pg_stat_activity"
             ) from error
         except psycopg.Error as error:
             raise translate(error) from error
@@ -266,8 +273,8 @@ class Connections:
         return session
 
     async def begin_lane(self, connection: AsyncConnection[Any]) -> ServerSession:
-        """Prepare a lane's connection. Only lanes warn of weak durability: no other connection commits what
-        a crash could lose."""
+        """Prepare a lane's connection. Only lanes warn of weak durability: no other connection
+        commits what a crash could lose."""
         session = await self._begin(connection)
         self._warnings.look_at(session)
         self._incarnations.check(session.incarnation)
@@ -283,8 +290,8 @@ class Connections:
     async def _begin_pool(self, connection: AsyncConnection[Any]) -> None:
         """Store the server process of a new connection at once, not only with the next heartbeat.
 
-        A fold locks its interval too, so a successor must be able to end it even if the worker hangs before
-        that heartbeat. (Whatever the fold holds, it cannot commit after a claim.)
+        A fold locks its interval too, so a successor must be able to end it even if the worker
+        hangs before that heartbeat. (Whatever the fold holds, it cannot commit after a claim.)
         """
         async with closed_on_failure(connection):
             await self._begin_pooled(connection)
@@ -304,7 +311,8 @@ class Connections:
         return msgspec.json.encode([*lanes, *pool]).decode()
 
     def pids(self) -> list[int]:
-        """The server processes of all connections that are in use, that of the heartbeats included."""
+        """The server processes of all connections that are in use, that of the heartbeats
+        included."""
         pooled = [pid for connection, (pid, _) in self._backend_of.items() if not connection.closed]
         return [*pooled, *(lane.backend[0] for lane in self.lanes if lane.backend)]
 
@@ -316,7 +324,8 @@ class Connections:
                 await self.run("note_backends", {"id": self.worker, "backends": self.backends()})
 
     async def end_lane(self, lane: LaneConnection) -> None:
-        """End the server process of a broken lane. Until that succeeds it stays stored for successors."""
+        """End the server process of a broken lane. Until that succeeds it stays stored for
+        successors."""
         if lane.backend is not None and lane.broken and lane in self.lanes:
             await self.end_backends([lane.backend])
         if lane in self.lanes:
@@ -325,8 +334,8 @@ class Connections:
     async def end_lost(self) -> None:
         """End the server processes of closed connections of the pool.
 
-        A fold at the other end of a cut line holds its interval. Successors end its server process; a
-        worker's own new claim ends no session of its own, and would wait.
+        A fold at the other end of a cut line holds its interval. Successors end its server process;
+        a worker's own new claim ends no session of its own, and would wait.
         """
         await self.end_backends([b for connection, b in self._pool_backends if connection.closed])
 

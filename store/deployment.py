@@ -1,9 +1,10 @@
 """Deployment of a graph into a schema: stored the first time, compared every other time.
 
-Nodes, their wiring, and the types of state and streams must not change under stored data. A type may change if
-its version is raised and the code has a migration from the stored version; then stored values are migrated when
-they are read. Nodes may be added: they begin with the records sent from then on. Each such change begins a
-generation (`millwheel.store.generations`, decision 28), and workers of the previous one continue.
+Nodes, their wiring, and the types of state and streams must not change under stored data. A type
+may change if its version is raised and the code has a migration from the stored version; then
+stored values are migrated when they are read. Nodes may be added: they begin with the records sent
+from then on. Each such change begins a generation (`millwheel.store.generations`, decision 28), and
+workers of the previous one continue.
 """
 
 from __future__ import annotations
@@ -115,11 +116,12 @@ async def deploy(
         on_spark: the query that runs the pipeline; None: the engine runs it.
 
     Raises:
-        DeployRefused: it is another graph; the message shows each difference. Or the state of the pipeline is with
-            Spark, and the engine would run it, or the other way round.
+        DeployRefused: it is another graph; the message shows each difference. Or the state of the
+            pipeline is with Spark, and the engine would run it, or the other way round.
     """
     await connection.execute(statements.get("lock_pipeline"))
-    # What a deploy makes belongs to all workers, whatever their logins: to the owner of the sequence that they draw from.
+    # What a deploy makes belongs to all workers, whatever their logins: to the owner of the
+    # sequence that they draw from.
     await connection.execute(statements.get("act_as_owner"), {"table": sequence})
     await _refuse_elsewhere(connection, statements, on_spark)
     cursor = await connection.execute(statements.get("deployed"))
@@ -171,22 +173,25 @@ async def _refuse_elsewhere(
     if on_spark is None:
         if running is not None:
             raise DeployRefused(
-                f"pipeline {name!r} runs on Spark, and its state is in the checkpoint {running[0]}. Run it with "
-                f"--engine spark --checkpoint {running[0]}, or move it back first: millwheel move MODULE:PIPELINE --to engine"
+                f"pipeline {name!r} runs on Spark, and its state is in the checkpoint "
+                f"{running[0]}. Run it with --engine spark --checkpoint {running[0]}, or move it "
+                "back first: millwheel move MODULE:PIPELINE --to engine"
             )
         return
     if running is not None and running[2]:
         if on_spark.is_used and running[1] != on_spark.levels:
             raise DeployRefused(
-                f"the graph of pipeline {name!r} has changed since its first batch was begun with the checkpoint "
-                f"{on_spark.checkpoint}. No batch was done: delete what is in the checkpoint, and give the command again"
+                f"the graph of pipeline {name!r} has changed since its first batch was begun with "
+                f"the checkpoint {on_spark.checkpoint}. No batch was done: delete what is in the "
+                "checkpoint, and give the command again"
             )
         return
     if running is not None and running[0] != on_spark.checkpoint:
         raise DeployRefused(
-            f"the tables of pipeline {name!r} hold the results of a query with the checkpoint {running[0]}, and this one "
-            f"has {on_spark.checkpoint}. Give that checkpoint; if it is lost, remove the pipeline with all its results "
-            f"(millwheel drop {name}), and start again"
+            f"the tables of pipeline {name!r} hold the results of a query with the checkpoint "
+            f"{running[0]}, and this one has {on_spark.checkpoint}. Give that checkpoint; if it "
+            f"is lost, remove the pipeline with all its results (millwheel drop {name}), and "
+            "start again"
         )
     if running is not None:
         _refuse_other_levels(name, running[1], on_spark.levels)
@@ -194,13 +199,15 @@ async def _refuse_elsewhere(
     worked = await (await connection.execute(statements.get("has_worked"))).fetchone()
     if worked is not None and worked[0]:
         raise DeployRefused(
-            f"the engine has run pipeline {name!r} in this store, and its state is there: Spark would begin without it. Move "
-            "it first: millwheel move MODULE:PIPELINE --to spark --checkpoint DIR"
+            f"the engine has run pipeline {name!r} in this store, and its state is there: Spark "
+            "would begin without it. Move it first: millwheel move MODULE:PIPELINE --to spark "
+            "--checkpoint DIR"
         )
 
 
 def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int]) -> None:
-    """Refuse a graph in which another operator would run a computation, without the state that it has."""
+    """Refuse a graph in which another operator would run a computation, without the state that it
+    has."""
     changed = sorted(
         computation
         for computation in before.keys() | now.keys()
@@ -208,10 +215,11 @@ def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int])
     )
     if changed:
         raise DeployRefused(
-            f"the graph of pipeline {name!r} has changed ({', '.join(changed)}): Spark keeps the state of a computation with "
-            "the operator that ran it, and these would be run by another one. Run the former code; or move it to the "
-            "engine, and back with the new code (millwheel move); or remove it with all its results (millwheel drop "
-            f"{name}), and start again with an empty checkpoint"
+            f"the graph of pipeline {name!r} has changed ({', '.join(changed)}): Spark keeps the "
+            "state of a computation with the operator that ran it, and these would be run by "
+            "another one. Run the former code; or move it to the engine, and back with the new "
+            f"code (millwheel move); or remove it with all its results (millwheel drop {name}), "
+            "and start again with an empty checkpoint"
         )
 
 
@@ -241,8 +249,8 @@ async def _obstacles(
     *,
     shared: bool,
 ) -> Obstacles:
-    """The stored obstacles to a change of key extractors. A worker that must be alone looks for other workers
-    itself."""
+    """The stored obstacles to a change of key extractors. A worker that must be alone looks for
+    other workers itself."""
     bundled, parked = [
         {name for (name,) in await (await connection.execute(statements.get(found))).fetchall()}
         for found in ("open_bundles", "computations_with_parked_keys")
@@ -288,8 +296,8 @@ async def _begin(
 async def _outgrow(
     connection: AsyncConnection[Any], statements: Statements, admission: Admission
 ) -> None:
-    """Take the intervals of outgrown nodes from older code. Repeats until there are none: a split or merge
-    that the statement waited for has made new ones."""
+    """Take the intervals of outgrown nodes from older code. Repeats until there are none: a split
+    or merge that the statement waited for has made new ones."""
     params = {"names": sorted(admission.outgrown), "generation": admission.generation}
     while True:
         cursor = await connection.execute(statements.get("outgrow_intervals"), params)
@@ -410,7 +418,8 @@ async def _create_table(
     existing = dict(await cursor.fetchall())
     if existing:
         wrong = [
-            f"{c.name}: the table has {existing.get(c.name, 'no such column')}, the row type gives {c.type}"
+            f"{c.name}: the table has {existing.get(c.name, 'no such column')}, the row type gives "
+            f"{c.type}"
             for c in table.columns
             if not _fits(existing.get(c.name), c.type)
         ]

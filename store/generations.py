@@ -1,17 +1,18 @@
 """Generations: the successive versions of a pipeline's code, as plain data.
 
-A deploy that changes the graph or a stored type (a new node, another version of a type) begins a *generation*.
-Code that starts is compared with all of them:
+A deploy that changes the graph or a stored type (a new node, another version of a type) begins a
+*generation*. Code that starts is compared with all of them:
 
     it equals the newest generation                  it belongs to that generation
     it differs, and stored data can follow (nodes    it begins the next generation; workers of older
     are added, types have migrations)                code continue
     it equals an older generation                    a worker of old code starts again: it belongs to
-                                                     that generation, while an interval is left for it
+                                                     that generation, while an interval is left for
+                                                     it
 
-All other code is refused, and the message lists every difference. The generations keep all versions that a type
-ever had: a version number is never used for two types. Code that goes back to a lower version needs migrations
-down from the highest one, because values may still be stored as that.
+All other code is refused, and the message lists every difference. The generations keep all versions
+that a type ever had: a version number is never used for two types. Code that goes back to a lower
+version needs migrations down from the highest one, because values may still be stored as that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from millwheel.store.code import Code, Generation, TypeVersion
 from millwheel.store.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 
 Steps: TypeAlias = Mapping[str, Collection[int]]
-"""By name, the versions that the code has a migration for, each one step towards the code's own version."""
+"""By name, the versions that the code has a migration for, each one step towards the code's own
+version."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Admission:
     is_older: bool = False
     """There is a newer generation: the deploy stores nothing."""
     outgrown: frozenset[str] = frozenset()
-    """Nodes that older code must not own any more, because it does not know all their senders, or the newest
-    type of their input, or would extract other keys."""
+    """Nodes that older code must not own any more, because it does not know all their senders, or
+    the newest type of their input, or would extract other keys."""
     rekeyed: tuple[tuple[str, str], ...] = ()
     """Computations and their input streams with key extractors that this deploy changes."""
 
@@ -99,7 +101,8 @@ def admit(
 def _join(
     pipeline: str, number: int, newest: int, least_left: int | None, refusal: DeployRefused
 ) -> Admission:
-    """Admit code of an older generation: its worker may start again while other workers are upgraded."""
+    """Admit code of an older generation: its worker may start again while other workers are
+    upgraded."""
     if least_left is not None and least_left <= number:
         return Admission(number, is_older=True)
     why = (
@@ -109,8 +112,8 @@ def _join(
     )
     raise DeployRefused(
         f"this code is generation {number} of pipeline {pipeline!r}, and generation {newest} is "
-        f"deployed. {why}. Deploy the newer code, or add the missing parts to this code, so that it "
-        f"can continue from there:\n{refusal}"
+        f"deployed. {why}. Deploy the newer code, or add the missing parts to this code, so that "
+        f"it can continue from there:\n{refusal}"
     ) from refusal
 
 
@@ -119,8 +122,8 @@ def _refuse_removed(pipeline: str, removed: Collection[str], code: Code) -> None
     if back:
         raise DeployRefused(
             f"removed from pipeline {pipeline!r} with all state, and still in this code: "
-            f"{', '.join(map(repr, back))}. Deploy code without these nodes; a node that should start "
-            "again from nothing needs another name"
+            f"{', '.join(map(repr, back))}. Deploy code without these nodes; a node that should "
+            "start again from nothing needs another name"
         )
 
 
@@ -139,9 +142,9 @@ def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
         raise DeployRefused(
             f"pipeline {pipeline!r} is deployed with another graph than this code's:\n  "
             + "\n  ".join(differences)
-            + "\nGive this pipeline another name, go back to the deployed code, remove nodes that are "
-            f"only in the store (millwheel remove {pipeline} NAME), or drop the old pipeline with all "
-            f"its data: millwheel drop {pipeline}"
+            + "\nGive this pipeline another name, go back to the deployed code, remove nodes that"
+            f" are only in the store (millwheel remove {pipeline} NAME), or drop the old "
+            f"pipeline with all its data: millwheel drop {pipeline}"
         )
 
 
@@ -154,8 +157,8 @@ def _check_states(
 ) -> None:
     """Check that the code can read all states and shared tables that may be stored.
 
-    A computation has one version for its state and its shared table, so each of them needs a migration only
-    where its own type changed.
+    A computation has one version for its state and its shared table, so each of them needs a
+    migration only where its own type changed.
     """
     for name, new in code.states.items():
         found = [g.code.states[name] for g in history if name in g.code.states]
@@ -182,8 +185,8 @@ def _shared(kind: TypeVersion) -> TypeVersion:
 def _with_unchanged(
     found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
 ) -> set[int]:
-    """`steps`, and the versions that need no migration because the deployed versions before and after them
-    have the same type."""
+    """`steps`, and the versions that need no migration because the deployed versions before and
+    after them have the same type."""
     types = {kind.version: kind.type for kind in (*found, new)}
     unneeded: set[int] = set()
     for low, high in pairwise(sorted(types)):
@@ -222,8 +225,9 @@ def _check_type(
             raise DeployRefused(
                 f"the type of the {what} changed without a new version:\n  "
                 + "\n  ".join(_differences(kind.type, new.type))
-                + f"\nStored values might be misread. Set version = {highest + 1} and give "
-                f"{attribute} = {{{stored}: upgrade}}, where upgrade turns the old JSON into the new"
+                + f"\nStored values might be misread. Set version = {highest + 1} and give"
+                f" {attribute} = {{{stored}: upgrade}}, where upgrade turns the old JSON into "
+                "the new"
             )
     down = [v for v in range(highest, new.version, -1) if v not in steps]
     if down:
@@ -242,7 +246,8 @@ def _check_type(
 
 
 def _outgrown(before: Code, after: Code) -> frozenset[str]:
-    """Nodes of the former graph that read a stream with another version now, or with a new writer."""
+    """Nodes of the former graph that read a stream with another version now, or with a new
+    writer."""
     nodes, grown = before.graph.get("nodes", {}), after.graph.get("nodes", {})
     changed = {
         name

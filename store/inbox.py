@@ -1,9 +1,9 @@
 """Records that users send in their own transactions, and the numbers that make them rows of a log.
 
-``send()`` (``sql/views/send.sql``) adds records. The injector's owner takes those that are committed
-(``sql/take_sent.sql``) and numbers them in the order in which it finds them. From then on a record is a row like that
-of a file: read again under the same number after a crash, and deleted once the stored position is past it
-(decision 50).
+``send()`` (``sql/views/send.sql``) adds records. The injector's owner takes those that are
+committed (``sql/take_sent.sql``) and numbers them in the order in which it finds them. From then on
+a record is a row like that of a file: read again under the same number after a crash, and deleted
+once the stored position is past it (decision 50).
 """
 
 from __future__ import annotations

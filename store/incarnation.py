@@ -1,12 +1,13 @@
-"""The incarnation of the server, which every connection of the engine reads before it is used (decision 40).
+"""The incarnation of the server, which every connection of the engine reads before it is used
+(decision 40).
 
-A server may come back without its newest commits. Postgres empties the unlogged table `incarnation` in every
-crash recovery and when a standby is promoted; the first session afterwards inserts a new id. A cold copy of a
-data directory keeps that id, so the start of the postmaster is part of the incarnation too. A restored dump
-keeps it as well, so the oid of the table is the third part.
+A server may come back without its newest commits. Postgres empties the unlogged table `incarnation`
+in every crash recovery and when a standby is promoted; the first session afterwards inserts a new
+id. A cold copy of a data directory keeps that id, so the start of the postmaster is part of the
+incarnation too. A restored dump keeps it as well, so the oid of the table is the third part.
 
-A connection lives within one incarnation, because a crash of the server ends it. So one look, at its start, is
-enough.
+A connection lives within one incarnation, because a crash of the server ends it. So one look, at
+its start, is enough.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ TOO_WEAK = frozenset(("off", "local", "remote_write"))
 """Values of `synchronous_commit` under which a crash may undo acknowledged commits."""
 
 A_STANDBY = (
-    "it is a standby, which takes no writes: give the address of the primary, or of all servers with "
-    "target_session_attrs=read-write"
+    "it is a standby, which takes no writes: give the address of the primary, or of all servers "
+    "with target_session_attrs=read-write"
 )
 
 REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRuntimeParam)
@@ -67,8 +68,8 @@ class Incarnations:
         """
         if self._met is not None:
             raise StoreWentBack(
-                "the database server has restarted, was promoted from a standby, or was restored: its "
-                "newest commits may be lost"
+                "the database server has restarted, was promoted from a standby, or was restored: "
+                "its newest commits may be lost"
             )
         if found != self._known:
             raise StoreUnavailable("the connection leads to an earlier incarnation of the server")
@@ -96,16 +97,22 @@ class Warnings:
             self._warn(
                 "commits_do_not_wait",
                 synchronous_commit=session.synchronous_commit,
-                what_it_means="a crash of the database server takes back its newest commits; the "
-                "workers notice that and start over, and what they sent elsewhere may be sent twice",
-                what_to_do="allow the role to SET synchronous_commit = on, or set it for the "
-                "role or the database",
+                what_it_means=(
+                    "a crash of the database server takes back its newest commits; the workers "
+                    "notice that and start over, and what they sent elsewhere may be sent twice"
+                ),
+                what_to_do=(
+                    "allow the role to SET synchronous_commit = on, or set it for the "
+                    "role or the database"
+                ),
             )
         if session.fsync != "on":
             self._warn(
                 "fsync_is_off",
                 what_it_means="a crash of the database's machine may destroy the whole database",
-                what_to_do="set fsync = on in postgresql.conf, unless the database can be thrown away",
+                what_to_do=(
+                    "set fsync = on in postgresql.conf, unless the database can be thrown away"
+                ),
             )
 
     def _warn(self, event: str, **details: str) -> None:

@@ -1,4 +1,5 @@
-"""The state of a store for people: its pipelines, their workers, computations, intervals and dead letters.
+"""The state of a store for people: its pipelines, their workers, computations, intervals and dead
+letters.
 
 One read-only transaction reads all of it, so all figures are of the same moment.
 """
@@ -82,12 +83,13 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     blocked_by: str | None = None
     """User code that blocks its event loop, from its last heartbeat; None: none does."""
     waits: str | None = None
-    """The commit or heartbeat that the store does not finish, and the sessions that hold the locks, from its last
-    heartbeat; None: none waits for long."""
+    """The commit or heartbeat that the store does not finish, and the sessions that hold the locks,
+    from its last heartbeat; None: none waits for long."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The timer, state, record, input, source or parked key that holds back a computation's low watermark."""
+    """The timer, state, record, input, source or parked key that holds back a computation's low
+    watermark."""
 
     kind: str
     """timer, state, record, input, source or parked."""
@@ -118,7 +120,8 @@ class CodeStatus(msgspec.Struct, frozen=True):
 
     mean: float
     p99: float
-    """99th percentile, on the slowest interval; of code that does not wait, of the means of chunks."""
+    """99th percentile, on the slowest interval; of code that does not wait, of the means of
+    chunks."""
 
 
 class ComputationStatus(msgspec.Struct):
@@ -144,12 +147,14 @@ class ComputationStatus(msgspec.Struct):
     parked: ParkedStatus = ParkedStatus()
     """Its keys that stand still."""
     backlog: int = 0
-    """Records that wait for it: the larger of those that were sent to it and are not acknowledged, and those that its
-    owners have received and that are not durable, which include rows of sources, as of their last heartbeats."""
+    """Records that wait for it: the larger of those that were sent to it and are not acknowledged,
+    and those that its owners have received and that are not durable, which include rows of sources,
+    as of their last heartbeats."""
     at_work: int = 0
     """Keys whose user code had begun and waited, at the last heartbeat of their owners."""
     oldest_key: str | None = None
-    """The one of them that has waited for the longest time; None: there is none, or it is not known."""
+    """The one of them that has waited for the longest time; None: there is none, or it is not
+    known."""
     oldest_seconds: float = 0.0
     """How long it had been at work."""
     user_code: CodeStatus | None = None
@@ -157,10 +162,11 @@ class ComputationStatus(msgspec.Struct):
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
     lag_seconds: float | None = None
-    """Distance of the low watermark behind the database's clock; None: not known, or event time has ended."""
+    """Distance of the low watermark behind the database's clock; None: not known, or event time has
+    ended."""
     per_second: float | None = None
-    """Records processed per second, between the last two heartbeats; in ``status --watch``, since the previous look. Of
-    an injector, rows read, between the heartbeats."""
+    """Records processed per second, between the last two heartbeats; in ``status --watch``, since
+    the previous look. Of an injector, rows read, between the heartbeats."""
     out_per_second: float | None = None
     """The same for `records_out`."""
     last_commit: str = BEGIN_OF_TIME
@@ -196,7 +202,8 @@ class SourceFlow(msgspec.Struct, frozen=True):
     cap: int
     """Largest number of pending rows."""
     latency: float | None
-    """95th percentile of the time from read to acknowledgement, over the last reads; None before the first."""
+    """95th percentile of the time from read to acknowledgement, over the last reads; None before
+    the first."""
     target: float | None
     """The `latency_target` that moves the cap; None: the cap is fixed."""
     lag_rows: int | None = None
@@ -220,7 +227,8 @@ class SourceStatus(msgspec.Struct, frozen=True):
     """Its rows were read to the end."""
     position: Any
     flow: SourceFlow | None = None
-    """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat yet."""
+    """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat
+    yet."""
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
@@ -315,7 +323,8 @@ class DiskStatus(msgspec.Struct, frozen=True):
     dead_rows: int
     """Former versions of rows that are not removed yet."""
     snapshot: str | None
-    """The session whose snapshot has kept dead rows for longer than a minute, and longest; None: none has."""
+    """The session whose snapshot has kept dead rows for longer than a minute, and longest; None:
+    none has."""
 
 
 class Totals(NamedTuple):
@@ -416,7 +425,8 @@ class Inspection:
         """The wanted pipeline, or the only one.
 
         Raises:
-            UsageError: the store does not have it; or none is named, and the store has several or none.
+            UsageError: the store does not have it; or none is named, and the store has several or
+                none.
         """
         return choose(self.pipelines(), wanted)
 
@@ -519,7 +529,8 @@ class Inspection:
     def dead_letter_kinds(
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
-        """The dead letters that match a filter, by computation and error; the most frequent first."""
+        """The dead letters that match a filter, by computation and error; the most frequent
+        first."""
         self.require_current(pipeline)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
@@ -565,8 +576,8 @@ class Inspection:
         self.require_current(pipeline)
         if self._rows("runs_on_spark", pipeline):
             raise UsageError(
-                f"pipeline {pipeline!r} runs on Spark, which has its keys: nobody could carry this out. Move it back "
-                "first: millwheel move MODULE:PIPELINE --to engine"
+                f"pipeline {pipeline!r} runs on Spark, which has its keys: nobody could carry this "
+                "out. Move it back first: millwheel move MODULE:PIPELINE --to engine"
             )
 
     def require_current(self, pipeline: str) -> None:
@@ -648,11 +659,13 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
         at_work=sum(each["keys"] for each in work),
         oldest_key=oldest["oldest"],
         oldest_seconds=oldest["seconds"],
-        user_code=CodeStatus(
-            sum(each["seconds"] for each in code) / calls, max(each["p99"] for each in code)
-        )
-        if calls
-        else None,
+        user_code=(
+            CodeStatus(
+                sum(each["seconds"] for each in code) / calls, max(each["p99"] for each in code)
+            )
+            if calls
+            else None
+        ),
         per_second=sum(rate for rate, _ in rates) if rates else None,
         out_per_second=sum(out or 0.0 for _, out in rates) if rates else None,
         input_watermark=time_text(min(row.input_watermark for row in intervals)),

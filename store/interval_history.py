@@ -1,13 +1,15 @@
-"""First commits of split and merged intervals, computed from their parents (paper 7.2, decision 22). No SQL.
+"""First commits of split and merged intervals, computed from their parents (paper 7.2, decision
+22). No SQL.
 
-A new part promises no more than its parents did. Its low watermarks are the lowest of theirs, and so is its
-floor, unless it has no logs to send again. Its input watermark is the highest of theirs, so that it goes back
-for no key: all intervals of a computation receive the lowest watermark of the same senders, so a watermark that
-one parent has received holds for the slots of the other too.
+A new part promises no more than its parents did. Its low watermarks are the lowest of theirs, and
+so is its floor, unless it has no logs to send again. Its input watermark is the highest of theirs,
+so that it goes back for no key: all intervals of a computation receive the lowest watermark of the
+same senders, so a watermark that one parent has received holds for the slots of the other too.
 
-Of a position only the number of the last bundle is kept: the higher one of the parents, with the incarnation of
-the server in which it was closed, so that a number used for some keys is not used again for others of them
-(decision 30). Members of an open bundle cannot be divided, so an interval with an open bundle is not cut.
+Of a position only the number of the last bundle is kept: the higher one of the parents, with the
+incarnation of the server in which it was closed, so that a number used for some keys is not used
+again for others of them (decision 30). Members of an open bundle cannot be divided, so an interval
+with an open bundle is not cut.
 """
 
 from __future__ import annotations
@@ -51,13 +53,13 @@ class IntervalHistory:
             "input_watermark": self.input_watermark,
             "low_watermark": self.low_watermark,
             "floor": self.floor,
-            "percentiles": msgspec.json.encode(self.percentiles).decode()
-            if self.percentiles
-            else None,
+            "percentiles": (
+                msgspec.json.encode(self.percentiles).decode() if self.percentiles else None
+            ),
             "acked": msgspec.json.encode(self.acked).decode(),
-            "position": None
-            if self.position is None
-            else msgspec.json.encode(self.position).decode(),
+            "position": (
+                None if self.position is None else msgspec.json.encode(self.position).decode()
+            ),
             "counters": msgspec.json.encode(self.counters).decode(),
         }
 
@@ -78,8 +80,8 @@ def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
         )
     if at % parent.grain:
         raise PlacementRefused(
-            f"the computation of interval {parent.id} has a shared table for every {parent.grain} slots: "
-            f"the interval can be split at a multiple of that, not at {at}"
+            f"the computation of interval {parent.id} has a shared table for every {parent.grain} "
+            f"slots: the interval can be split at a multiple of that, not at {at}"
         )
     return replace(
         parent,
@@ -96,8 +98,8 @@ def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
 def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
     """The interval that two neighbours are merged into.
 
-    It promises a percentile low watermark only if both have promised it: readers use the lowest one over all
-    slots, and so had none before either (decision 21).
+    It promises a percentile low watermark only if both have promised it: readers use the lowest one
+    over all slots, and so had none before either (decision 21).
 
     Raises:
         PlacementRefused: they cannot be merged.
@@ -135,8 +137,8 @@ def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
 def partition(
     discovery: IntervalHistory, slot: int, position: Mapping[str, Any] | None
 ) -> IntervalHistory:
-    """A partition that appeared while its source is read: it begins at `position`, with the low watermark that
-    the discovery of partitions has promised for it (I17)."""
+    """A partition that appeared while its source is read: it begins at `position`, with the low
+    watermark that the discovery of partitions has promised for it (I17)."""
     return replace(
         discovery,
         slot_from=slot,
@@ -157,14 +159,14 @@ def _refuse_unready(history: IntervalHistory) -> None:
         )
     if history.folded != history.n:
         raise PlacementRefused(
-            f"interval {history.id} has commits that are not folded ({history.folded} of {history.n}): "
-            "claim it, fold it and release it first"
+            f"interval {history.id} has commits that are not folded ({history.folded} of "
+            f"{history.n}): claim it, fold it and release it first"
         )
     bundle = _bundle(history)
     if "open" in bundle:
         raise PlacementRefused(
-            f"bundle {bundle['number']} of interval {history.id} is closed and not delivered: claim the "
-            "interval, deliver the bundle and release it first"
+            f"bundle {bundle['number']} of interval {history.id} is closed and not delivered: "
+            "claim the interval, deliver the bundle and release it first"
         )
 
 

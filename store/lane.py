@@ -1,9 +1,10 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
-A commit is one transaction: the fence with the commit records, the appends, then the user's statements and
-table rows, then COMMIT. The engine writes all its rows by one statement, which is a transaction by itself if
-there are no statements or rows of the user (decision 5). A COMMIT counts only if the server answers ``COMMIT``:
-a COMMIT of a failed transaction answers ``ROLLBACK``, without an error.
+A commit is one transaction: the fence with the commit records, the appends, then the user's
+statements and table rows, then COMMIT. The engine writes all its rows by one statement, which is a
+transaction by itself if there are no statements or rows of the user (decision 5). A COMMIT counts
+only if the server answers ``COMMIT``: a COMMIT of a failed transaction answers ``ROLLBACK``,
+without an error.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ class PostgresLane:
         )
         self._url = make_conninfo(
             url,
-            options=f"-c search_path={search_path.replace(' ', '')} -c statement_timeout=120000 "
-            f"-c idle_in_transaction_session_timeout=30000 -c timezone=UTC -c jit=off {READ_COMMITTED}",
+            options=(
+                f"-c search_path={search_path.replace(' ', '')} -c statement_timeout=120000 -c "
+                "idle_in_transaction_session_timeout=30000 -c timezone=UTC -c jit=off "
+                f"{READ_COMMITTED}"
+            ),
         )
         self._statements = statements
         self._streams = streams
@@ -157,8 +161,8 @@ class PostgresLane:
         await self._finish(connection, commit)
 
     async def _append(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """Run the engine's part of a commit as one statement: the fence with the commit records, which fails
-        unless owner and order are right, and all other appends."""
+        """Run the engine's part of a commit as one statement: the fence with the commit records,
+        which fails unless owner and order are right, and all other appends."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared[0] is commit:
             parts = prepared[1]
@@ -177,8 +181,8 @@ class PostgresLane:
     def _parts(self, commit: Commit) -> Parts:
         """The statements of a commit with their parameters, by table.
 
-        Intervals are sorted by id, as in every transaction that locks several: two orders would be a deadlock,
-        which the server notices only after a second.
+        Intervals are sorted by id, as in every transaction that locks several: two orders would be
+        a deadlock, which the server notices only after a second.
         """
         parts: Parts = []
         bucket, stamp, streams = commit.bucket, commit.stamp, self._streams
@@ -240,7 +244,8 @@ class PostgresLane:
             parts.append((("delete_dead_letters", ()), _as_json(done)))
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """Run the user's rows and statements, each of which is blamed for its own error; then COMMIT."""
+        """Run the user's rows and statements, each of which is blamed for its own error; then
+        COMMIT."""
         try:
             by_table = coalesced(commit.rows)
         except UserCodeError as error:
@@ -289,7 +294,8 @@ class PostgresLane:
         """
         try:
             # Prepared, because psycopg sends a statement without parameters by the simple protocol
-            # otherwise, which allows several statements in one text, and with them a COMMIT of the user.
+            # otherwise, which allows several statements in one text, and with them a COMMIT of the
+            # user.
             await connection.execute(statement, params or None, prepare=True)
         except psycopg.Error as error:
             raise translate(
@@ -312,13 +318,15 @@ class PostgresLane:
 
 
 def _check_committed(tag: str | None) -> None:
-    """Check the server's answer to COMMIT: for a failed transaction it is ROLLBACK, without an error."""
+    """Check the server's answer to COMMIT: for a failed transaction it is ROLLBACK, without an
+    error."""
     if tag != "COMMIT":
         raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
 
 
 def _check_alone(connection: AsyncConnection[Any]) -> None:
-    """Check that no transaction was open before the statement, which is a transaction by itself only then."""
+    """Check that no transaction was open before the statement, which is a transaction by itself
+    only then."""
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise StoreUnavailable("the commit is part of a transaction that was left open")
 

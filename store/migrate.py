@@ -1,7 +1,7 @@
 """Migration of a pipeline's schema to the version that this code needs.
 
-The version is Alembic's, stored in the pipeline's own schema, so that each pipeline in a database migrates by
-itself. Reading the version needs no Alembic; only a migration does.
+The version is Alembic's, stored in the pipeline's own schema, so that each pipeline in a database
+migrates by itself. Reading the version needs no Alembic; only a migration does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ IN_BETWEEN = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.UniqueViolation,
 )
-"""Errors after which an attempt is repeated: a reader of several views and a migration wait for each other, or another
-process makes or drops the schema at this moment. Two that make it wait for each other at its name, which is unique."""
+"""Errors after which an attempt is repeated: a reader of several views and a migration wait for
+each other, or another process makes or drops the schema at this moment. Two that make it wait for
+each other at its name, which is unique."""
 
 
 def schema_version(url: str, schema: str) -> str | None:
@@ -67,8 +68,8 @@ def migrate(url: str, schema: str) -> None:
     """Create the schema, or migrate it to `HEAD`; safe to run from several processes.
 
     Raises:
-        StoreError: Postgres refuses it, or a newer millwheel made the schema, or one from before the first release. The
-            schema stays unchanged.
+        StoreError: Postgres refuses it, or a newer millwheel made the schema, or one from before
+            the first release. The schema stays unchanged.
     """
     version = schema_version(url, schema)
     _refuse_newer(schema, version)
@@ -125,9 +126,9 @@ def _refuse_newer(schema: str, version: str | None) -> None:
 def _refuse_unreleased(schema: str, version: str | None) -> None:
     if version is not None and version < FIRST:
         raise StoreError(
-            f"the schema {schema!r} of the store is at version {version}, from before the first release: no "
-            f"migration leads from it to {HEAD}. Use another store, or export what you need by SQL, and drop "
-            "the pipeline with the millwheel that has made it"
+            f"the schema {schema!r} of the store is at version {version}, from before the first "
+            f"release: no migration leads from it to {HEAD}. Use another store, or export what "
+            "you need by SQL, and drop the pipeline with the millwheel that has made it"
         )
 
 

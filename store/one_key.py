@@ -1,7 +1,7 @@
 """Everything that a store has of one key of a computation, at one moment.
 
-The cost does not grow with the number of keys: the slot of the key is known, and the primary keys begin with it. Of the
-entries and timers of the key, one page is read, and the others are counted.
+The cost does not grow with the number of keys: the slot of the key is known, and the primary keys
+begin with it. Of the entries and timers of the key, one page is read, and the others are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MOST_PENDING = 100
 
 
 class KeyTimer(msgspec.Struct, frozen=True):
-    """A pending timer, or a hold of the watermark. Times are ISO times, or infinity, or -infinity."""
+    """A pending timer, or a hold of the watermark. Times are ISO times, or infinity, or
+    -infinity."""
 
     kind: str
     """watermark, wall or hold."""

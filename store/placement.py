@@ -1,16 +1,16 @@
 """Ownership of intervals in Postgres: claims, releases, wishes, splits and merges (decision 22).
 
-Every change is a compare-and-set on the sequencer that was read with the placement: of two concurrent
-changes, the second finds another sequencer and changes nothing.
+Every change is a compare-and-set on the sequencer that was read with the placement: of two
+concurrent changes, the second finds another sequencer and changes nothing.
 
     free       no owner, or an owner with an expired lease: any claim with its sequencer gets it
     held       an owner with a valid lease: only the owner releases it
     released   free, drained and folded: it may be claimed, split or merged
 
-A change locks the interval's row, on which each commit of the owner holds a share lock. A live owner releases
-that lock within one commit; a stopped one never does. So a change waits for at most `LOCK_TIMEOUT`. Then it
-ends the server processes of the owners that hold exactly these intervals under an expired lease, and tries
-again (I4).
+A change locks the interval's row, on which each commit of the owner holds a share lock. A live
+owner releases that lock within one commit; a stopped one never does. So a change waits for at most
+`LOCK_TIMEOUT`. Then it ends the server processes of the owners that hold exactly these intervals
+under an expired lease, and tries again (I4).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ LOCK_TIMEOUT = "500ms"
 ATTEMPTS = 20
 
 IDLE_TIMEOUT = "10s"
-"""Postgres ends a change after this time if its process was stopped, so that others do not wait longer."""
+"""Postgres ends a change after this time if its process was stopped, so that others do not wait
+longer."""
 
 KEEP_EVENTS = 10_000
 
@@ -142,7 +143,8 @@ class PostgresPlacement:
     async def take_free(
         self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of the intervals that are free and still have the sequencer that was read."""
+        """Raise the sequencers of the intervals that are free and still have the sequencer that was
+        read."""
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
             cursor = await connection.execute(
@@ -358,7 +360,8 @@ class PostgresPlacement:
         *,
         also_live: bool = False,
     ) -> T:
-        """Run a change as one transaction; sessions that block it for longer than a moment are ended.
+        """Run a change as one transaction; sessions that block it for longer than a moment are
+        ended.
 
         Args:
             worker: the worker that makes the change; its own sessions are not ended.
@@ -397,8 +400,8 @@ class PostgresPlacement:
             await self._end_backends(msgspec.json.decode(backends))
 
     async def _trim_events(self) -> None:
-        """Delete old placement events in a transaction of its own: two changes that delete the same rows must
-        not wait for each other with their intervals locked.
+        """Delete old placement events in a transaction of its own: two changes that delete the same
+        rows must not wait for each other with their intervals locked.
 
         A failure does not undo the change; the next change deletes more.
         """
@@ -471,6 +474,6 @@ def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | N
             raise Fenced(f"interval {id_} was claimed, split or merged by another worker")
         if found[id_][1] is not None:
             raise PlacementRefused(
-                f"worker {found[id_][1]} owns interval {id_}: it must release the interval before a "
-                "split or a merge"
+                f"worker {found[id_][1]} owns interval {id_}: it must release the interval before "
+                "a split or a merge"
             )

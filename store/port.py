@@ -40,12 +40,13 @@ EARLY_CLOSE_MICROS = 5_000_000
 """A look at the buckets is final for stamps up to the time of the look plus this."""
 
 CLOCK_STEP_MICROS = 5_000_000
-"""Largest unnoticed step back of the database's clock between two heartbeats, if no lease is longer than
-15 s. With longer leases it is a third of the longest one, which is the time between two heartbeats."""
+"""Largest unnoticed step back of the database's clock between two heartbeats, if no lease is longer
+than 15 s. With longer leases it is a third of the longest one, which is the time between two
+heartbeats."""
 
 CLOSE_AHEAD_MICROS = EARLY_CLOSE_MICROS + CLOCK_STEP_MICROS
-"""Least distance between the database's clock and the end of a bucket that is closed early, if no lease is
-longer than 15 s."""
+"""Least distance between the database's clock and the end of a bucket that is closed early, if no
+lease is longer than 15 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ SeenRow = tuple[int, int, bytes]
 """A seen record: slot, computation and id."""
 
 TIMER_KINDS = ("watermark", "wall", "hold")
-"""Kinds of stored timers: by event time, by the clock, and holds of the watermark by user code, which never
-fire."""
+"""Kinds of stored timers: by event time, by the clock, and holds of the watermark by user code,
+which never fire."""
 
 TIMERS_A_PAGE = 20_000
 
@@ -114,7 +115,8 @@ class TimerChange(NamedTuple):
 
 
 Parked = Literal["failed", "waiting"]
-"""The part of a dead letter in a parked key: it has failed and stops the key, or it waits in its order."""
+"""The part of a dead letter in a parked key: it has failed and stops the key, or it waits in its
+order."""
 
 
 class DeadLetter(NamedTuple):
@@ -137,7 +139,8 @@ class DeadLetter(NamedTuple):
     watermark: int | None = None
     """In a parked key, the low watermark that user code sees when it runs."""
     hold: int | None = None
-    """In a parked key, where it holds the low watermark if the key's computation parks with ``hold_watermark``."""
+    """In a parked key, where it holds the low watermark if the key's computation parks with
+    ``hold_watermark``."""
 
 
 class PlacedSlots(NamedTuple):
@@ -180,11 +183,13 @@ class ParkedRows(NamedTuple):
 
 
 class BlockingItem(NamedTuple):
-    """A record or timer whose code has blocked the event loop of a worker for longer than the limit."""
+    """A record or timer whose code has blocked the event loop of a worker for longer than the
+    limit."""
 
     key: bytes
     item: str
-    """Identifies it among the records and timers of its key: see `millwheel.runtime.interval.refused_items`."""
+    """Identifies it among the records and timers of its key: see
+    `millwheel.runtime.interval.refused_items`."""
     error: str
     """What happened, and the lines of the code that blocked."""
 
@@ -227,15 +232,16 @@ class SettledRequest(NamedTuple):
 
 
 ANOTHER_CHAIN = (
-    "the interval's chain of commits is not as this worker left it, although no other worker has claimed "
-    "the interval: the store has lost commits"
+    "the interval's chain of commits is not as this worker left it, although no other worker has "
+    "claimed the interval: the store has lost commits"
 )
 """Message of a commit that is refused although its sequencer is current."""
 
 
 @dataclass(slots=True)
 class IntervalCommit:
-    """One interval's part of a commit: its link in the chain, its watermarks, floor and acknowledgements."""
+    """One interval's part of a commit: its link in the chain, its watermarks, floor and
+    acknowledgements."""
 
     interval_id: int
     sequencer: int
@@ -351,7 +357,8 @@ class StoredProduction:
 
 
 TAKEN_CHARACTERS = 8 << 20
-"""Most characters of the records that one call of `take_sent` or `read_sent` gives; the last of them may exceed it."""
+"""Most characters of the records that one call of `take_sent` or `read_sent` gives; the last of
+them may exceed it."""
 
 
 class SentRecord(NamedTuple):
@@ -374,8 +381,8 @@ class TakenRecords(NamedTuple):
     oldest: int
     """Every transaction before this one has ended."""
     newest: int | None
-    """Every transaction after this one began after `now`, and its records have later times; None if it was not
-    asked for, and no record was taken."""
+    """Every transaction after this one began after `now`, and its records have later times; None if
+    it was not asked for, and no record was taken."""
     last_seq: int
     """The last number in the order of sending that was given to any record by about now."""
     records: list[SentRecord]
@@ -402,7 +409,8 @@ class HeartbeatReply:
 
 
 ELSEWHERE = 2**31 - 1
-"""The generation of intervals of a pipeline that runs elsewhere, on Spark: no code has it, so nobody claims them."""
+"""The generation of intervals of a pipeline that runs elsewhere, on Spark: no code has it, so
+nobody claims them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,8 +493,8 @@ class Placement:
         """
         if self.intervals and all(row.generation == ELSEWHERE for row in self.intervals):
             raise DeployRefused(
-                "the pipeline was moved to Spark, and its state with it: workers have nothing to do. To move it back: "
-                "millwheel move MODULE:PIPELINE --to engine"
+                "the pipeline was moved to Spark, and its state with it: workers have nothing to "
+                "do. To move it back: millwheel move MODULE:PIPELINE --to engine"
             )
 
 
@@ -494,8 +502,8 @@ class Placement:
 class Wish:
     """A wanted owner for an interval, if its sequencer is still this one.
 
-    Without `pinned` it comes from the balancer: it does not move an interval that is pinned to a living
-    worker, and removes the pin of one that is pinned to a dead worker.
+    Without `pinned` it comes from the balancer: it does not move an interval that is pinned to a
+    living worker, and removes the pin of one that is pinned to a dead worker.
     """
 
     interval_id: int
@@ -577,7 +585,8 @@ class Deployment:
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
     """Computations, and their input streams, with key extractors that this deploy has changed."""
     is_first: bool = True
-    """The first deploy was in this incarnation of the server: none of the pipeline's commits is lost."""
+    """The first deploy was in this incarnation of the server: none of the pipeline's commits is
+    lost."""
 
 
 @dataclass(slots=True)
@@ -631,12 +640,14 @@ class StoreLane(Protocol):
             StoreUnavailable: the store is away or asks for another attempt; nothing was written.
             BucketGone: the commit notes ids in a dropped bucket; nothing was written.
             CommitUnknown: the connection broke while the commit was on the wire.
-            StoreWentBack: the worker still owns the interval, but the commit is not the next of its chain.
+            StoreWentBack: the worker still owns the interval, but the commit is not the next of its
+                chain.
         """
         ...
 
     async def close(self) -> None:
-        """Close the connection and end its server process, so that no commit is on the wire any more.
+        """Close the connection and end its server process, so that no commit is on the wire any
+        more.
 
         Raises:
             StoreUnavailable: the server process could not be ended; close the lane again.
@@ -648,7 +659,8 @@ class Store(Protocol):
     """The stored data of one pipeline.
 
     The server behind it may come back without its newest commits. Once the store has met another
-    incarnation of the server, every method raises `StoreWentBack` until `begin_again` (decision 40).
+    incarnation of the server, every method raises `StoreWentBack` until `begin_again` (decision
+    40).
     """
 
     async def incarnation(self) -> str:
@@ -656,8 +668,8 @@ class Store(Protocol):
         ...
 
     def begin_again(self) -> None:
-        """Work with the incarnation that was met last. Before, the caller drops all data in memory and closes
-        its lanes."""
+        """Work with the incarnation that was met last. Before, the caller drops all data in memory
+        and closes its lanes."""
         ...
 
     async def deploy(
@@ -707,7 +719,8 @@ class Store(Protocol):
     async def heartbeat(
         self, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int = 0
     ) -> HeartbeatReply:
-        """Renew the lease, and shorten leases that end too late because the store's clock went back.
+        """Renew the lease, and shorten leases that end too late because the store's clock went
+        back.
 
         Args:
             stamp: the newest stamp that the worker has given.
@@ -730,11 +743,12 @@ class Store(Protocol):
         ...
 
     async def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
-        """End the leases of those of the suspected workers that hold their liveness lock no more (decision 58).
+        """End the leases of those of the suspected workers that hold their liveness lock no more
+        (decision 58).
 
-        The session of a worker's heartbeats holds the lock; it is free soon after the process has died. A
-        worker that has not held it since the server started is not judged: its lease decides. A wrong guess is
-        safe (I3), and the next heartbeat of the worker renews its lease.
+        The session of a worker's heartbeats holds the lock; it is free soon after the process has
+        died. A worker that has not held it since the server started is not judged: its lease
+        decides. A wrong guess is safe (I3), and the next heartbeat of the worker renews its lease.
 
         Returns:
             The workers whose leases were ended.
@@ -752,17 +766,18 @@ class Store(Protocol):
     ) -> list[Claim]:
         """Claim intervals: raise their sequencers, and only then read their data (I4).
 
-        Opens a log for each interval that is not a partition of a source. Ends sessions of the former
-        owner that hold the intervals for longer than a moment, and no other sessions.
+        Opens a log for each interval that is not a partition of a source. Ends sessions of the
+        former owner that hold the intervals for longer than a moment, and no other sessions.
 
         Args:
-            again: the worker claims its own intervals again; intervals of other workers are not taken.
+            again: the worker claims its own intervals again; intervals of other workers are not
+                taken.
             timers: largest number of timers of each kind that is read.
-            sequencers: by interval, the sequencer that was read. Then the claim takes only intervals that
-                still have this sequencer, that no newer code has owned, and that are free: without an
-                owner, owned by this worker, or by one that has stopped, is unknown, or has an expired
-                lease by the store's clock. The answer has exactly these, perhaps none. Not together
-                with `again`.
+            sequencers: by interval, the sequencer that was read. Then the claim takes only
+                intervals that still have this sequencer, that no newer code has owned, and that are
+                free: without an owner, owned by this worker, or by one that has stopped, is
+                unknown, or has an expired lease by the store's clock. The answer has exactly these,
+                perhaps none. Not together with `again`.
 
         Raises:
             Fenced: without `sequencers`: an interval is gone, or newer code has owned it, or, with
@@ -831,8 +846,8 @@ class Store(Protocol):
     ) -> list[FoundPartition]:
         """Make an interval with a log for each partition that has none, in the given order.
 
-        A new interval begins with the stored low watermark of the discovery's interval, and without an
-        owner.
+        A new interval begins with the stored low watermark of the discovery's interval, and without
+        an owner.
 
         Args:
             discovery: the interval of the discovery.
@@ -852,8 +867,8 @@ class Store(Protocol):
     ) -> list[FoundPartition]:
         """Delete the intervals of partitions that have ended, with their logs.
 
-        The caller makes sure that they have stored the end of time as low watermark, so that nothing of them is
-        un-ACKed, and that their owners do no more than find their interval gone.
+        The caller makes sure that they have stored the end of time as low watermark, so that
+        nothing of them is un-ACKed, and that their owners do no more than find their interval gone.
 
         Args:
             discovery: the interval of the discovery.
@@ -870,16 +885,17 @@ class Store(Protocol):
         ...
 
     async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
-        """Store wishes (wanted owners, pins, splits, merges) for intervals that still have the given sequencer.
+        """Store wishes (wanted owners, pins, splits, merges) for intervals that still have the
+        given sequencer.
 
-        Each change adds a placement event. A wish changes nothing if it holds already or is impossible (a
-        slot outside the interval, a wrong neighbour, an injector's partition). The last of several changes
-        of one interval counts. Every later raise of a sequencer ends wishes to split and to merge, because
-        they were decided for the interval as it was before.
+        Each change adds a placement event. A wish changes nothing if it holds already or is
+        impossible (a slot outside the interval, a wrong neighbour, an injector's partition). The
+        last of several changes of one interval counts. Every later raise of a sequencer ends wishes
+        to split and to merge, because they were decided for the interval as it was before.
 
         Args:
-            term: the leader's term (`try_lead`): nothing is stored once another worker leads. None: an
-                operator's wish, or an owner's own.
+            term: the leader's term (`try_lead`): nothing is stored once another worker leads. None:
+                an operator's wish, or an owner's own.
 
         Returns:
             The changed intervals.
@@ -887,24 +903,26 @@ class Store(Protocol):
         ...
 
     async def peer_secret(self) -> bytes:
-        """The 32 random bytes that prove to a worker that its peer belongs to the pipeline. The first call ever
-        draws them; two concurrent callers get the same."""
+        """The 32 random bytes that prove to a worker that its peer belongs to the pipeline. The
+        first call ever draws them; two concurrent callers get the same."""
         ...
 
     async def try_lead(self, worker: str, seconds: float) -> int | None:
-        """The term of the leadership if this worker leads; it takes a free one. None: another worker leads.
+        """The term of the leadership if this worker leads; it takes a free one. None: another
+        worker leads.
 
-        Each call keeps the leadership for `seconds`. It is free after that, and as soon as the worker's lease has
-        ended; a worker without a lease cannot lead. Each change of the leader raises the term.
+        Each call keeps the leadership for `seconds`. It is free after that, and as soon as the
+        worker's lease has ended; a worker without a lease cannot lead. Each change of the leader
+        raises the term.
         """
         ...
 
     async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
         """Cut a released and folded interval in two at a slot; gives the id of the upper part.
 
-        The lower part keeps the id, the chain of commits, the logs and the counters. The upper part begins a
-        chain with the parent's watermarks and the number of its last bundle. Both parts keep the parent's
-        wanted owner and pin. No row of state moves.
+        The lower part keeps the id, the chain of commits, the logs and the counters. The upper part
+        begins a chain with the parent's watermarks and the number of its last bundle. Both parts
+        keep the parent's wanted owner and pin. No row of state moves.
 
         Raises:
             Fenced: another worker has claimed, split or merged it.
@@ -918,15 +936,16 @@ class Store(Protocol):
     ) -> int:
         """Merge two released and folded neighbours; gives the id of the new interval.
 
-        It takes over the logs of both with their acknowledgements, the lower of the two low watermarks and
-        of the two floors, the higher input watermark, and the sum of the counters. It keeps the wanted owner
-        and pin of the lower part. Of the positions it keeps the higher bundle number only: the files of the
-        parts stay as they are. The ids of the parts are forgotten.
+        It takes over the logs of both with their acknowledgements, the lower of the two low
+        watermarks and of the two floors, the higher input watermark, and the sum of the counters.
+        It keeps the wanted owner and pin of the lower part. Of the positions it keeps the higher
+        bundle number only: the files of the parts stay as they are. The ids of the parts are
+        forgotten.
 
         Raises:
             Fenced: another worker has claimed, split or merged one of them.
-            PlacementRefused: they are not neighbours in one computation, or one has an owner, is not
-                folded, has an undelivered bundle, or is a partition of an injector.
+            PlacementRefused: they are not neighbours in one computation, or one has an owner, is
+                not folded, has an undelivered bundle, or is a partition of an injector.
         """
         ...
 
@@ -939,7 +958,8 @@ class Store(Protocol):
     async def open_lane(self) -> StoreLane: ...
 
     def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
-        """Stored productions of a log from number `first` on, in order: strong ones, and stragglers."""
+        """Stored productions of a log from number `first` on, in order: strong ones, and
+        stragglers."""
         ...
 
     async def retire_logs(self, logs: list[int]) -> None: ...
@@ -947,16 +967,17 @@ class Store(Protocol):
     async def look_up_seen(
         self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
-        """The ids that are in one of the buckets, in any slot: a record with another key is still the same.
+        """The ids that are in one of the buckets, in any slot: a record with another key is still
+        the same.
 
-        An id of a weak production is found by the name in it (`millwheel.core.model.name_of`). The answer has the
-        stored id, which may have another digest.
+        An id of a weak production is found by the name in it (`millwheel.core.model.name_of`). The
+        answer has the stored id, which may have another digest.
         """
         ...
 
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
-        """The highest number of each log among the ids of rows and strong productions in the bucket, in any
-        slot."""
+        """The highest number of each log among the ids of rows and strong productions in the
+        bucket, in any slot."""
         ...
 
     async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
@@ -989,8 +1010,8 @@ class Store(Protocol):
     ) -> list[tuple[str, bytes, int]]: ...
 
     async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
-        """Plain states and shared tables written by another version than the code's, out of a bounded part of
-        the stored ones.
+        """Plain states and shared tables written by another version than the code's, out of a
+        bounded part of the stored ones.
 
         Args:
             versions: the code's version of each computation's type, by name.
@@ -1020,8 +1041,8 @@ class Store(Protocol):
         after: int = 0,
         mark: bool = False,
     ) -> TakenRecords:
-        """Take and number up to `limit` committed records of a stream that have no number yet, in the order in which
-        they were sent.
+        """Take and number up to `limit` committed records of a stream that have no number yet, in
+        the order in which they were sent.
 
         Args:
             stream: id of the stream.
@@ -1049,10 +1070,11 @@ class Store(Protocol):
         ...
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
-        """Fold the commits in (after, through]; False if another worker owns the interval or has folded it.
+        """Fold the commits in (after, through]; False if another worker owns the interval or has
+        folded it.
 
-        `after` is the last commit that the owner knows to be folded. If the answer of a fold was lost, more
-        commits are folded, and the owner may repeat the fold.
+        `after` is the last commit that the owner knows to be folded. If the answer of a fold was
+        lost, more commits are folded, and the owner may repeat the fold.
         """
         ...
 
@@ -1071,18 +1093,19 @@ class Store(Protocol):
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
         """The bucket that holds `low`: an existing one, or a new one that ends at `high`.
 
-        Buckets of stamps and of arrivals are contiguous: a new one begins at the end of the newest, at or
-        before `low`. Buckets of a source begin at `low` and end at `high`, or earlier where the next bucket
-        begins.
+        Buckets of stamps and of arrivals are contiguous: a new one begins at the end of the newest,
+        at or before `low`. Buckets of a source begin at `low` and end at `high`, or earlier where
+        the next bucket begins.
         """
         ...
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
         """End the newest bucket of its family early, at `high`.
 
-        The end is at least `CLOSE_AHEAD_MICROS` after now by the store's clock, or after the end of the longest
-        lease if that clock has gone back. Leases of more than 15 s delay the end further (`CLOCK_STEP_MICROS`).
-        A bucket does not change if it has a successor, or would end later than before.
+        The end is at least `CLOSE_AHEAD_MICROS` after now by the store's clock, or after the end of
+        the longest lease if that clock has gone back. Leases of more than 15 s delay the end
+        further (`CLOCK_STEP_MICROS`). A bucket does not change if it has a successor, or would end
+        later than before.
 
         Returns:
             The bucket with its current end; None: it was dropped.

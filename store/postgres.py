@@ -11,8 +11,9 @@
 `lane`          commits
 =============== ==========================================================================
 
-Reads go through a small pool (`millwheel.store.connections`); deploys, claims, folds and buckets are
-transactions of their own. Nothing here relies on ``search_path``: every name carries its schema.
+Reads go through a small pool (`millwheel.store.connections`); deploys, claims, folds and buckets
+are transactions of their own. Nothing here relies on ``search_path``: every name carries its
+schema.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The connection of a command to a store, open for as long as the command works with it.
 
-An embedded server runs as a daemon. The last command that leaves it stops it, after a look for other
-connections (`embedded.stop_if_unused`). So each command keeps one connection open from before its first
-statement until after its last.
+An embedded server runs as a daemon. The last command that leaves it stops it, after a look for
+other connections (`embedded.stop_if_unused`). So each command keeps one connection open from before
+its first statement until after its last.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Presence:
         self.started = False
         """Whether this object has started the embedded server."""
         self.left_running = False
-        """After `close`: whether an embedded server still runs, because another process has started or uses
-        it."""
+        """After `close`: whether an embedded server still runs, because another process has started
+        or uses it."""
         self._connection: psycopg.Connection[Any] | None = None
         if self.directory is None:
             self.url = address.open()
@@ -92,7 +92,8 @@ class Presence:
         log.warning("store_restarted", store=str(self.directory))
 
     def close(self) -> None:
-        """Disconnect, and stop an embedded server that this object started, unless other clients use it."""
+        """Disconnect, and stop an embedded server that this object started, unless other clients
+        use it."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -102,7 +103,8 @@ class Presence:
 
 @contextlib.contextmanager
 def present(address: StoreAddress, *, create: bool = False) -> Iterator[Presence]:
-    """The store of `address`, running and answering. An embedded server that it has started is stopped at the end.
+    """The store of `address`, running and answering. An embedded server that it has started is
+    stopped at the end.
 
     Args:
         create: make a store in a directory without one.

@@ -1,8 +1,8 @@
 """The identity of a worker's process: machine, process id and start time.
 
-A process id means something only on one machine, in one boot and in one process namespace, and the system
-gives it to a later process again. All four together name a process, so that a worker can find out whether
-another one on the same machine is dead.
+A process id means something only on one machine, in one boot and in one process namespace, and the
+system gives it to a later process again. All four together name a process, so that a worker can
+find out whether another one on the same machine is dead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def process_identity() -> tuple[str, int, str]:
 
 
 def host_identity() -> str:
-    """The name of this machine with its boot and process namespace, within which a process id is unique."""
+    """The name of this machine with its boot and process namespace, within which a process id is
+    unique."""
     parts = [platform.node()]
     for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         try:
@@ -33,8 +34,8 @@ def host_identity() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """Start of a process of this machine, as a text to compare; None if there is no such process, or if it
-    has ended and its parent has not noticed yet (a zombie)."""
+    """Start of a process of this machine, as a text to compare; None if there is no such process,
+    or if it has ended and its parent has not noticed yet (a zombie)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return None if fields[0] in "ZX" else fields[19]

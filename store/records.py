@@ -1,4 +1,5 @@
-"""Records of a pipeline as stored: productions of a log to send again, and ids of records that were seen."""
+"""Records of a pipeline as stored: productions of a log to send again, and ids of records that were
+seen."""
 
 from __future__ import annotations
 

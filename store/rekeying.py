@@ -1,9 +1,9 @@
 """Changes of key extractors by a deploy: detected, refused where data would be lost, and reported.
 
-An unacknowledged record is sent again with the key that the new code extracts, and so may go to another interval
-than before. Its id is found there too (``look_up_seen.sql`` looks in all slots), if no worker of the former code
-runs any more: so such a deploy needs all workers stopped. State stays under its old keys. If there is any, the
-code must confirm the change by a new version.
+An unacknowledged record is sent again with the key that the new code extracts, and so may go to
+another interval than before. Its id is found there too (``look_up_seen.sql`` looks in all slots),
+if no worker of the former code runs any more: so such a deploy needs all workers stopped. State
+stays under its old keys. If there is any, the code must confirm the change by a new version.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def changed(before: Code, after: Code) -> list[tuple[str, str]]:
 
 
 def check_keys(history: Sequence[Generation], code: Code, obstacles: Obstacles) -> None:
-    """Refuse changes of key extractors that may be a mistake, or while workers of the former code run.
+    """Refuse changes of key extractors that may be a mistake, or while workers of the former code
+    run.
 
     Raises:
         DeployRefused: a change is refused.
@@ -59,41 +60,45 @@ def check_keys(history: Sequence[Generation], code: Code, obstacles: Obstacles) 
         if new.version < most:
             raise DeployRefused(
                 f"{what} is deployed as version {most}, but this code knows only version "
-                f"{new.version}; deploy the newer code, or, to go back to the former keys, give them "
-                f"version = {most + 1}"
+                f"{new.version}; deploy the newer code, or, to go back to the former keys, give "
+                f"them version = {most + 1}"
             )
         if not old.may_differ(new):
             continue
         if old.version == new.version and name in obstacles.stateful:
             raise DeployRefused(
-                f"the code of {what} changed under the same name, and {name!r} keeps state by its keys: "
-                "state of keys that it extracts no more would stay behind, and no code would read it\n"
-                "If the keys are the same as before, or if you want that, confirm the change: "
-                f".by(..., version={most + 1}). If the old state should continue under other keys, add the "
-                f"computation under another name as well; the view state_of_{name} shows its state"
+                f"the code of {what} changed under the same name, and {name!r} keeps state by its "
+                "keys: state of keys that it extracts no more would stay behind, and no code "
+                "would read it\nIf the keys are the same as before, or if you want that, confirm "
+                f"the change: .by(..., version={most + 1}). If the old state should continue "
+                "under other keys, add the computation under another name as well; the view "
+                f"state_of_{name} shows its state"
             )
         if name in obstacles.bundled:
             raise DeployRefused(
-                f"{what} changed, and a numbered bundle of {name!r} is open: its records would come "
-                "again under other keys, and it would wait for them for ever. Start the former code, "
-                "pause the injectors until the bundle is delivered, and deploy then"
+                f"{what} changed, and a numbered bundle of {name!r} is open: its records would "
+                "come again under other keys, and it would wait for them for ever. Start the "
+                "former code, pause the injectors until the bundle is delivered, and deploy then"
             )
         if name in obstacles.parked:
             raise DeployRefused(
-                f"{what} changed, and {name!r} has parked keys (see the view parked_keys): the records that wait in them "
-                "would run under their former keys, and later ones overtake them under the new keys. Retry or discard "
-                f"them first: millwheel dead-letters list --computation {name} --waiting"
+                f"{what} changed, and {name!r} has parked keys (see the view parked_keys): the "
+                "records that wait in them would run under their former keys, and later ones "
+                "overtake them under the new keys. Retry or discard them first: millwheel "
+                f"dead-letters list --computation {name} --waiting"
             )
         if obstacles.workers:
             raise DeployRefused(
-                f"{what} changed, and workers of the former code run ({obstacles.workers}): records "
-                "that are on their way would count under both keys. Stop all workers, and start them "
-                "with the new code; a crashed worker counts until its lease has expired"
+                f"{what} changed, and workers of the former code run ({obstacles.workers}): "
+                "records that are on their way would count under both keys. Stop all workers, "
+                "and start them with the new code; a crashed worker counts until its lease has "
+                "expired"
             )
 
 
 def with_known(newest: Code, keys: AllKeys) -> AllKeys:
-    """`keys`, with the newest stored extractors in place of those that cannot be compared with them."""
+    """`keys`, with the newest stored extractors in place of those that cannot be compared with
+    them."""
     found = {name: dict(of) for name, of in keys.items()}
     for name, stream, old, new in _both(newest.keys, keys):
         if not comparable(old.fingerprint, new.fingerprint) and old.version == new.version:
@@ -102,8 +107,8 @@ def with_known(newest: Code, keys: AllKeys) -> AllKeys:
 
 
 def rekeyed(history: Sequence[Generation], code: Code) -> frozenset[str]:
-    """Computations that may have stored records under other keys: their extractors have changed, or cannot be
-    compared."""
+    """Computations that may have stored records under other keys: their extractors have changed, or
+    cannot be compared."""
     found: set[str] = set()
     for generation in history:
         found.update(

@@ -1,16 +1,19 @@
 """Roles of a pipeline in Postgres: each may do what its work needs, and no more (decision 61).
 
-============ ===========================================================================================================
-``owner``    owns the schema and its tables, views and functions: migrates, moves intervals, removes, drops
-``worker``   changes rows, has buckets made and dropped, and owns the other things of workers: tables of sinks, views of states
-``operator`` a reader that may ask the owners of keys, withdraw requests, pause, and discard dead letters
-``reader``   reads tables and views, but not the workers' secret
-============ ===========================================================================================================
+============
+===========================================================================================================
+``owner``    owns the schema and its tables, views and functions: migrates, moves intervals,
+removes, drops ``worker``   changes rows, has buckets made and dropped, and owns the other things of
+workers: tables of sinks, views of states ``operator`` a reader that may ask the owners of keys,
+withdraw requests, pause, and discard dead letters ``reader``   reads tables and views, but not the
+workers' secret ============
+===========================================================================================================
 
-Their names begin with those of the database and the pipeline, ``DATABASE_PIPELINE_reader``: roles belong to the whole server,
-and a pipeline of the same name in another database must not share them.
+Their names begin with those of the database and the pipeline, ``DATABASE_PIPELINE_reader``: roles
+belong to the whole server, and a pipeline of the same name in another database must not share them.
 
-None of them can log in: grant them to logins. An owner has the rights of a worker, an operator those of a reader.
+None of them can log in: grant them to logins. An owner has the rights of a worker, an operator
+those of a reader.
 """
 
 from __future__ import annotations
@@ -33,24 +36,28 @@ OPERATOR = {
     "computation": "UPDATE (paused)",
     "dead_letter": "DELETE, UPDATE (attempts)",
 }
-"""Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to change rows."""
+"""Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to
+change rows."""
 
 WORKER = {
     "request": "SELECT, UPDATE (outcome, detail, settled_at)",
     "alembic_version": "SELECT",
 }
-"""Rights of a worker on tables in which it may not change rows at will: the log of operators, and the version."""
+"""Rights of a worker on tables in which it may not change rows at will: the log of operators, and
+the version."""
 
 OWNED = {*metadata.tables, *VIEWS, "alembic_version"}
-"""Relations that belong to the owner, those of buckets with their parents. All others are made by workers, but for the
-sequence of numbers: its owner also gets all that workers make (`deployment.deploy`)."""
+"""Relations that belong to the owner, those of buckets with their parents. All others are made by
+workers, but for the sequence of numbers: its owner also gets all that workers make
+(`deployment.deploy`)."""
 
 CALLED = {
     "make_bucket": ("worker",),
     "drop_bucket": ("worker",),
     "forget_requests": ("worker", "operator"),
 }
-"""Functions that work with the owner's rights, and the roles that may call them: nobody else may."""
+"""Functions that work with the owner's rights, and the roles that may call them: nobody else
+may."""
 
 LONGEST_NAME = 63
 """Bytes of a name in Postgres."""
@@ -66,7 +73,8 @@ class Roles(NamedTuple):
 
 
 def roles_of(database: str, pipeline: str) -> Roles:
-    """The names of the roles of a pipeline. A digest stands for the name of a database that leaves no room."""
+    """The names of the roles of a pipeline. A digest stands for the name of a database that leaves
+    no room."""
     room = LONGEST_NAME - max(len(f"_{pipeline}_{name}".encode()) for name in Roles._fields)
     if len(database.encode()) > room:
         database = hashlib.sha256(database.encode()).hexdigest()[:room]
@@ -79,8 +87,8 @@ def make_roles(url: str, pipeline: str) -> Roles:
     A former owner of the schema becomes a member of the new one, so that its workers go on.
 
     Raises:
-        StoreError: this login may make no roles, or does not own the schema; or a role of such a name has rights in another
-            database.
+        StoreError: this login may make no roles, or does not own the schema; or a role of such a
+            name has rights in another database.
     """
     with transaction(url) as connection:
         roles = roles_of(connection.info.dbname, pipeline)
@@ -101,7 +109,10 @@ def make_roles(url: str, pipeline: str) -> Roles:
     return roles
 
 
-NEEDED = "Run this as the owner of the schema, with CREATEROLE and CREATE on the database, or as a superuser"
+NEEDED = (
+    "Run this as the owner of the schema, with CREATEROLE and CREATE on the database, or as a "
+    "superuser"
+)
 
 
 def _refused(pipeline: str, reason: str) -> StoreError:
@@ -141,8 +152,8 @@ class _Making:
         if elsewhere:
             raise _refused(
                 self._pipeline,
-                f"the role {role} has rights in the database {elsewhere[0][0]} too, and whoever has it would have them in both. "
-                "Drop or rename it",
+                f"the role {role} has rights in the database {elsewhere[0][0]} too, and whoever "
+                "has it would have them in both. Drop or rename it",
             )
 
     def join(self, role: str, member: str) -> None:

@@ -1,4 +1,5 @@
-"""Rows of a commit as parameters of its statements: arrays for many rows, JSON for few (decision 5)."""
+"""Rows of a commit as parameters of its statements: arrays for many rows, JSON for few (decision
+5)."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ ARRAY_ROWS = 32
 """A commit with this many rows of one table, or more, is sent as arrays instead of JSON."""
 
 ARRAY_BYTES = 1 << 16
-"""A commit with this many bytes of values, or more, is sent as arrays too: JSON has to quote them."""
+"""A commit with this many bytes of values, or more, is sent as arrays too: JSON has to quote
+them."""
 
 
 REMOVED = -(1 << 63)
@@ -74,7 +76,8 @@ def _names(entries: Sequence[str]) -> Sequence[bytes]:
 def production_arrays(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> Params:
-    """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and version."""
+    """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and
+    version."""
     chunks = found if isinstance(found, Chunks) else Chunks.of(found)
     of = [(streams[chunk.stream], len(chunk)) for chunk in chunks.chunks]
     return {

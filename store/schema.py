@@ -1,9 +1,9 @@
 """The tables of one pipeline (one Postgres schema), as SQLAlchemy Core metadata.
 
-Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`, `timer_change`, `production`,
-`straggler`, `seen_record`. This module has their empty parents, which readers query. Each bucket is a child table
-(``production_17`` inherits from `production`), which writers address by name and which is dropped as a whole (see
-`millwheel.store.buckets`).
+Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`, `timer_change`,
+`production`, `straggler`, `seen_record`. This module has their empty parents, which readers query.
+Each bucket is a child table (``production_17`` inherits from `production`), which writers address
+by name and which is dropped as a whole (see `millwheel.store.buckets`).
 
 Times are microseconds since 1970-01-01T00:00Z; the views turn them into timestamps.
 """
@@ -82,8 +82,10 @@ peer_secret = Table(
         comment="always true: there is only one row",
     ),
     Column("secret", LargeBinary, nullable=False, comment="32 random bytes"),
-    comment="The secret that workers prove to each other. Grant it to no role that only reads: "
-    "a process that knows it can act as a worker",
+    comment=(
+        "The secret that workers prove to each other. Grant it to no role that only reads: "
+        "a process that knows it can act as a worker"
+    ),
 )
 
 leader = Table(
@@ -116,8 +118,10 @@ incarnation = Table(
         "id", UUID, nullable=False, comment="drawn by the first worker that found the table empty"
     ),
     Column("began_at", DateTime(timezone=True), nullable=False, comment="when it was drawn"),
-    comment="The current run of the server: unlogged, so that every crash recovery and every "
-    "promotion of a standby empties it (decision 40)",
+    comment=(
+        "The current run of the server: unlogged, so that every crash recovery and every "
+        "promotion of a standby empties it (decision 40)"
+    ),
     prefixes=["UNLOGGED"],
 )
 
@@ -135,7 +139,10 @@ generation = Table(
     Column(
         "incarnation",
         Text,
-        comment="incarnation of the server in which it was deployed; NULL: not known, a command began it",
+        comment=(
+            "incarnation of the server in which it was deployed; NULL: not known, a command "
+            "began it"
+        ),
     ),
     comment="All deployed generations in order; the last one is deployed now",
 )
@@ -149,7 +156,10 @@ computation = Table(
     Column("version", Integer, nullable=False, comment="version of the state's type"),
     Column("state", JSONB, nullable=False, comment="fingerprint of the state's type"),
     Column(
-        "upstream", JSONB, nullable=False, comment="names of the nodes that write its input streams"
+        "upstream",
+        JSONB,
+        nullable=False,
+        comment="names of the nodes that write its input streams",
     ),
     Column("paused", Boolean, nullable=False, comment="an injector that must not read"),
     Column(
@@ -177,7 +187,10 @@ worker = Table(
     Column("host", Text, nullable=False, comment="machine, boot and process namespace"),
     Column("pid", Integer, nullable=False),
     Column(
-        "pid_started", Text, nullable=False, comment="tells a process from a later one with its pid"
+        "pid_started",
+        Text,
+        nullable=False,
+        comment="tells a process from a later one with its pid",
     ),
     Column("started_at", DateTime(timezone=True), nullable=False),
     Column(
@@ -198,8 +211,10 @@ worker = Table(
     Column(
         "locked_on",
         DateTime(timezone=True),
-        comment="start of the server on which its heartbeats hold its liveness lock; null: the lease alone "
-        "tells whether it lives",
+        comment=(
+            "start of the server on which its heartbeats hold its liveness lock; null: the lease "
+            "alone tells whether it lives"
+        ),
     ),
     comment="Worker processes, with their leases",
 )
@@ -223,7 +238,9 @@ key_interval = Table(
         "generation",
         Integer,
         nullable=False,
-        comment="generation.number of the newest code that has owned it; workers of older code cannot",
+        comment=(
+            "generation.number of the newest code that has owned it; workers of older code cannot"
+        ),
     ),
     Column(
         "pinned",
@@ -241,7 +258,9 @@ key_interval = Table(
         comment="id of the upper neighbour, if its owner should merge both",
     ),
     UniqueConstraint("computation", "slot_from"),
-    comment="Ranges of slots of a computation, or partitions of an injector: the unit of ownership",
+    comment=(
+        "Ranges of slots of a computation, or partitions of an injector: the unit of ownership"
+    ),
 )
 
 placement_event = Table(
@@ -285,7 +304,9 @@ ended_sender = Table(
     ),
     Column("table_name", Text, primary_key=True, comment="a numbered table"),
     Column("rows", BigInteger, nullable=False, comment="rows of the table that it has written"),
-    comment="Key intervals that were merged or removed, and what they have written into numbered tables",
+    comment=(
+        "Key intervals that were merged or removed, and what they have written into numbered tables"
+    ),
 )
 
 aggregate = Table(
@@ -347,7 +368,10 @@ spark_query = Table(
     Column("counters", JSONB, nullable=False, comment="computation -> counter -> total"),
     Column("table_rows", JSONB, nullable=False, comment="rows of each numbered table so far"),
     Column(
-        "began_at", DateTime(timezone=True), nullable=False, comment="when it was deployed or moved"
+        "began_at",
+        DateTime(timezone=True),
+        nullable=False,
+        comment="when it was deployed or moved",
     ),
     Column(
         "changed_at", DateTime(timezone=True), nullable=False, comment="when the batch was done"
@@ -376,7 +400,9 @@ spark_start = Table(
     Column("value", Text, comment="value of the entry as JSON"),
     Column("version", Integer, comment="of the state's type when written"),
     Column("due", BigInteger, comment="when the timer is due; microseconds"),
-    comment="States and timers with which the pipeline begins on Spark, until it has taken them over",
+    comment=(
+        "States and timers with which the pipeline begins on Spark, until it has taken them over"
+    ),
 )
 
 bucket = Table(
@@ -396,7 +422,10 @@ fold = Table(
     metadata,
     Column("interval_id", BigInteger, primary_key=True),
     Column(
-        "through", BigInteger, nullable=False, comment="commits up to this n are in state and timer"
+        "through",
+        BigInteger,
+        nullable=False,
+        comment="commits up to this n are in state and timer",
     ),
     comment="Last commit of each interval that is folded into the current tables",
 )
@@ -473,7 +502,10 @@ dead_letter = Table(
     Column(
         "hold",
         BigInteger,
-        comment="in a parked key: where it holds the low watermark, if its computation says so; microseconds",
+        comment=(
+            "in a parked key: where it holds the low watermark, if its computation says so; "
+            "microseconds"
+        ),
     ),
     Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
     Index(
@@ -497,8 +529,11 @@ blocking_item = Table(
     Column("at", DateTime(timezone=True), nullable=False, comment="when the limit was reached"),
     Column("error", Text, nullable=False, comment="what happened, and the lines that blocked"),
     PrimaryKeyConstraint("computation", "slot", "key", "item"),
-    comment="Records and timers whose code has blocked a worker for longer than block_limit_seconds. The "
-    "next owner of the key takes the row, and gives up on the record or timer as if its code had raised",
+    comment=(
+        "Records and timers whose code has blocked a worker for longer than block_limit_seconds. "
+        "The next owner of the key takes the row, and gives up on the record or timer as if its "
+        "code had raised"
+    ),
 )
 
 request = Table(
@@ -705,7 +740,9 @@ taken_record = Table(
     Column("value", Text, nullable=False, comment="JSON"),
     Column("ts", BigInteger, nullable=False, comment="event time; microseconds"),
     PrimaryKeyConstraint("interval_id", "number"),
-    comment="Records taken by an injector until all readers of their stream have acknowledged them",
+    comment=(
+        "Records taken by an injector until all readers of their stream have acknowledged them"
+    ),
 )
 
 sent_id = Table(

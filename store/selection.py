@@ -34,9 +34,10 @@ REACHES_OTHERS = re.compile(
     |query_to_xml\w*|ts_stat|ts_rewrite|U&(?="))""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Names of functions that a read-only transaction allows and that reach other sessions: signals, locks, counters of the
-server; functions that run a text as a statement; and the beginning of a name in escapes, which would hide all of these. Each
-is refused wherever it stands, in a text or a comment too. It guards against accidents; against people there are roles."""
+"""Names of functions that a read-only transaction allows and that reach other sessions: signals,
+locks, counters of the server; functions that run a text as a statement; and the beginning of a name
+in escapes, which would hide all of these. Each is refused wherever it stands, in a text or a
+comment too. It guards against accidents; against people there are roles."""
 
 OF_THE_SERVER = ("08", "53", "57", "58")
 """SQLSTATE classes that concern the connection or the server, not the statement."""
@@ -61,8 +62,8 @@ def select(
 ) -> Iterator[Iterator[Selection]]:
     """Run statements of a user that give rows; they can change nothing.
 
-    Several statements read one snapshot (`millwheel.store.snapshot`). All are parsed before the first one
-    runs. Read the rows of each answer before the next answer.
+    Several statements read one snapshot (`millwheel.store.snapshot`). All are parsed before the
+    first one runs. Read the rows of each answer before the next answer.
 
     Args:
         pipeline: the pipeline of names without a schema; None: the only one, if there is only one.
@@ -95,15 +96,16 @@ def select(
 
 
 def _refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
-    """Refuse a login that may run programs on the server where others have made tables, views or functions: their code would
-    run with its rights, also in a transaction that only reads."""
+    """Refuse a login that may run programs on the server where others have made tables, views or
+    functions: their code would run with its rights, also in a transaction that only reads."""
     with translated():
         found = connection.execute(text_of("others_code")).fetchone()
     if found is not None:
         raise UsageError(
-            f"{connection.info.user} is a superuser, or may use files and programs of the server, and {found[1]} has made "
-            f"{found[0]}: what somebody has put into a view or a policy runs with the rights of whoever reads it. Give "
-            "--store a login of the pipeline's reader (`millwheel migrate --roles` makes that role)"
+            f"{connection.info.user} is a superuser, or may use files and programs of the server, "
+            f"and {found[1]} has made {found[0]}: what somebody has put into a view or a policy "
+            "runs with the rights of whoever reads it. Give --store a login of the pipeline's "
+            "reader (`millwheel migrate --roles` makes that role)"
         )
 
 
@@ -122,13 +124,13 @@ def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...
 def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
     """The columns of exactly one statement that gives rows; nothing runs yet.
 
-    The protocol prepares one statement only, so that no text can end the transaction and add another
-    statement.
+    The protocol prepares one statement only, so that no text can end the transaction and add
+    another statement.
     """
     if (found := REACHES_OTHERS.search(text)) is not None:
         raise UsageError(
-            f"{found[1]} may reach other sessions, by a signal or a lock; `millwheel sql` is for reading. Use psql, as a "
-            "role that may do this"
+            f"{found[1]} may reach other sessions, by a signal or a lock; `millwheel sql` is for "
+            "reading. Use psql, as a role that may do this"
         )
     prepared = connection.pgconn.prepare(b"", text.encode())
     if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:

@@ -1,13 +1,13 @@
 """Connections with a server process of their own.
 
-The store relies on its sessions: on their first settings (an empty search path, UTC, timeouts, read-only
-looks), on advisory locks, on prepared statements, and on the process id by which a successor ends them. A
-connection pooler that gives the server process to another client after each transaction (PgBouncer in its
-default mode) keeps none of that. A pooler that gives it away later still drops the settings, because it opens
-the session before it knows its client.
+The store relies on its sessions: on their first settings (an empty search path, UTC, timeouts,
+read-only looks), on advisory locks, on prepared statements, and on the process id by which a
+successor ends them. A connection pooler that gives the server process to another client after each
+transaction (PgBouncer in its default mode) keeps none of that. A pooler that gives it away later
+still drops the settings, because it opens the session before it knows its client.
 
-So each connection starts with a setting that no other program makes, and asks the server for it. This detects a
-pooler that refuses such settings, or drops them, at once and in every mode.
+So each connection starts with a setting that no other program makes, and asks the server for it.
+This detects a pooler that refuses such settings, or drops them, at once and in every mode.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from millwheel.store.statements import text_of
 MARK = "-c millwheel.session=own"
 
 REFUSALS = ("startup parameter", "command-line options")
-"""Parts of the errors of poolers that refuse settings: PgBouncer with its relatives, and RDS Proxy."""
+"""Parts of the errors of poolers that refuse settings: PgBouncer with its relatives, and RDS
+Proxy."""
 
 
 def refusal(error: psycopg.Error) -> PooledStore | None:
-    """The error for a pooler that refuses the settings of a session; None: `error` has another cause."""
+    """The error for a pooler that refuses the settings of a session; None: `error` has another
+    cause."""
     text = str(error).strip()
     return _pooled(text) if any(words in text for words in REFUSALS) else None
 
@@ -74,8 +76,8 @@ def _ignored(pooled: PooledStore | None) -> None:
 
 @asynccontextmanager
 async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Close a new connection if the block fails or is cancelled. (A pool of connections does not close one that
-    its ``configure`` callback failed for.)"""
+    """Close a new connection if the block fails or is cancelled. (A pool of connections does not
+    close one that its ``configure`` callback failed for.)"""
     try:
         yield
     except BaseException:
@@ -84,7 +86,8 @@ async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[N
 
 
 class OwnSession(AsyncConnection[Any]):
-    """A connection that commits each statement, has a session of its own, and takes packed arrays."""
+    """A connection that commits each statement, has a session of its own, and takes packed
+    arrays."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:

@@ -44,7 +44,8 @@ STATEMENT_SECONDS = 60
 """Longest run of one statement."""
 
 LOCK_ATTEMPTS = 5
-"""Number of attempts to lock the buckets: another session may drop a pipeline between list and lock."""
+"""Number of attempts to lock the buckets: another session may drop a pipeline between list and
+lock."""
 
 
 @contextlib.contextmanager
@@ -53,11 +54,12 @@ def snapshot(
 ) -> Iterator[psycopg.Connection[Any]]:
     """A read-only connection on which all statements read the same moment.
 
-    Names of the pipeline's tables and views need no schema in front. Times are in UTC; infinity, the end of
-    event time, is read as `datetime.max`, and -infinity, its begin, as `datetime.min`.
+    Names of the pipeline's tables and views need no schema in front. Times are in UTC; infinity,
+    the end of event time, is read as `datetime.max`, and -infinity, its begin, as `datetime.min`.
 
     Args:
-        store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or ``.millwheel``.
+        store: as ``--store``: a directory or a Postgres URL; None: ``MILLWHEEL_STORE``, or
+            ``.millwheel``.
         pipeline: None if the store has only one.
         seconds: longest run of one statement.
 
@@ -94,8 +96,11 @@ def reading(
                 application_name="millwheel look",
                 connect_timeout=CONNECT_SECONDS,
                 client_encoding="utf8",
-                options=f"-c search_path={path} -c timezone=UTC -c datestyle=ISO "
-                f"-c statement_timeout={int(seconds * 1000)} -c lock_timeout={LOCK_SECONDS}s -c jit=off",
+                options=(
+                    f"-c search_path={path} -c timezone=UTC -c datestyle=ISO -c "
+                    f"statement_timeout={int(seconds * 1000)} -c lock_timeout={LOCK_SECONDS}s -c "
+                    "jit=off"
+                ),
             ),
             autocommit=True,
         )
@@ -116,10 +121,13 @@ def _locked(url: str) -> StoreUnavailable:
     holders = lock_holders(url)
     whom = "".join(f"\n  {holder}" for holder in holders)
     return StoreUnavailable(
-        f"tables of the store were locked for {LOCK_SECONDS} s by other sessions:{whom}\nEnd that transaction, or its "
-        "session. Workers wait for it too"
+        f"tables of the store were locked for {LOCK_SECONDS} s by other sessions:{whom}\nEnd that "
+        "transaction, or its session. Workers wait for it too"
         if holders
-        else f"tables of the store were locked for {LOCK_SECONDS} s by another session, which has gone since: try again"
+        else (
+            f"tables of the store were locked for {LOCK_SECONDS} s by another session, which has "
+            "gone since: try again"
+        )
     )
 
 

@@ -1,7 +1,8 @@
 """The columns of a computation's state in SQL, with their Postgres types.
 
-They are computed from the state's type when a graph is deployed, so that the store needs no types of users. The
-type's fingerprint is not enough: it does not tell a time from a text, and has no order.
+They are computed from the state's type when a graph is deployed, so that the store needs no types
+of users. The type's fingerprint is not enough: it does not tell a time from a text, and has no
+order.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """Views of one computation's state, with a column per field; each deploy keeps them up to date.
 
-``state_of_<computation>`` shows the plain part of the state of each key, ``state_of_<computation>_<field>`` the
-entries of a `MapState` or `ListState`, and ``state_of_<computation>_shared`` the tables made from broadcast
-records, one for each cell. They are built on the view `states`, so they too show committed data at one snapshot.
+``state_of_<computation>`` shows the plain part of the state of each key,
+``state_of_<computation>_<field>`` the entries of a `MapState` or `ListState`, and
+``state_of_<computation>_shared`` the tables made from broadcast records, one for each cell. They
+are built on the view `states`, so they too show committed data at one snapshot.
 
-A deploy without changes touches no view, because it would wait for readers of that view. New fields come after
-the existing columns, so that views of the user on top of them stay valid. Any other change drops the view and
-creates it again; the deploy is refused while another object depends on it.
+A deploy without changes touches no view, because it would wait for readers of that view. New fields
+come after the existing columns, so that views of the user on top of them stay valid. Any other
+change drops the view and creates it again; the deploy is refused while another object depends on
+it.
 
-A value that is not migrated yet has another type, so the typed columns of its row are NULL: a column `total` in
-cents shows no dollars. The view `states` shows the stored value, and `version` its version. A migration of the
-schema drops these views with `states`; the next start creates them again.
+A value that is not migrated yet has another type, so the typed columns of its row are NULL: a
+column `total` in cents shows no dollars. The view `states` shows the stored value, and `version`
+its version. A migration of the schema drops these views with `states`; the next start creates them
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from millwheel.store.state_shape import CollectionShape, StateShape
 from millwheel.store.statements import Statements, composed
 
 OURS = "State of computation "
-"""First words of the comment on each of these views; a view without them was not made by a deploy."""
+"""First words of the comment on each of these views; a view without them was not made by a
+deploy."""
 
 MOST_VERSION = 32_767
 """Largest smallint."""
@@ -108,7 +112,8 @@ class Versions(NamedTuple):
 
     @classmethod
     def of(cls, version: int, migrates_from: Iterable[int]) -> Versions:
-        """The versions from the last migration up to `version`, to the first migration down to it."""
+        """The versions from the last migration up to `version`, to the first migration down to
+        it."""
         steps = set(migrates_from)
         low = max((step for step in steps if step < version), default=-1) + 1
         high = min((step for step in steps if step > version), default=MOST_VERSION + 1) - 1
@@ -123,8 +128,8 @@ class Versions(NamedTuple):
         if self.low and self.high < MOST_VERSION:
             which += f" or above {self.high}"
         return (
-            f" A row whose version is {which} waits for a migration, until its key is written again: "
-            "its columns are NULL, and the view states shows it as it is stored"
+            f" A row whose version is {which} waits for a migration, until its key is written "
+            "again: its columns are NULL, and the view states shows it as it is stored"
         )
 
     def only(self, source: sql.Composable) -> sql.Composable:
@@ -139,7 +144,8 @@ class Versions(NamedTuple):
 async def keep_state_views(
     connection: AsyncConnection[Any], statements: Statements, nodes: Iterable[NodeDeploy]
 ) -> None:
-    """Within a deploy's transaction: create, replace and drop views, so that each state has its views.
+    """Within a deploy's transaction: create, replace and drop views, so that each state has its
+    views.
 
     Raises:
         DeployRefused: a name is taken, or another object depends on a view that must be dropped.
@@ -198,8 +204,9 @@ async def _drop(
         )
     except psycopg.errors.DependentObjectsStillExist as error:
         raise DeployRefused(
-            f"the view {statements.schema}.{relation.name} {why}, but other objects depend on it:\n"
-            f"{error.diag.message_detail}\nDrop these objects, start again, and create them again"
+            f"the view {statements.schema}.{relation.name} {why}, but other objects depend on "
+            f"it:\n{error.diag.message_detail}\nDrop these objects, start again, and create them "
+            "again"
         ) from error
 
 
@@ -274,8 +281,8 @@ class _Views:
         return StateView(
             name,
             computation,
-            f"{OURS}{computation} as committed, exactly at this snapshot: what its keys share, a row "
-            f"for each cell, except where all fields have their defaults.{versions.comment}",
+            f"{OURS}{computation} as committed, exactly at this snapshot: what its keys share, a "
+            f"row for each cell, except where all fields have their defaults.{versions.comment}",
             (cell, *self._fields(shape, cell, versions), _VERSION),
             _OF_CELL,
         )

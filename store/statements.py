@@ -1,4 +1,5 @@
-"""The statements of the store: one file in ``store/sql`` each, with identifiers put in by psycopg."""
+"""The statements of the store: one file in ``store/sql`` each, with identifiers put in by
+psycopg."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TABLES = (
     "inbox", "key_interval", "leader", "log", "peer_secret", "pipeline", "placement_event", "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
-"""The names of the tables in `millwheel.store.schema`, whose import takes 0.13 s. A test compares both."""
+"""The names of the tables in `millwheel.store.schema`, whose import takes 0.13 s. A test compares
+both."""
 
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -38,11 +40,12 @@ KEPT = 500
 
 @cache
 def _texts() -> dict[str, str]:
-    """All files in ``sql/`` and ``sql/views/``, by name, without their comments: psycopg caches its analysis
-    of a statement only up to 4,096 characters.
+    """All files in ``sql/`` and ``sql/views/``, by name, without their comments: psycopg caches its
+    analysis of a statement only up to 4,096 characters.
 
-    All are read at once, so that a running worker opens no file for a statement: it can still commit when it
-    has no file descriptor left, and it runs no statement of newer code when its package was upgraded in place.
+    All are read at once, so that a running worker opens no file for a statement: it can still
+    commit when it has no file descriptor left, and it runs no statement of newer code when its
+    package was upgraded in place.
     """
     found = {}
     folder = resources.files("millwheel.store") / "sql"
@@ -86,18 +89,20 @@ class Statements:
         return sql.Identifier(self.schema, name)
 
     def get(self, name: str, **tables: str) -> str:
-        """The statement in ``sql/<name>.sql``; `tables` fill placeholders that no table of the schema has."""
+        """The statement in ``sql/<name>.sql``; `tables` fill placeholders that no table of the
+        schema has."""
         return self._composed((name, tuple(sorted(tables.items()))))
 
     def union(self, name: str, tables: Sequence[str]) -> str:
-        """A SELECT repeated for several tables, which fill its placeholder ``table``, with all rows."""
+        """A SELECT repeated for several tables, which fill its placeholder ``table``, with all
+        rows."""
         return "\nUNION ALL\n".join(self.get(name, table=table) for table in tables)
 
     def together(self, parts: tuple[Part, ...]) -> str:
         """Several statements as one, which is a transaction of its own.
 
-        A parameter ``rows`` of the first statement becomes ``rows_0``, of the second ``rows_1``, and so on.
-        Statements that fence run before the others.
+        A parameter ``rows`` of the first statement becomes ``rows_0``, of the second ``rows_1``,
+        and so on. Statements that fence run before the others.
         """
         return self._joined(parts)
 

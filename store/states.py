@@ -10,7 +10,8 @@ from millwheel.store.connections import Subject
 from millwheel.store.port import OldState
 
 SAMPLED_PLACES = 4
-"""Number of slots, evenly spaced, at which a look at stored states starts before migrations are tried."""
+"""Number of slots, evenly spaced, at which a look at stored states starts before migrations are
+tried."""
 
 SAMPLED_ROWS = 20_000
 """Rows read from each of these slots on: about 50 ms."""

@@ -18,8 +18,8 @@ from millwheel.store.statements import Statements, composed
 def coalesced(
     found: list[tuple[Table[Any], tuple[Any, ...]]],
 ) -> list[tuple[Table[Any], list[list[Any]]]]:
-    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by key, so that
-    one statement never meets a row twice and two lanes never deadlock."""
+    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by
+    key, so that one statement never meets a row twice and two lanes never deadlock."""
     by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
     for table, values in found:
         by_table.setdefault(table.name, (table, []))[1].append(values)
@@ -44,14 +44,15 @@ def refuse_rounding(table: Table[Any], values: list[list[Any]], scales: Mapping[
         for value in of_column if scale is not None else ():
             if isinstance(value, Decimal) and fraction_digits(value) > scale:  # type: ignore[operator]
                 raise StatementError(
-                    f"rows for table {table.name!r}: column {column.name!r} keeps {scale} digits after the point, so "
-                    f"Postgres would round {value} without an error; round it in the code, or alter the column"
+                    f"rows for table {table.name!r}: column {column.name!r} keeps {scale} digits "
+                    f"after the point, so Postgres would round {value} without an error; round it "
+                    "in the code, or alter the column"
                 )
 
 
 def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
-    """The values of one column. psycopg sends lists of one Python type, so an int among floats or decimals is
-    converted."""
+    """The values of one column. psycopg sends lists of one Python type, so an int among floats or
+    decimals is converted."""
     kind = {"double precision": float, "numeric": Decimal}.get(column.type)
     if kind is None:
         return list(values)

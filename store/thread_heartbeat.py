@@ -1,8 +1,8 @@
 """The heartbeat of a worker from a thread, while its event loop is blocked (decision 63).
 
-It is the statement of the heartbeat on a synchronous connection, which is made when it is first needed. Its
-session does not hold the worker's liveness lock, so that only the lease tells whether the worker lives until the
-loop sends a heartbeat again.
+It is the statement of the heartbeat on a synchronous connection, which is made when it is first
+needed. Its session does not hold the worker's liveness lock, so that only the lease tells whether
+the worker lives until the loop sends a heartbeat again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ OPTIONS = "-c search_path= -c statement_timeout=5000 -c timezone=UTC"
 
 
 class ThreadHeartbeat:
-    """Statements of one worker, for use by one thread. Each raises StoreUnavailable if the store does not answer."""
+    """Statements of one worker, for use by one thread. Each raises StoreUnavailable if the store
+    does not answer."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

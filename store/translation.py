@@ -27,8 +27,8 @@ OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
 """Beginnings of SQLSTATEs that concern the connection or the server, whatever the statement."""
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
-"""Raised by psycopg when the connection or the server is at fault. Any other error without an SQLSTATE
-concerns a value that psycopg could not send (a NUL in a text, a number out of range)."""
+"""Raised by psycopg when the connection or the server is at fault. Any other error without an
+SQLSTATE concerns a value that psycopg could not send (a NUL in a text, a number out of range)."""
 
 
 def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
@@ -68,7 +68,8 @@ def unreached(error: psycopg.Error, store: str = "the store") -> StoreError:
 
 def _without_right(text: str) -> StoreError:
     return StoreError(
-        f"this login has no right to do that in the store: {text}\nGive it a role of the pipeline. As the owner of "
-        "its schema, run `millwheel migrate PIPELINE --roles`, then GRANT DATABASE_PIPELINE_worker TO the login of a worker, "
-        "DATABASE_PIPELINE_operator for commands, or DATABASE_PIPELINE_reader to look"
+        f"this login has no right to do that in the store: {text}\nGive it a role of the pipeline. "
+        "As the owner of its schema, run `millwheel migrate PIPELINE --roles`, then GRANT "
+        "DATABASE_PIPELINE_worker TO the login of a worker, DATABASE_PIPELINE_operator for "
+        "commands, or DATABASE_PIPELINE_reader to look"
     )

@@ -1,6 +1,7 @@
 """Views for people: committed data, decoded, at one snapshot, with a comment on every column.
 
-They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of the last fold.
+They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of
+the last fold.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ VIEWS = (
 
 
 def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Check, before an owner works, that no other role has made functions that a call might run in place of the owner's.
+    """Check, before an owner works, that no other role has made functions that a call might run in
+    place of the owner's.
 
     Raises:
         StoreError: another role has.
@@ -60,8 +62,9 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
     found = connection.execute(text_of("lookalikes"), params).fetchone()
     if found is not None:
         raise StoreError(
-            f"the role {found[1]} has made the function {found[0]}, which is named like one of the pipeline and would run in "
-            "its place with the rights of this login. Nothing was changed. Look at it, and drop it"
+            f"the role {found[1]} has made the function {found[0]}, which is named like one of the "
+            "pipeline and would run in its place with the rights of this login. Nothing was "
+            "changed. Look at it, and drop it"
         )
 
 

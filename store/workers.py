@@ -15,8 +15,8 @@ from millwheel.store.connections import Connections, Subject
 from millwheel.store.port import HeartbeatReply, OtherWorker
 
 ENDED = (
-    "another worker ended this one, or the store forgot it because it sent no heartbeat for too long; it "
-    "must release everything it holds"
+    "another worker ended this one, or the store forgot it because it sent no heartbeat for too "
+    "long; it must release everything it holds"
 )
 
 

@@ -45,14 +45,15 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 # Spark's short lives here end before the JVM's better compilers would pay.
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A script runs these in its background: what is started here would inherit it, and is interrupted.
+    # A script runs these in its background: what is started here would inherit it, and is
+    # interrupted.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """For ``-n auto`` twice as many as there are processors: tests wait for more than half of their time,
-    for commands to start and leases to run out. None: the environment says how many."""
+    """For ``-n auto`` twice as many as there are processors: tests wait for more than half of their
+    time, for commands to start and leases to run out. None: the environment says how many."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return 2 * (os.cpu_count() or 1)
@@ -63,16 +64,16 @@ TOGETHER = {
     "tests/kafka/": "kafka",
     "tests/examples/test_flights_": "flights",
 }
-"""Where several processes run the tests, the tests of each of these groups run in one process. The tests
-with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s); the tests of the flights share a year of them, which
-takes 7 s to read and sort."""
+"""Where several processes run the tests, the tests of each of these groups run in one process. The
+tests with Spark share a session, which takes 13 s to start; those with Kafka share a broker (5 s);
+the tests of the flights share a year of them, which takes 7 s to read and sort."""
 
 
 class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Gives a process one test at a time, or one whole group of `TOGETHER`.
 
-    It goes by the path of a test. The marker ``xdist_group`` has no effect with pytest 9.2: xdist 3.8 adds
-    the group to an attribute of the test that pytest no longer reads.
+    It goes by the path of a test. The marker ``xdist_group`` has no effect with pytest 9.2: xdist
+    3.8 adds the group to an attribute of the test that pytest no longer reads.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -99,15 +100,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Objects that outlive a module's tests are no garbage either: the collections that some tests ask
-    for would look at all of them each time."""
+    """Objects that outlive a module's tests are no garbage either: the collections that some tests
+    ask for would look at all of them each time."""
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
 
 
 class NamingFailures:
-    """Names a failure at once: a run takes ten minutes, and may be ended from outside before it lists them."""
+    """Names a failure at once: a run takes ten minutes, and may be ended from outside before it
+    lists them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -162,7 +164,8 @@ def postgres_url() -> Iterator[Callable[[int], str]]:
 
 @pytest.fixture(scope="session")
 def model_of(postgres_url: Callable[[int], str]) -> Callable[[int], str]:
-    """Gives the URL of a server whose database `MODEL` has a migrated schema, and nobody connected."""
+    """Gives the URL of a server whose database `MODEL` has a migrated schema, and nobody
+    connected."""
     made: set[int] = set()
 
     def model(version: int) -> str:
@@ -234,5 +237,6 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
 
 @pytest.fixture
 def store(site: Site) -> Store:
-    """An empty store of each kind: in memory, behind the simulated server, on Postgres 15 and 18."""
+    """An empty store of each kind: in memory, behind the simulated server, on Postgres 15 and
+    18."""
     return site.store

@@ -87,8 +87,8 @@ class TimerQueue:
         return timer
 
     def known(self, name: TimerName) -> tuple[bool, Pending | None]:
-        """Whether memory knows of a timer, and the timer if it is set. Other timers are as the store has them:
-        far timers, or none."""
+        """Whether memory knows of a timer, and the timer if it is set. Other timers are as the
+        store has them: far timers, or none."""
         if name in self._pending:
             return True, self._pending[name]
         if name in self._recent:
@@ -123,7 +123,8 @@ class TimerQueue:
         return taken
 
     def may_have(self, key_text: bytes, before: int) -> bool:
-        """Whether a timer of a key may be due before an instant; all timers in memory are looked at."""
+        """Whether a timer of a key may be due before an instant; all timers in memory are looked
+        at."""
         if self._last is not None and self._last[0] < before:
             return True
         return any(

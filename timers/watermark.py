@@ -171,7 +171,8 @@ class Watermarks:
         return [] if of.least == before else self._moved(report.computation)
 
     def _moved(self, computation: int) -> list[int]:
-        """Recompute the input low watermark of a sender's readers; gives those that have a new one."""
+        """Recompute the input low watermark of a sender's readers; gives those that have a new
+        one."""
         moved = []
         for reader in self._readers.get(computation, ()):
             least = min(self._of[sender].least for sender in self._senders[reader])

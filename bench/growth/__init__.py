@@ -1,7 +1,7 @@
 """Rate and memory as a function of size: keys, state, history, timers, depth, workers.
 
-Each point is a run in a separate process, on a fresh schema that is dropped afterwards. The data that a
-point needs is written directly into the store's tables, as a pipeline would have left it.
+Each point is a run in a separate process, on a fresh schema that is dropped afterwards. The data
+that a point needs is written directly into the store's tables, as a pipeline would have left it.
 
 A rate is compared with the mean of a run just before and a run just after it (`beside`), since the
 machine's speed changes over an hour.
@@ -28,8 +28,8 @@ CURVES: dict[str, Curve] = {
     "workers": workers.measure,
 }
 NEEDED_GIGABYTES = {False: 45.0, True: 3.0}
-"""Free disk space that the largest points need, by whether the run is quick. 10^8 seen ids take about
-12 GB in their table, and about as much again in the WAL and for sorting."""
+"""Free disk space that the largest points need, by whether the run is quick. 10^8 seen ids take
+about 12 GB in their table, and about as much again in the WAL and for sorting."""
 
 
 class DiskTooSmall(Exception):
@@ -79,7 +79,8 @@ def _keys(points: Points) -> Points:
     many = most[-1]
     made.append(
         _bar(
-            f"(memory with {many['keys']:,} keys - memory with {few['keys']:,}) / size of the cache",
+            f"(memory with {many['keys']:,} keys - memory with {few['keys']:,}) / size of the "
+            "cache",
             (many["peak_megabytes"] - few["peak_megabytes"]) / many["cache_megabytes"],
             "bounded by configuration",
         )

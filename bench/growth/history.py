@@ -1,8 +1,8 @@
 """Dedup with up to 10^8 seen ids in the store.
 
-User-supplied ids are looked up among all ids of the last day, independent of their age, so history may
-cost time here. SQL writes it into the buckets of 24 hours. A worker then starts and fills its Bloom
-filters from the tables. Only then do the payments arrive, each with a new id.
+User-supplied ids are looked up among all ids of the last day, independent of their age, so history
+may cost time here. SQL writes it into the buckets of 24 hours. A worker then starts and fills its
+Bloom filters from the tables. Only then do the payments arrive, each with a new id.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """From 10^3 to 10^7 keys, each with its state already in the store.
 
-The cache holds the states of a tenth of the keys, and the warm-up fills it with the most frequent ones.
-*Zipf*: the k-th most frequent key occurs about 1/k as often as the first, so most records find their
-state in memory. *Uniform*: nine of ten records do not; for comparison, raw SQL reads states in chunks of
-the engine's size. *All cached*: Zipf over few keys, as the reference.
+The cache holds the states of a tenth of the keys, and the warm-up fills it with the most frequent
+ones. *Zipf*: the k-th most frequent key occurs about 1/k as often as the first, so most records
+find their state in memory. *Uniform*: nine of ten records do not; for comparison, raw SQL reads
+states in chunks of the engine's size. *All cached*: Zipf over few keys, as the reference.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ async def measure(url: str, directory: Path, quick: bool) -> list[dict[str, Any]
         cache = cache_bytes(way, keys) / 1e6
         print(
             f"  {keys:10,} keys, {way:10}: {line['rate']:9,.0f} records/s, peak "
-            f"{line['peak_megabytes']:.0f} MB (cache: {cache:.1f}); raw SQL reads {raw:,.0f} states/s"
+            f"{line['peak_megabytes']:.0f} MB (cache: {cache:.1f}); raw SQL reads {raw:,.0f} "
+            "states/s"
         )
         path.unlink()
         return {"keys": keys, "way": way, "raw_reads": raw, "cache_megabytes": cache, **line}

@@ -1,4 +1,5 @@
-"""States of ten to a hundred thousand bytes; each record changes its state, so all of it is written."""
+"""States of ten to a hundred thousand bytes; each record changes its state, so all of it is
+written."""
 
 from __future__ import annotations
 

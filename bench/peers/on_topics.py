@@ -1,8 +1,9 @@
-"""Runs a program between two topics of Kafka, and measures it by what a reader of committed records sees.
+"""Runs a program between two topics of Kafka, and measures it by what a reader of committed records
+sees.
 
-The bench writes the payments, reads the balances, and takes the marks: a program only works. Rate: all payments are
-in the topic before the program starts. Latency: payments come at a fixed rate, after a warm-up; one is done when its
-balance can be read.
+The bench writes the payments, reads the balances, and takes the marks: a program only works. Rate:
+all payments are in the topic before the program starts. Latency: payments come at a fixed rate,
+after a warm-up; one is done when its balance can be read.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def _key(line: bytes) -> bytes:
 
 
 async def bare_transactions(kafka: str, samples: int) -> list[float]:
-    """Milliseconds of transactions of one record and one offset, each until its record can be read."""
+    """Milliseconds of transactions of one record and one offset, each until its record can be
+    read."""
     topic = await make(kafka, "bare")
     producer = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=topic)
     await producer.start()

@@ -159,7 +159,8 @@ class _Started:
         return self.directory / f"{self.peer.program}-{self.peer.setting}.log"
 
     def cpu(self, process: subprocess.Popen[str]) -> float:
-        """CPU seconds of its processes, and of Postgres and Kafka if it uses them on this machine."""
+        """CPU seconds of its processes, and of Postgres and Kafka if it uses them on this
+        machine."""
         found = tree_cpu(process.pid)
         if self.peer.uses_postgres:
             found += postgres_cpu(self.task.url)

@@ -1,4 +1,5 @@
-"""Compare each peer with millwheel: rate in alternating pairs, and latency at the same moderate load."""
+"""Compare each peer with millwheel: rate in alternating pairs, and latency at the same moderate
+load."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ LOAD = 200.0
 
 
 def chosen(names: list[str] | None, kafka: str | None) -> list[Peer]:
-    """Select peers by program or `program-setting`: with a broker those on topics, otherwise those on files."""
+    """Select peers by program or `program-setting`: with a broker those on topics, otherwise those
+    on files."""
     return [
         peer
         for peer in PEERS
@@ -109,8 +111,8 @@ def rates(
         else:
             print(
                 f"  {peer.label}: {made['rate']:9,.0f} records/s = {made['ratio']:.2f} of "
-                f"millwheel's {made['millwheel']:,.0f}; CPU {made['cpu_micros']:.0f} us per record "
-                f"(millwheel {made['millwheel_cpu_micros']:.0f}); {made['durability']}"
+                f"millwheel's {made['millwheel']:,.0f}; CPU {made['cpu_micros']:.0f} us per "
+                f"record (millwheel {made['millwheel_cpu_micros']:.0f}); {made['durability']}"
             )
         found.append(made)
     return found
@@ -191,8 +193,9 @@ def latencies_on_topics(
     }
     for name, figures in medians.items():
         print(
-            f"  {name}, {LOAD_ON_TOPICS:.0f} records/s, written to readable: p50 {figures['p50_ms']:.1f} ms, "
-            f"p95 {figures['p95_ms']:.1f}, p99 {figures['p99_ms']:.1f}"
+            f"  {name}, {LOAD_ON_TOPICS:.0f} records/s, written to readable: p50 "
+            f"{figures['p50_ms']:.1f} ms, p95 {figures['p95_ms']:.1f}, p99 "
+            f"{figures['p99_ms']:.1f}"
         )
     return {"load": LOAD_ON_TOPICS, "medians": medians, "failed": failed}
 

@@ -1,7 +1,8 @@
 """``python subreaper.py COMMAND ...``: run a command, and adopt its orphaned processes.
 
 A process becomes a child of this one, instead of init's, when its parent ends (prctl(2),
-PR_SET_CHILD_SUBREAPER). All processes that the command started thus count as this process's descendants.
+PR_SET_CHILD_SUBREAPER). All processes that the command started thus count as this process's
+descendants.
 """
 
 import ctypes

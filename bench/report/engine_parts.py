@@ -201,8 +201,10 @@ def spark_start(found: Found) -> Section:
                 [
                     ("alone", found["seconds"]),
                     (
-                        f"at a load of {found['load']}: {found['busy_done']} of "
-                        f"{found['busy_starts']} succeeded",
+                        (
+                            f"at a load of {found['load']}: {found['busy_done']} of "
+                            f"{found['busy_starts']} succeeded"
+                        ),
                         found["busy_seconds"],
                     ),
                 ],
@@ -214,7 +216,8 @@ def spark_start(found: Found) -> Section:
 def state_rows(found: Found) -> Section:
     """Rows of state read by Spark, beside COPY."""
     return Section(
-        f"{found['rows']:,} rows of state read by Spark in two tasks, beside COPY over one connection",
+        f"{found['rows']:,} rows of state read by Spark in two tasks, beside COPY over one "
+        "connection",
         [
             Ratio("Spark's rate / COPY's", found["ratio"]),
             Ratio("a busy engine's rate meanwhile / alone", found["engine_meanwhile"]),
@@ -236,7 +239,8 @@ def looks(found: Found) -> Section:
     """Looks of an operator at a large store."""
     few, many, key = found["few_seconds"], found["many_seconds"], found["key_seconds"]
     return Section(
-        f"Looks at {found['timers']:,} pending timers beside 1,000, and at one key of {found['states']:,}",
+        f"Looks at {found['timers']:,} pending timers beside 1,000, and at one key of "
+        f"{found['states']:,}",
         [
             Ratio("watermark_holders", found["holders_ratio"], "at most 2"),
             Ratio("millwheel status", found["status_ratio"], "at most 2"),
@@ -311,8 +315,8 @@ def cells(found: Found) -> Section:
             Ratio("p95, both on / both off", found["on / off"]["p95"], "the paper: 3.1"),
             *(
                 Ratio(
-                    f"{row['cell']}, {row['stages']} stages, {row['load']} load: p50 per stage / raw "
-                    "commit",
+                    f"{row['cell']}, {row['stages']} stages, {row['load']} load: p50 per stage / "
+                    "raw commit",
                     row["p50 of raw, per stage"],
                 )
                 for row in found["cells"]
@@ -371,7 +375,9 @@ def snapshot(found: Found) -> Section:
         [
             Ratio("rate while held / before", found["ratio"], "at least 0.9"),
             Ratio(
-                "rate in the last fifth of the hold / before", found["ratio_at_end"], "at least 0.9"
+                "rate in the last fifth of the hold / before",
+                found["ratio_at_end"],
+                "at least 0.9",
             ),
             Ratio(
                 "rate in the second half after the release / before", found["ratio_after"], "1.0"
@@ -420,7 +426,10 @@ def timers(found: Found) -> Section:
                 ("figure", "value"),
                 [
                     ("additional memory compared with few timers, MB", found["growth_megabytes"]),
-                    ("time to the first record after a takeover, s", found["first_record_seconds"]),
+                    (
+                        "time to the first record after a takeover, s",
+                        found["first_record_seconds"],
+                    ),
                 ],
             )
         ],
@@ -430,7 +439,8 @@ def timers(found: Found) -> Section:
 def parked(found: Found) -> Section:
     """Parked keys."""
     return Section(
-        f"{found['parked_keys']} of {found['keys']:,} keys parked, {found['rate']:,} records/s, one worker",
+        f"{found['parked_keys']} of {found['keys']:,} keys parked, {found['rate']:,} records/s, "
+        "one worker",
         [
             Ratio("p99 of the other keys / without a failure", found["ratio_p99"]),
             Ratio("p50 of the other keys / without a failure", found["ratio_p50"]),
@@ -489,7 +499,13 @@ def workers(found: Found) -> Section:
                 ],
             ),
             Table(
-                ("workers", "p50, ms", "p99, ms", "bare commits, p50, ms", "bare commits, p99, ms"),
+                (
+                    "workers",
+                    "p50, ms",
+                    "p99, ms",
+                    "bare commits, p50, ms",
+                    "bare commits, p99, ms",
+                ),
                 [
                     (n, *(one[name] for name in ("p50", "p99", "bare_p50", "bare_p99")))
                     for n, one in found["latency"].items()

@@ -214,7 +214,8 @@ def _ratios_on_topics(latency: dict[str, Any] | None) -> list[Ratio]:
     bare = medians["a transaction of one record"]["p50_ms"]
     return [
         Ratio(
-            f"p50 at {latency['load']:.0f} records/s, written to readable, {name} / a transaction of one record",
+            f"p50 at {latency['load']:.0f} records/s, written to readable, {name} / a transaction "
+            "of one record",
             figures["p50_ms"] / bare,
         )
         for name, figures in medians.items()

@@ -79,12 +79,14 @@ def following() -> Iterator[None]:
 
 
 def report() -> int:
-    """Let Spark catch up with the pipeline and report on the store, and print queries to try next."""
+    """Let Spark catch up with the pipeline and report on the store, and print queries to try
+    next."""
     for command in (CATCH_UP, REPORT):
         if code := millwheel(command):
             return code
     print(
-        f"\nThe store is {STORE}/, and the report's files are in {OUTPUT}/. Query the store, for example:"
+        f"\nThe store is {STORE}/, and the report's files are in {OUTPUT}/. Query the store, for "
+        "example:"
     )
     for question in QUESTIONS:
         print(f'  .venv/bin/millwheel sql "{question}"')

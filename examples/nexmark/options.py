@@ -123,7 +123,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         unknown = given.keys() - _READ.keys()
         if unknown:
             raise UsageError(
-                f"there is no option {', '.join(sorted(unknown))}; the options are {', '.join(_READ)}"
+                f"there is no option {', '.join(sorted(unknown))}; the options are "
+                f"{', '.join(_READ)}"
             )
         values: dict[str, Any] = {}
         for name, text in given.items():

@@ -1,7 +1,8 @@
 """The first schema.
 
-Its number is that of the last of the steps in which it came to be before the first release, so that a schema that was
-made by all of them is at this version. From here on a revision is never changed, and each change is a new one.
+Its number is that of the last of the steps in which it came to be before the first release, so that
+a schema that was made by all of them is at this version. From here on a revision is never changed,
+and each change is a new one.
 
 Revision: 0008
 """
@@ -221,11 +222,17 @@ def upgrade() -> None:
         ),
         sa.Column("table_name", sa.Text(), nullable=False, comment="a numbered table"),
         sa.Column(
-            "rows", sa.BigInteger(), nullable=False, comment="rows of the table that it has written"
+            "rows",
+            sa.BigInteger(),
+            nullable=False,
+            comment="rows of the table that it has written",
         ),
         sa.PrimaryKeyConstraint("sender", "table_name"),
         schema=schema,
-        comment="Key intervals that were merged or removed, and what they have written into numbered tables",
+        comment=(
+            "Key intervals that were merged or removed, and what they have written into numbered "
+            "tables"
+        ),
     )
     op.create_table(
         "fold",
@@ -256,7 +263,10 @@ def upgrade() -> None:
             "incarnation",
             sa.Text(),
             nullable=True,
-            comment="incarnation of the server in which it was deployed; NULL: not known, a command began it",
+            comment=(
+                "incarnation of the server in which it was deployed; NULL: not known, a command "
+                "began it"
+            ),
         ),
         sa.PrimaryKeyConstraint("number"),
         schema=schema,
@@ -265,7 +275,11 @@ def upgrade() -> None:
     op.create_table(
         "incarnation",
         sa.Column(
-            "row", sa.SmallInteger(), autoincrement=False, nullable=False, comment="1: the only row"
+            "row",
+            sa.SmallInteger(),
+            autoincrement=False,
+            nullable=False,
+            comment="1: the only row",
         ),
         sa.Column(
             "id",
@@ -279,7 +293,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("row"),
         schema=schema,
         prefixes=["UNLOGGED"],
-        comment="The current run of the server: unlogged, so that every crash recovery and every promotion of a standby empties it (decision 40)",
+        comment=(
+            "The current run of the server: unlogged, so that every crash recovery and every "
+            "promotion of a standby empties it (decision 40)"
+        ),
     )
     op.create_table(
         "peer_secret",
@@ -294,7 +311,10 @@ def upgrade() -> None:
         sa.Column("secret", sa.LargeBinary(), nullable=False, comment="32 random bytes"),
         sa.PrimaryKeyConstraint("single"),
         schema=schema,
-        comment="The secret that workers prove to each other. Grant it to no role that only reads: a process that knows it can act as a worker",
+        comment=(
+            "The secret that workers prove to each other. Grant it to no role that only reads: a "
+            "process that knows it can act as a worker"
+        ),
     )
     op.create_table(
         "pipeline",
@@ -611,7 +631,10 @@ def upgrade() -> None:
             "due", sa.BigInteger(), nullable=True, comment="when the timer is due; microseconds"
         ),
         schema=schema,
-        comment="States and timers with which the pipeline begins on Spark, until it has taken them over",
+        comment=(
+            "States and timers with which the pipeline begins on Spark, until it has taken them "
+            "over"
+        ),
     )
     op.create_table(
         "state",
@@ -626,7 +649,10 @@ def upgrade() -> None:
         ),
         sa.Column("value", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column(
-            "version", sa.SmallInteger(), nullable=False, comment="of the state's type when written"
+            "version",
+            sa.SmallInteger(),
+            nullable=False,
+            comment="of the state's type when written",
         ),
         sa.PrimaryKeyConstraint("slot", "computation", "key", "entry"),
         schema=schema,
@@ -642,7 +668,10 @@ def upgrade() -> None:
         sa.Column("key", sa.Text(collation="C"), nullable=False, comment="the key as compact JSON"),
         sa.Column("entry", sa.Text(collation="C"), nullable=False),
         sa.Column(
-            "value", postgresql.JSONB(astext_type=sa.Text()), nullable=True, comment="NULL: removed"
+            "value",
+            postgresql.JSONB(astext_type=sa.Text()),
+            nullable=True,
+            comment="NULL: removed",
         ),
         sa.Column("version", sa.SmallInteger(), nullable=False),
         schema=schema,
@@ -712,7 +741,9 @@ def upgrade() -> None:
         sa.Column("ts", sa.BigInteger(), nullable=False, comment="event time; microseconds"),
         sa.PrimaryKeyConstraint("interval_id", "number"),
         schema=schema,
-        comment="Records taken by an injector until all readers of their stream have acknowledged them",
+        comment=(
+            "Records taken by an injector until all readers of their stream have acknowledged them"
+        ),
     )
     op.create_table(
         "timer",
@@ -800,7 +831,10 @@ def upgrade() -> None:
             comment="load that it reported last",
         ),
         sa.Column(
-            "address", sa.Text(), nullable=False, comment="its address for other workers: host:port"
+            "address",
+            sa.Text(),
+            nullable=False,
+            comment="its address for other workers: host:port",
         ),
         sa.Column(
             "generation", sa.Integer(), nullable=False, comment="generation.number of its code"
@@ -809,7 +843,10 @@ def upgrade() -> None:
             "locked_on",
             sa.DateTime(timezone=True),
             nullable=True,
-            comment="start of the server on which its heartbeats hold its liveness lock; null: the lease alone tells whether it lives",
+            comment=(
+                "start of the server on which its heartbeats hold its liveness lock; null: the "
+                "lease alone tells whether it lives"
+            ),
         ),
         sa.PrimaryKeyConstraint("id"),
         schema=schema,
@@ -865,7 +902,10 @@ def upgrade() -> None:
             "generation",
             sa.Integer(),
             nullable=False,
-            comment="generation.number of the newest code that has owned it; workers of older code cannot",
+            comment=(
+                "generation.number of the newest code that has owned it; workers of older code "
+                "cannot"
+            ),
         ),
         sa.Column(
             "pinned",
@@ -893,7 +933,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("computation", "slot_from"),
         schema=schema,
-        comment="Ranges of slots of a computation, or partitions of an injector: the unit of ownership",
+        comment=(
+            "Ranges of slots of a computation, or partitions of an injector: the unit of ownership"
+        ),
     )
     op.create_table(
         "log",

@@ -18,12 +18,14 @@ CHECKS = {
     "request_slot": "slot BETWEEN 0 AND 65535",
     "request_key": "jsonb_typeof(key::jsonb) IN ('string', 'number', 'array')",
 }
-"""Constraints that refuse a wrong request when an operator inserts it by hand; the owner of its key checks the rest."""
+"""Constraints that refuse a wrong request when an operator inserts it by hand; the owner of its key
+checks the rest."""
 
 
 def upgrade() -> None:
-    """Add where a waiting record holds the low watermark. Its owner holds it by the record alone: the timers by which
-    former code did so go. So do drained logs: a log is deleted from now on when it is drained."""
+    """Add where a waiting record holds the low watermark. Its owner holds it by the record alone:
+    the timers by which former code did so go. So do drained logs: a log is deleted from now on when
+    it is drained."""
     schema = context.config.attributes["schema"]
     delete_wrong_requests(schema)
     release_letters_of_removed_computations(schema)
@@ -41,7 +43,10 @@ def upgrade() -> None:
         sa.Column(
             "hold",
             sa.BigInteger(),
-            comment="in a parked key: where it holds the low watermark, if its computation says so; microseconds",
+            comment=(
+                "in a parked key: where it holds the low watermark, if its computation says so; "
+                "microseconds"
+            ),
         ),
         schema=schema,
     )

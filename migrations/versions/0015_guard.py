@@ -13,8 +13,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the table `leader` with its row. Workers of older code lead by a lock of their own: for as long as both run,
-    two may write wishes, each of which is a compare-and-set."""
+    """Add the table `leader` with its row. Workers of older code lead by a lock of their own: for
+    as long as both run, two may write wishes, each of which is a compare-and-set."""
     schema = context.config.attributes["schema"]
     leader = op.create_table(
         "leader",

@@ -39,8 +39,11 @@ def upgrade() -> None:
             "error", sa.Text(), nullable=False, comment="what happened, and the lines that blocked"
         ),
         sa.PrimaryKeyConstraint("computation", "slot", "key", "item"),
-        comment="Records and timers whose code has blocked a worker for longer than block_limit_seconds. The "
-        "next owner of the key takes the row, and gives up on the record or timer as if its code had raised",
+        comment=(
+            "Records and timers whose code has blocked a worker for longer than "
+            "block_limit_seconds. The next owner of the key takes the row, and gives up on the "
+            "record or timer as if its code had raised"
+        ),
         schema=context.config.attributes["schema"],
     )
 

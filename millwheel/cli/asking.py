@@ -65,7 +65,8 @@ class Desk:
             yield Asking(connection, self.pipeline)
 
     def wait(self, batch: int, total: int, seconds: float) -> Outcomes:
-        """Wait until the requests of a batch are settled, at most so long; shows how many are left."""
+        """Wait until the requests of a batch are settled, at most so long; shows how many are
+        left."""
         deadline = time.monotonic() + seconds
         told = time.monotonic()
         while True:
@@ -91,8 +92,9 @@ def report(desk: Desk, batch: int, found: Outcomes) -> None:
         say(f"{outcome}: {count:,}" + (f" ({detail})" if detail else ""))
     if found.open:
         raise NotCarriedOut(
-            f"{found.open:,} requests are not carried out yet; the owners of the keys go on with them. See: millwheel log "
-            f"--pipeline {desk.pipeline}. Take them back with: millwheel log --withdraw {batch} --pipeline {desk.pipeline}"
+            f"{found.open:,} requests are not carried out yet; the owners of the keys go on with "
+            f"them. See: millwheel log --pipeline {desk.pipeline}. Take them back with: millwheel "
+            f"log --withdraw {batch} --pipeline {desk.pipeline}"
         )
     if set(found.counts) != {"done"}:
         raise typer.Exit(1)
@@ -119,8 +121,9 @@ def set_aside(
         else:
             batch = asked.set_aside(actor(reason), name, partition, int(item))
         say(
-            f"{item} of {name} will become a dead letter when a worker that starts from now on meets it, unless it "
-            f"is processed already. Take it back with: millwheel log --withdraw {batch} --pipeline {desk.pipeline}"
+            f"{item} of {name} will become a dead letter when a worker that starts from now on "
+            "meets it, unless it is processed already. Take it back with: millwheel log "
+            f"--withdraw {batch} --pipeline {desk.pipeline}"
         )
 
 
@@ -134,8 +137,8 @@ def log(
             if not count:
                 raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
             say(
-                f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is done all the same, and "
-                "the log says so"
+                f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is "
+                "done all the same, and the log says so"
             )
             return
         entries = asked.log(limit)
@@ -177,8 +180,8 @@ def key_of(text: str) -> Key:
     key = tuple(found) if isinstance(found, list) else found
     if not is_key(key):
         raise UsageError(
-            f"{text} cannot be a key: a key is a text, a whole number, or a list of these. A text that looks like "
-            f"other JSON is written in quotes: '\"{text}\"'"
+            f"{text} cannot be a key: a key is a text, a whole number, or a list of these. A text "
+            f"that looks like other JSON is written in quotes: '\"{text}\"'"
         )
     return key
 

@@ -1,7 +1,7 @@
 """Reports user code that forgets ``await``.
 
-``if ctx.state.words.contains("cat"):`` is always true. Python says so by a `RuntimeWarning` when it drops the
-coroutine, on the line that made it.
+``if ctx.state.words.contains("cat"):`` is always true. Python says so by a `RuntimeWarning` when it
+drops the coroutine, on the line that made it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ def awaited(foreign: tuple[str, ...]) -> Iterator[None]:
         warnings.showwarning = shown
     if found:
         raise UserCodeError(
-            f"{found[0]}. A coroutine is always true and does nothing; what the code made of it may be stored. "
-            'Write "await" in front of the call'
+            f"{found[0]}. A coroutine is always true and does nothing; what the code made of it "
+            'may be stored. Write "await" in front of the call'
         )

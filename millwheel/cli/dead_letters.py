@@ -137,7 +137,8 @@ def retry(
             _tell(matched)
             if payload is not None and len(matched.ids) != 1:
                 raise UsageError(
-                    f"--edit gives one record another value, and {len(matched.ids):,} dead letters match"
+                    f"--edit gives one record another value, and {len(matched.ids):,} dead letters "
+                    "match"
                 )
             if dry_run or not matched.ids:
                 return
@@ -154,26 +155,26 @@ def _tell(matched: MatchedLetters) -> None:
     _tell_how_many(matched)
     if matched.without_key:
         say(
-            f"rows of a source that could not be read: {matched.without_key:,} of them; no key owns them. Mend the rows, "
-            "and send them again"
+            f"rows of a source that could not be read: {matched.without_key:,} of them; no key "
+            "owns them. Mend the rows, and send them again"
         )
     if matched.removed:
         say(
-            f"of computations that were removed: {matched.removed:,} of them; no code processes them. Export them, or "
-            "discard them"
+            f"of computations that were removed: {matched.removed:,} of them; no code processes "
+            "them. Export them, or discard them"
         )
     if matched.retried:
         say(f"being retried already: {matched.retried:,} of them")
     if matched.waiting:
         one = matched.waiting == 1
         say(
-            f"{count_of(matched.waiting, 'record')} wait{'s' if one else ''} behind them in parked keys, and "
-            f"follow{'s' if one else ''} by {'itself' if one else 'themselves'}"
+            f"{count_of(matched.waiting, 'record')} wait{'s' if one else ''} behind them in parked "
+            f"keys, and follow{'s' if one else ''} by {'itself' if one else 'themselves'}"
         )
     for computation, count in sorted(matched.behind.items()):
         say(
-            f"behind the low watermark of {computation}: {count:,} of them; the records that they produce are late, and a "
-            "reader that drops late records will drop them"
+            f"behind the low watermark of {computation}: {count:,} of them; the records that they "
+            "produce are late, and a reader that drops late records will drop them"
         )
 
 
@@ -193,8 +194,8 @@ def discard(
     sure: bool,
     all_of_them: bool,
 ) -> None:
-    """Delete dead letters that match a filter, or all of them, after confirmation unless `sure`; the owners of parked
-    keys are asked to."""
+    """Delete dead letters that match a filter, or all of them, after confirmation unless `sure`;
+    the owners of parked keys are asked to."""
     _require_filter(letters, all_of_them=all_of_them, verb="discard")
     with asking(store, pipeline, needs_owners=False) as desk:
         with desk.transaction() as asked:
@@ -202,8 +203,9 @@ def discard(
             missing = sorted({*(letters.ids or [])} - {*matched.ids})
             if missing:
                 raise UsageError(
-                    f"pipeline {desk.pipeline!r} has no dead letter {', '.join(map(str, missing))}; "
-                    "nothing was discarded. For records that only wait in parked keys, add --waiting"
+                    f"pipeline {desk.pipeline!r} has no dead letter "
+                    f"{', '.join(map(str, missing))}; nothing was discarded. For records that "
+                    "only wait in parked keys, add --waiting"
                 )
         if dry_run or not matched.ids:
             _tell_how_many(matched)
@@ -230,6 +232,6 @@ def discard(
 def _require_filter(letters: LetterFilter, *, all_of_them: bool, verb: str) -> None:
     if all_of_them == letters.selects:
         raise UsageError(
-            f"say which dead letters to {verb}: ids, or filters such as --computation and --error, or --all "
-            "(and not both)"
+            f"say which dead letters to {verb}: ids, or filters such as --computation and --error, "
+            "or --all (and not both)"
         )

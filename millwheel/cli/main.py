@@ -52,8 +52,10 @@ KeepOpen = Annotated[
     bool,
     typer.Option(
         "--keep-open",
-        help="Keep windows open after a bounded input has been read, so that rows appended later "
-        "are accepted. Without it event time ends there.",
+        help=(
+            "Keep windows open after a bounded input has been read, so that rows appended later "
+            "are accepted. Without it event time ends there."
+        ),
     ),
 ]
 AcceptLate = Annotated[
@@ -76,7 +78,10 @@ IngestAddress = Annotated[
     typer.Option(
         "--ingest",
         metavar="HOST:PORT",
-        help="Take records over HTTP on this address (POST /streams/NAME), for streams with an Inbox.",
+        help=(
+            "Take records over HTTP on this address (POST /streams/NAME), for streams with an "
+            "Inbox."
+        ),
         show_default=False,
     ),
 ]
@@ -84,8 +89,10 @@ IngestTokens = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Bearer tokens, one of which each request must have. Default: $MILLWHEEL_INGEST_TOKENS. "
-        "Needed beyond loopback.",
+        help=(
+            "Bearer tokens, one of which each request must have. Default: "
+            "$MILLWHEEL_INGEST_TOKENS. Needed beyond loopback."
+        ),
         show_default=False,
     ),
 ]
@@ -214,7 +221,8 @@ def run(
 
         if ingest is not None or http is not None:
             raise UsageError(
-                "--workers serves neither --http nor --ingest: start processes of `millwheel worker` instead"
+                "--workers serves neither --http nor --ingest: start processes of `millwheel "
+                "worker` instead"
             )
         if keep_open or inject_twice:
             raise UsageError(
@@ -255,8 +263,10 @@ def worker(
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="Address that other workers connect to, if it differs from --listen. Default when "
-            "listening on all addresses: this machine's host name.",
+            help=(
+                "Address that other workers connect to, if it differs from --listen. Default when "
+                "listening on all addresses: this machine's host name."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -332,7 +342,11 @@ def worker(
     from millwheel.services.ingesting import IngestOptions
 
     encryption = tls(
-        tls_certificate, tls_key, tls_authority, mutual=not tls_one_way, check_host=not tls_any_host
+        tls_certificate,
+        tls_key,
+        tls_authority,
+        mutual=not tls_one_way,
+        check_host=not tls_any_host,
     )
     work(
         pipeline,
@@ -387,14 +401,18 @@ def migrate(
         bool,
         typer.Option(
             "--roles",
-            help="Make the roles DATABASE_NAME_owner, _worker, _operator and _reader, or renew their rights.",
+            help=(
+                "Make the roles DATABASE_NAME_owner, _worker, _operator and _reader, or renew "
+                "their rights."
+            ),
         ),
     ] = False,
     debug: Debug = False,
 ) -> None:
     """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores.
 
-    With MODULE:PIPELINE, the streams of a new pipeline that have an Inbox take records from then on.
+    With MODULE:PIPELINE, the streams of a new pipeline that have an Inbox take records from then
+    on.
     """
     from millwheel.cli.store import migrate
 
@@ -426,8 +444,11 @@ def status(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Serve /healthz, /metrics and /status on this address until Ctrl-C or SIGTERM: what the store "
-            "knows, also when no worker lives.",
+            help=(
+                "Serve /healthz, /metrics and /status on this address until Ctrl-C or SIGTERM: "
+                "what the store "
+                "knows, also when no worker lives."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -526,8 +547,8 @@ def set_aside(
     reason: Reason = "",
     debug: Debug = False,
 ) -> None:
-    """Make a dead letter of a record, or of a source's row, that stops the pipeline. The error of the worker names
-    this command."""
+    """Make a dead letter of a record, or of a source's row, that stops the pipeline. The error of
+    the worker names this command."""
     from millwheel.cli.asking import set_aside
 
     set_aside(name, item, store, pipeline, key=key, partition=partition, reason=reason)
@@ -582,7 +603,8 @@ def move(
     reason: Reason = "",
     debug: Debug = False,
 ) -> None:
-    """Move a pipeline with its state to Spark, or back; between two records, with nothing lost or doubled."""
+    """Move a pipeline with its state to Spark, or back; between two records, with nothing lost or
+    doubled."""
     from millwheel.cli.spark import move, settings_of
     from millwheel.spark.launch import Cluster
 
@@ -753,7 +775,8 @@ def url(
     store: Store = None,
     debug: Debug = False,
 ) -> None:
-    """Print the URL of a directory's embedded Postgres, for psql and other programs, while it runs."""
+    """Print the URL of a directory's embedded Postgres, for psql and other programs, while it
+    runs."""
     from millwheel.cli.store import url
 
     url(directory, store)
@@ -766,7 +789,10 @@ def spark(
         str,
         typer.Argument(
             metavar="MODULE:NAME",
-            help="A pipeline whose aggregates to keep up to date, or a function that takes a millwheel.spark.Job.",
+            help=(
+                "A pipeline whose aggregates to keep up to date, or a function that takes a "
+                "millwheel.spark.Job."
+            ),
             show_default=False,
         ),
     ],
@@ -812,7 +838,8 @@ def spark(
     log_level: LogLevel = None,
     debug: Debug = False,
 ) -> None:
-    """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its tables."""
+    """Keep a pipeline's aggregates up to date with PySpark, or run a function on a snapshot of its
+    tables."""
     from millwheel.cli.spark import run, settings_of
     from millwheel.spark.launch import Cluster
 

@@ -1,4 +1,5 @@
-"""The commands that change one key, or failed records: `state`, `timers`, `dead-letters` and `log`."""
+"""The commands that change one key, or failed records: `state`, `timers`, `dead-letters` and
+`log`."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def get_state(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Show the state, the timers and the pending records of one key; fast with any number of keys."""
+    """Show the state, the timers and the pending records of one key; fast with any number of
+    keys."""
     from millwheel.cli.state import get
     from millwheel.store.one_key import Page
 
@@ -91,7 +93,8 @@ def set_state(
     wait: Wait = 30.0,
     debug: Debug = False,
 ) -> None:
-    """Change the state of a key. Its owner does it between two records, or refuses; collections stay."""
+    """Change the state of a key. Its owner does it between two records, or refuses; collections
+    stay."""
     from millwheel.cli.state import set_state
 
     set_state(
@@ -270,7 +273,8 @@ def retry_dead_letters(
     wait: Wait = 30.0,
     debug: Debug = False,
 ) -> None:
-    """Process dead letters again: each in its key's turn, and once. It goes on if this command ends."""
+    """Process dead letters again: each in its key's turn, and once. It goes on if this command
+    ends."""
     from millwheel.cli.dead_letters import retry, selected
 
     letters = selected(ids or [], computation, stream, key, error, since)

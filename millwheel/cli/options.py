@@ -18,8 +18,10 @@ Store = Annotated[
     str | None,
     typer.Option(
         metavar="URL|DIR",
-        help="A postgresql:// URL, or the directory of an embedded Postgres. Default: "
-        "$MILLWHEEL_STORE if set, otherwise .millwheel.",
+        help=(
+            "A postgresql:// URL, or the directory of an embedded Postgres. Default: "
+            "$MILLWHEEL_STORE if set, otherwise .millwheel."
+        ),
         show_default=False,
     ),
 ]
@@ -40,13 +42,17 @@ Reason = Annotated[
 LogFormat = Annotated[
     Literal["text", "json"] | None,
     typer.Option(
-        help="Form of log lines. Default: $MILLWHEEL_LOG_FORMAT, or text on a terminal and JSON otherwise.",
+        help=(
+            "Form of log lines. Default: $MILLWHEEL_LOG_FORMAT, or text on a terminal and JSON "
+            "otherwise."
+        ),
         show_default=False,
     ),
 ]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
     typer.Option(
-        help="Least level of log lines. Default: $MILLWHEEL_LOG_LEVEL, or info.", show_default=False
+        help="Least level of log lines. Default: $MILLWHEEL_LOG_LEVEL, or info.",
+        show_default=False,
     ),
 ]

@@ -1,7 +1,7 @@
 """Print results to standard output as text, JSON, CSV or tables.
 
-Keys, values and errors in a store come from strangers, and may hold characters that a terminal obeys. The functions of
-this module escape such characters.
+Keys, values and errors in a store come from strangers, and may hold characters that a terminal
+obeys. The functions of this module escape such characters.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def print_json(value: Any) -> None:
 
 
 def _json_text(data: bytes) -> str:
-    """JSON as text; the control characters that JSON allows in a string are escaped as JSON does."""
+    """JSON as text; the control characters that JSON allows in a string are escaped as JSON
+    does."""
     text = data.decode()
     if text.isprintable():
         return text
@@ -97,7 +98,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Itera
         bool(lines) and all(_is_number(line[i]) for line in lines if line[i])
         for i in range(len(columns))
     ]
-    yield " " + " | ".join(_pad(n, w, False) for n, w in zip(columns, widths, strict=True)).rstrip()
+    yield (
+        " " + " | ".join(_pad(n, w, False) for n, w in zip(columns, widths, strict=True)).rstrip()
+    )
     yield "-" + "-+-".join("-" * width for width in widths) + "-"
     for line in lines:
         padded = map(_pad, line, widths, to_the_right)

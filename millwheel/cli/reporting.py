@@ -1,8 +1,8 @@
 """Errors, exit codes and the log of all commands.
 
 An error is one message on standard error, with the line of user code that raised it if there is
-one, and an exit code per kind of error (`millwheel.errors`). Tracebacks are printed with --debug and
-for bugs. Standard output carries results only.
+one, and an exit code per kind of error (`millwheel.errors`). Tracebacks are printed with --debug
+and for bugs. Standard output carries results only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ LEVELS = {
 }
 
 REPETITIVE = ("psycopg.pool", "uvicorn.error")
-"""Loggers of libraries that repeat few kinds of warnings many times: of a pool that waits, of clients that send no HTTP."""
+"""Loggers of libraries that repeat few kinds of warnings many times: of a pool that waits, of
+clients that send no HTTP."""
 REPEAT_SECONDS = 5.0
 """Shortest time between two log lines of the same kind from `REPETITIVE`."""
 
@@ -118,7 +119,8 @@ def _users_place(error: BaseException | None) -> str | None:
 
 @functools.cache
 def _foreign_paths() -> tuple[str, ...]:
-    """Path prefixes of code that is not the user's: millwheel, libraries, scripts, generated code."""
+    """Path prefixes of code that is not the user's: millwheel, libraries, scripts, generated
+    code."""
     ours = Path(__file__).parent.parent
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     commands = sysconfig.get_path("scripts")
@@ -145,8 +147,8 @@ class ToStructlog(logging.Handler):
     """Send the warnings of libraries to structlog.
 
     Warnings of `REPETITIVE` are rate-limited, since a pool that waits for Postgres retries several
-    times a second. Warnings with the same template are of one kind; each kind is logged at most every
-    `REPEAT_SECONDS`, with the number `suppressed` since its last line.
+    times a second. Warnings with the same template are of one kind; each kind is logged at most
+    every `REPEAT_SECONDS`, with the number `suppressed` since its last line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -178,7 +180,8 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
     """Log to standard error.
 
     Args:
-        form: ``"text"`` or ``"json"``; None: ``$MILLWHEEL_LOG_FORMAT``, or text on a terminal and JSON lines otherwise.
+        form: ``"text"`` or ``"json"``; None: ``$MILLWHEEL_LOG_FORMAT``, or text on a terminal and
+            JSON lines otherwise.
         level: the least level of a line; None: ``$MILLWHEEL_LOG_LEVEL``, or ``"info"``.
 
     Raises:

@@ -1,4 +1,5 @@
-"""``millwheel spark``: a pipeline's aggregates, or a function on a snapshot; ``millwheel run --engine spark``."""
+"""``millwheel spark``: a pipeline's aggregates, or a function on a snapshot; ``millwheel run
+--engine spark``."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ def run(
         return
     if until_caught_up or from_scratch or only:
         raise UsageError(
-            f"{target!r} is a function to run once: --until-caught-up, --from-scratch and --only are for a pipeline's "
-            "aggregates"
+            f"{target!r} is a function to run once: --until-caught-up, --from-scratch and --only "
+            "are for a pipeline's aggregates"
         )
     from millwheel.spark import run_job
 
@@ -95,7 +96,8 @@ def run_engine(
             raise UsageError(f"{option} is not for --engine spark")
     if checkpoint is None:
         raise UsageError(
-            "--engine spark needs --checkpoint DIR: there Spark keeps the state of the pipeline and its place in the input"
+            "--engine spark needs --checkpoint DIR: there Spark keeps the state of the pipeline "
+            "and its place in the input"
         )
     from millwheel.spark.engine.running import run_on_spark
 

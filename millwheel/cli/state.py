@@ -1,4 +1,5 @@
-"""``millwheel state`` and ``millwheel timers``: one key, as the store has it, and changes that its owner makes."""
+"""``millwheel state`` and ``millwheel timers``: one key, as the store has it, and changes that its
+owner makes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def get(
     page: Page = FIRST_PAGE,
     as_json: bool,
 ) -> None:
-    """Print the state of one key, a page of its entries and timers, and the records on their way to it."""
+    """Print the state of one key, a page of its entries and timers, and the records on their way to
+    it."""
     wanted = key_of(key)
     with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
         found = inspection.key(inspection.choose(pipeline), computation, wanted, page)
@@ -112,8 +114,8 @@ def _ask(
 def _print(found: KeyStatus, page: Page) -> None:
     owner = "no worker" if found.owner is None else f"worker {short(found.owner)}"
     say(
-        f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, interval "
-        f"{found.interval} of {owner}"
+        f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, "
+        f"interval {found.interval} of {owner}"
     )
     if found.state is None and not found.entries_total and not page.skip:
         say(f"no state{_other_type(found.key)}")

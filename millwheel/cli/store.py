@@ -58,7 +58,8 @@ MOVING_SHOWN = 10
 
 
 def migrate(target: str, store: str | None, *, roles: bool) -> None:
-    """Create a pipeline's schema, or upgrade it to this code's version; register its inboxes; make its roles."""
+    """Create a pipeline's schema, or upgrade it to this code's version; register its inboxes; make
+    its roles."""
     pipeline = load_pipeline(target) if ":" in target else None
     name = check_name(target, "pipeline") if pipeline is None else pipeline.name
     address = StoreAddress.parse(store)
@@ -105,7 +106,8 @@ def status(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
 
 
 def disk(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
-    """Print the size of a pipeline on disk, why the oldest bucket is kept, and how far folds are behind."""
+    """Print the size of a pipeline on disk, why the oldest bucket is kept, and how far folds are
+    behind."""
     with present(StoreAddress.parse(store)) as presence, inspect(presence.url) as inspection:
         name = inspection.choose(pipeline)
         found = inspection.disk(name)
@@ -119,11 +121,13 @@ def disk(pipeline: str | None, store: str | None, *, as_json: bool) -> None:
         typer.echo(f"the oldest bucket is kept by {kept.kept_by}: {kept.what}")
     if found.fold_age_seconds is not None:
         typer.echo(
-            f"{found.unfolded:,} commits are not folded, the oldest for {found.fold_age_seconds:,.0f} s"
+            f"{found.unfolded:,} commits are not folded, the oldest for "
+            f"{found.fold_age_seconds:,.0f} s"
         )
     if found.snapshot is not None:
         typer.echo(
-            f"{found.dead_rows:,} dead rows; none that is newer can be removed until this ends: {found.snapshot}"
+            f"{found.dead_rows:,} dead rows; none that is newer can be removed until this ends: "
+            f"{found.snapshot}"
         )
 
 
@@ -190,7 +194,8 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
 
 
 def _counted(status: ComputationStatus) -> str:
-    """Format the counters without a column of their own: those of user code, and rare ones of the engine."""
+    """Format the counters without a column of their own: those of user code, and rare ones of the
+    engine."""
     return ", ".join(
         f"{total:,} {counter}"
         for counter, total in status.counters.items()
@@ -199,14 +204,15 @@ def _counted(status: ComputationStatus) -> str:
 
 
 def _print_spark(query: SparkQueryStatus, labels: Mapping[str, str]) -> None:
-    """Print the state of a pipeline on Spark, where its states, timers and records in flight are."""
+    """Print the state of a pipeline on Spark, where its states, timers and records in flight
+    are."""
     typer.echo(f"  runs on Spark, with the checkpoint {query.checkpoint}")
     if query.batch < 0:
         typer.echo("  no batch is in the tables yet")
         return
     typer.echo(
-        f"  batch {query.batch:,} was done {query.age_seconds:,.1f} s ago; the sources had promised "
-        f"{moment(query.low_watermark)}"
+        f"  batch {query.batch:,} was done {query.age_seconds:,.1f} s ago; the sources had "
+        f"promised {moment(query.low_watermark)}"
     )
     typer.echo()
     print_table(
@@ -220,7 +226,8 @@ def _print_spark(query: SparkQueryStatus, labels: Mapping[str, str]) -> None:
 
 
 def flow_text(flow: SourceFlow) -> str:
-    """Format the flow of a source: pending rows, time to acknowledgement, rows and bytes to read."""
+    """Format the flow of a source: pending rows, time to acknowledgement, rows and bytes to
+    read."""
     text = f"{flow.pending:,} of {flow.cap:,} rows pending"
     if flow.latency is not None:
         text += f", acknowledged in {flow.latency:,.2f} s"
@@ -237,9 +244,9 @@ def flow_text(flow: SourceFlow) -> str:
 def parked(status: PipelineStatus) -> list[str]:
     """Format the parked keys, one line per computation."""
     return [
-        f"{one.label or one.name}: {one.parked.keys:,} key{'' if one.parked.keys == 1 else 's'} parked, for up to "
-        f"{one.parked.seconds:,.0f} s; {one.parked.records:,} records wait. See: millwheel dead-letters list "
-        f"--computation {one.name} --pipeline {status.name}"
+        f"{one.label or one.name}: {one.parked.keys:,} key{'' if one.parked.keys == 1 else 's'} "
+        f"parked, for up to {one.parked.seconds:,.0f} s; {one.parked.records:,} records wait. "
+        f"See: millwheel dead-letters list --computation {one.name} --pipeline {status.name}"
         for one in status.computations
         if one.parked.keys
     ]
@@ -248,8 +255,8 @@ def parked(status: PipelineStatus) -> list[str]:
 def sink_text(sink: SinkStatus) -> str:
     """Format the bundle that a sink is delivering, and for how long it has been."""
     return (
-        f"{sink.computation} delivers bundle {sink.open} of scope {sink.scope}, {sink.open_records:,} records, for "
-        f"{sink.open_seconds or 0.0:,.1f} s"
+        f"{sink.computation} delivers bundle {sink.open} of scope {sink.scope}, "
+        f"{sink.open_records:,} records, for {sink.open_seconds or 0.0:,.1f} s"
         + (f"; {sink.waiting:,} records wait" if sink.waiting else "")
     )
 
@@ -267,9 +274,14 @@ def unowned(status: PipelineStatus) -> list[str]:
     total = Counter(interval.computation for interval in status.intervals)
     free = Counter(i.computation for i in status.intervals if i.owner not in alive)
     return [
-        f"{labels[name]}: {number} of {total[name]} partitions unowned; no rows are read"
-        if name in injectors
-        else f"{labels[name]}: {number} of {total[name]} key intervals unowned; records queue upstream"
+        (
+            f"{labels[name]}: {number} of {total[name]} partitions unowned; no rows are read"
+            if name in injectors
+            else (
+                f"{labels[name]}: {number} of {total[name]} key intervals unowned; records queue "
+                "upstream"
+            )
+        )
         for name, number in free.items()
     ]
 
@@ -378,7 +390,8 @@ def late(status: ComputationStatus) -> str:
 
 
 def held_by(holder: Holder, labels: Mapping[str, str]) -> str:
-    """Format a watermark's holder: its age, the computations in between, and the key first in its description."""
+    """Format a watermark's holder: its age, the computations in between, and the key first in its
+    description."""
     age = holder.age_seconds
     text = holder.root or holder.what
     if len(holder.path) > 1:
@@ -508,7 +521,8 @@ def url(directory: Path | None, store: str | None) -> None:
     found = embedded.status(directory).url
     if found is None:
         raise UsageError(
-            f"{directory}: no server is running. It runs while a worker, or another command, uses the directory"
+            f"{directory}: no server is running. It runs while a worker, or another command, uses "
+            "the directory"
         )
     typer.echo(found)
 

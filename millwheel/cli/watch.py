@@ -89,7 +89,8 @@ def _read(url: str, pipeline: str | None) -> list[PipelineStatus]:
 
 @contextmanager
 def _showing() -> Iterator[Show]:
-    """Yield a function that shows lines. On a terminal it redraws one view, which stays at the end."""
+    """Yield a function that shows lines. On a terminal it redraws one view, which stays at the
+    end."""
     console = Console()
     if not console.is_terminal:
         yield _print
@@ -123,7 +124,8 @@ class Rates:
         self._before: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
 
     def fill(self, found: list[PipelineStatus]) -> None:
-        """Set each computation's rate since the previous refresh; on the first one it is the rate of the heartbeats."""
+        """Set each computation's rate since the previous refresh; on the first one it is the rate
+        of the heartbeats."""
         for status in found:
             if not status.at:
                 continue

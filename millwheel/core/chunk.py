@@ -1,11 +1,12 @@
 """Chunks: records that travel together, as columns.
 
-A chunk holds records of one log and one stream for one computation, in the order of their numbers. Each
-column is a list with one element per record, so that no record needs an object of its own on its way from
-a source or a commit to user code, and a rule that holds for the whole chunk is one comparison:
+A chunk holds records of one log and one stream for one computation, in the order of their numbers.
+Each column is a list with one element per record, so that no record needs an object of its own on
+its way from a source or a commit to user code, and a rule that holds for the whole chunk is one
+comparison:
 
-* all numbers of a chunk are in ascending order, so a chunk whose first number is greater than the newest
-  one seen of its log is new as a whole (I2, I14);
+* all numbers of a chunk are in ascending order, so a chunk whose first number is greater than the
+  newest one seen of its log is new as a whole (I2, I14);
 * the records of one commit have one stamp, so one bucket keeps their ids;
 * a chunk in flight becomes durable, and is acknowledged, as a whole (I1).
 
@@ -25,12 +26,13 @@ from millwheel.core.model import Delivery, Key, record_id
 T = TypeVar("T")
 
 ASSUMED_ROW_BYTES = 256
-"""Size of a single row in the credits if its value is not encoded: its reader is on this worker, and
-cannot change the value."""
+"""Size of a single row in the credits if its value is not encoded: its reader is on this worker,
+and cannot change the value."""
 
 
 class Chunk:
-    """Records of one log and one stream on their way to one computation; see `Delivery` for the fields.
+    """Records of one log and one stream on their way to one computation; see `Delivery` for the
+    fields.
 
     A new production has no log and no numbers before its commit is built.
     """
@@ -46,7 +48,8 @@ class Chunk:
         """Id of the computation that reads it."""
         self.log = self.origin = source
         self.stamp = 0
-        """The stamp of the commit that produced the records; of a source's rows, each one's own number."""
+        """The stamp of the commit that produced the records; of a source's rows, each one's own
+        number."""
         self.bucket = 0
         """The receiver's bucket that keeps the ids."""
         self.numbers: Sequence[int] = ()
@@ -56,8 +59,8 @@ class Chunk:
         self.slots: list[int] = []
         self.values: list[Any] = []
         self.encoded: list[bytes] = []
-        """The values as JSON: the stored form of a production; of a source's row, which is stored nowhere,
-        any form, or nothing if the value cannot be changed."""
+        """The values as JSON: the stored form of a production; of a source's row, which is stored
+        nowhere, any form, or nothing if the value cannot be changed."""
         self.micros: list[int] = []
         self.holds: list[int] = []
 
@@ -116,7 +119,8 @@ _COLUMNS = ("keys", "key_texts", "slots", "values", "encoded", "micros", "holds"
 
 
 class Outbox:
-    """Productions that have no numbers yet, for each receiver as chunks in the order of production."""
+    """Productions that have no numbers yet, for each receiver as chunks in the order of
+    production."""
 
     __slots__ = ("_count", "of")
 
@@ -129,7 +133,8 @@ class Outbox:
         return self._count
 
     def add(self, chunk: Chunk) -> None:
-        """Add productions after those that are there; the chunk's columns may grow by later ones."""
+        """Add productions after those that are there; the chunk's columns may grow by later
+        ones."""
         chunks = self.of.setdefault(chunk.receiver, [])
         if chunks and chunks[-1].stream == chunk.stream:
             chunks[-1].extend(chunk)

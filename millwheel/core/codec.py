@@ -117,8 +117,8 @@ def key_text(key: Key) -> bytes:
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
-            f"{shown(key, KEY_CHARACTERS)} cannot be a key: a key is a str, an int or a tuple of these "
-            f"(not {kind.__name__}); floats and naive times do not compare safely"
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: a key is a str, an int or a tuple of "
+            f"these (not {kind.__name__}); floats and naive times do not compare safely"
         )
     try:
         encoded = _encode_json(key)
@@ -126,8 +126,8 @@ def key_text(key: Key) -> bytes:
         raise UserCodeError(f"{shown(key, KEY_CHARACTERS)} cannot be a key: {error}") from error
     if len(encoded) > MAX_KEY_BYTES:
         raise UserCodeError(
-            f"{shown(key, KEY_CHARACTERS)} cannot be a key: it takes {len(encoded):,} bytes as JSON, more than "
-            f"the {MAX_KEY_BYTES:,} that fit into an index; use a hash of it"
+            f"{shown(key, KEY_CHARACTERS)} cannot be a key: it takes {len(encoded):,} bytes as "
+            f"JSON, more than the {MAX_KEY_BYTES:,} that fit into an index; use a hash of it"
         )
     if _BACKSLASH in encoded and _holds_nul(encoded):
         raise UserCodeError(
@@ -205,7 +205,8 @@ def _is_fixed(hint: Any, inside: frozenset[Any] = frozenset()) -> bool:
 
 
 def field_hints(kind: Any, *, include_extras: bool = False) -> dict[str, Any]:
-    """The fields of a struct or dataclass, with their types; without class variables and the like."""
+    """The fields of a struct or dataclass, with their types; without class variables and the
+    like."""
     hints = get_type_hints(kind, include_extras=include_extras)
     if issubclass(kind, msgspec.Struct):
         return {name: hints[name] for name in kind.__struct_fields__}
@@ -373,7 +374,8 @@ class Codec(Generic[T]):
         self.holds_floats = fields is None or bool(fields)
         """Whether a value may contain NaN or an infinity, which JSON cannot hold."""
         self.encode_unchecked = self.encode if self.holds_floats else self._encode_plain
-        """Encode a value that `check_texts` will check; any error means that `encode` refuses it."""
+        """Encode a value that `check_texts` will check; any error means that `encode` refuses
+        it."""
         self.mutable = facts.mutable
         """Whether user code can change a value in place; if so, it gets its own copy."""
         self.reorders = facts.reorders
@@ -533,7 +535,8 @@ class Codec(Generic[T]):
 def _encode_sets(value: Any) -> bytes:
     """JSON with the items of sets in order: two processes iterate equal sets in different orders.
 
-    Equal values must have one text where texts are compared: values sent twice under one id, weak productions.
+    Equal values must have one text where texts are compared: values sent twice under one id, weak
+    productions.
     """
     try:
         return _encode_in_order(value)
@@ -576,7 +579,10 @@ def reason(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}{_ask_for_await(error)}"
     except Exception as second:
-        return f"{type(error).__name__}: without a text, since str() fails with {type(second).__name__}"
+        return (
+            f"{type(error).__name__}: without a text, since str() fails with "
+            f"{type(second).__name__}"
+        )
 
 
 def storable(text: str) -> str:
@@ -697,7 +703,7 @@ def apply_migrations(
 
 
 _ADVICE = (
-    "A migration receives decoded JSON (a dict, list, str, number, bool or None, not a value of the "
-    "old type) and returns the JSON form of the new type. Correct it and start again. Nothing is "
-    "lost: the records that need the value are not acknowledged, and wait"
+    "A migration receives decoded JSON (a dict, list, str, number, bool or None, not a value of "
+    "the old type) and returns the JSON form of the new type. Correct it and start again. Nothing "
+    "is lost: the records that need the value are not acknowledged, and wait"
 )

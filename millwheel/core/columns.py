@@ -1,4 +1,5 @@
-"""The columns of table sinks: their types, the stored form of their values, and that of values in a key."""
+"""The columns of table sinks: their types, the stored form of their values, and that of values in a
+key."""
 
 from __future__ import annotations
 
@@ -67,13 +68,13 @@ def columns_of(table: str, row_type: Any, *, numbered: bool) -> tuple[Column, ..
     for column in columns:
         if column.name in SYSTEM_COLUMNS:
             raise GraphError(
-                f"Table({table!r}): each table of Postgres has a column {column.name!r} of its own already; rename the "
-                f"field of {row_type.__name__}"
+                f"Table({table!r}): each table of Postgres has a column {column.name!r} of its own "
+                f"already; rename the field of {row_type.__name__}"
             )
         if numbered and column.name in NUMBERS:
             raise GraphError(
-                f"Table({table!r}): numbered=True adds the columns {' and '.join(NUMBERS)}, so {row_type.__name__} cannot "
-                f"have a field {column.name!r}; rename it"
+                f"Table({table!r}): numbered=True adds the columns {' and '.join(NUMBERS)}, so "
+                f"{row_type.__name__} cannot have a field {column.name!r}; rename it"
             )
     return columns
 
@@ -89,7 +90,8 @@ def _column(name: str, hint: Any) -> Column:
 
 
 def stored_form(table: str, column: Column, *, in_key: bool) -> Callable[[Any], Any] | None:
-    """A function that checks a column's value, and returns the one to store; None: each is stored as it is.
+    """A function that checks a column's value, and returns the one to store; None: each is stored
+    as it is.
 
     Its result is None for None, which Postgres stores as NULL, in a column of JSON too.
     """
@@ -110,8 +112,8 @@ def _json(codec: Codec[Any], value: Any, *, in_key: bool) -> str:
 def _aware(value: Any, what: str) -> Any:
     if isinstance(value, datetime) and value.tzinfo is None:
         raise UserCodeError(
-            f"{what}: {shown(value)} has no time zone, so the instant it means is unknown; make it aware, for example "
-            "with .replace(tzinfo=timezone.utc)"
+            f"{what}: {shown(value)} has no time zone, so the instant it means is unknown; make it "
+            "aware, for example with .replace(tzinfo=timezone.utc)"
         )
     return value
 

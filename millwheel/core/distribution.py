@@ -1,7 +1,7 @@
 """The name by which package indexes know millwheel.
 
-The distribution `millwheel` on PyPI is another project, a scheduler, with the same import name. So the
-distribution of this one has a name of its own; the import name and the command are `millwheel`.
+The distribution `millwheel` on PyPI is another project, a scheduler, with the same import name. So
+the distribution of this one has a name of its own; the import name and the command are `millwheel`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def check_alone(packages: Path = Path(__file__).parents[2]) -> None:
         record = found / "RECORD"
         if record.is_file() and "millwheel/__init__.py," in record.read_text("utf-8"):
             raise UsageError(
-                f"the distribution 'millwheel' is another project, and is installed in the same place as "
-                f"{DISTRIBUTION!r}: {found}. Both have a package 'millwheel', and the one installed last has "
-                "overwritten files of the other. Remove both, then install this one: pip uninstall millwheel "
-                f"{DISTRIBUTION}; pip install {DISTRIBUTION}"
+                "the distribution 'millwheel' is another project, and is installed in the same "
+                f"place as {DISTRIBUTION!r}: {found}. Both have a package 'millwheel', and the "
+                "one installed last has overwritten files of the other. Remove both, then "
+                f"install this one: pip uninstall millwheel {DISTRIBUTION}; pip install "
+                f"{DISTRIBUTION}"
             )

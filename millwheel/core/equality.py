@@ -1,7 +1,8 @@
 """One text for all values that are equal.
 
-Equal values may be written differently: 1.0 and 1.00, -0.0 and 0.0, one instant in two zones, a dict or a set in
-another order. Where values are told apart by their text, as keys of steps are, it must be this one.
+Equal values may be written differently: 1.0 and 1.00, -0.0 and 0.0, one instant in two zones, a
+dict or a set in another order. Where values are told apart by their text, as keys of steps are, it
+must be this one.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def _canonical(value: Any) -> Any:
 
 
 def canonical_number(number: float) -> int | float | str:
-    """The number that stands for a float: an int if it is whole, and a text for NaN, which equals itself here."""
+    """The number that stands for a float: an int if it is whole, and a text for NaN, which equals
+    itself here."""
     if number != number:
         return "NaN"
     return int(number) if number.is_integer() and abs(number) < _LARGE else number
@@ -90,5 +92,6 @@ def exact_sum(one: Decimal | int, other: Decimal | int) -> Decimal:
         return _ADDING.add(Decimal(one), Decimal(other))
     except (Inexact, InvalidOperation) as error:
         raise ValueError(
-            f"the sum of {one!r:.80} and {other!r:.80} has more than {EXACT_DIGITS:,} digits, or is not a number"
+            f"the sum of {one!r:.80} and {other!r:.80} has more than {EXACT_DIGITS:,} digits, or "
+            "is not a number"
         ) from error

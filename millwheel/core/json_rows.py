@@ -1,7 +1,8 @@
 """Rows of JSON: decoded to values of a stream's type, or refused with a reason.
 
-All sources of JSON judge their rows here, and so does the endpoint that takes records over HTTP. So a record that was
-accepted is one that its injector can read, and a row that cannot be decoded is a bad row in every source.
+All sources of JSON judge their rows here, and so does the endpoint that takes records over HTTP. So
+a record that was accepted is one that its injector can read, and a row that cannot be decoded is a
+bad row in every source.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import msgspec
 from millwheel.core.codec import reason
 
 MOST_DEPTH = 500
-"""Levels of nesting that a row may have. The decoder has room for as many as its caller leaves of the interpreter's 1,000
-frames, so a row near that limit can be decoded in one place and not in another."""
+"""Levels of nesting that a row may have. The decoder has room for as many as its caller leaves of
+the interpreter's 1,000 frames, so a row near that limit can be decoded in one place and not in
+another."""
 
 _NUL = b"\\u0000"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*(?:"|\\?\Z)', re.DOTALL)
@@ -45,9 +47,11 @@ class JsonRows:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(value_type).decode
 
     def together(self, raws: Sequence[bytes], most_bytes: int = sys.maxsize) -> list[Any] | None:
-        """The values of rows that can be passed on as they are; None: look at each of them with `one`.
+        """The values of rows that can be passed on as they are; None: look at each of them with
+        `one`.
 
-        A row with NUL is never passed on, because Postgres does not store it: the decoded value may be without it.
+        A row with NUL is never passed on, because Postgres does not store it: the decoded value may
+        be without it.
 
         Args:
             most_bytes: nor is one that is longer.

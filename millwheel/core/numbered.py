@@ -1,16 +1,18 @@
 """How far a numbered table is written, and how far it is read (decision 53).
 
-Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. A commit of an interval
-follows the one before it (I12), so whoever sees a row of a sender sees all rows with lower numbers: there is
-nothing to wait for, and nothing is overtaken. Between senders there is no order, and so no one number tells how
-far a table is read (I11). A *vector* does: by sender, the number of the next row.
+Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. A commit of
+an interval follows the one before it (I12), so whoever sees a row of a sender sees all rows with
+lower numbers: there is nothing to wait for, and nothing is overtaken. Between senders there is no
+order, and so no one number tells how far a table is read (I11). A *vector* does: by sender, the
+number of the next row.
 
-Numbers start at 0 and senders are never forgotten, so a sender that is not in a vector is read from its first
-row on.
+Numbers start at 0 and senders are never forgotten, so a sender that is not in a vector is read from
+its first row on.
 
-A store that was restored from a backup, or that lost commits in a failover, may have written as many rows again by the
-time a follower looks: the numbers fit, and the rows are others. So a follower keeps a *sign* with its position, a
-digest of the last rows that it has read, and compares it whenever it reads on.
+A store that was restored from a backup, or that lost commits in a failover, may have written as
+many rows again by the time a follower looks: the numbers fit, and the rows are others. So a
+follower keeps a *sign* with its position, a digest of the last rows that it has read, and compares
+it whenever it reads on.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class RowRange(NamedTuple):
 
 
 COMPARED = 16
-"""Number of rows before a position that a sign is made of. With one, a table with few different rows would pass by chance."""
+"""Number of rows before a position that a sign is made of. With one, a table with few different
+rows would pass by chance."""
 
 
 class Sign(NamedTuple):
@@ -83,7 +86,8 @@ class Marks:
         return made
 
     def sign(self, until: int, most: int = COMPARED) -> Sign | None:
-        """The sign of the last rows before a number, at most so many; None: none of them is known."""
+        """The sign of the last rows before a number, at most so many; None: none of them is
+        known."""
         first = until
         while first - 1 in self._rows and until - first < most:
             first -= 1
@@ -189,10 +193,11 @@ def refuse_other_rows(
     for sender, sign in sorted(signs.items()):
         if sender in there and there[sender].contradict(sign, read[sender]):
             raise StoreError(
-                f"the last of {read[sender]} rows of sender {sender} of table {table!r} that were read are not those that "
-                "it has now: the store was restored from a backup, or it lost commits in a failover, and has written "
-                "other rows since; or somebody has changed rows. What was made of its rows may contain some that no "
-                "longer exist: make it again with a new checkpoint"
+                f"the last of {read[sender]} rows of sender {sender} of table {table!r} that were "
+                "read are not those that it has now: the store was restored from a backup, or it "
+                "lost commits in a failover, and has written other rows since; or somebody has "
+                "changed rows. What was made of its rows may contain some that no longer exist: "
+                "make it again with a new checkpoint"
             )
 
 
@@ -205,8 +210,8 @@ def refuse_older(read: Vector, written: Vector, table: str) -> None:
     for sender, number in sorted(read.items()):
         if number > written.get(sender, 0):
             raise StoreError(
-                f"{number} rows of sender {sender} of table {table!r} were read, but it has written only "
-                f"{written.get(sender, 0)}: the store was restored from a backup, or it lost commits in a "
-                "failover. What was made of its rows may contain some that no longer exist: make it again "
-                "with a new checkpoint"
+                f"{number} rows of sender {sender} of table {table!r} were read, but it has "
+                f"written only {written.get(sender, 0)}: the store was restored from a backup, or "
+                "it lost commits in a failover. What was made of its rows may contain some that "
+                "no longer exist: make it again with a new checkpoint"
             )

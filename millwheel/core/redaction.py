@@ -1,7 +1,8 @@
 """Keys in logs and pages, shown or redacted: keys of records are often personal data.
 
-With ``MILLWHEEL_REDACT_KEYS=1`` in the environment a key is shown as ``key#1a2b3c4d``, a hash that is the same wherever the
-key appears. The tables of the store, and the commands that read them, show keys.
+With ``MILLWHEEL_REDACT_KEYS=1`` in the environment a key is shown as ``key#1a2b3c4d``, a hash that
+is the same wherever the key appears. The tables of the store, and the commands that read them, show
+keys.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def hidden(text: str) -> str:
 
 
 def without_key(text: str) -> str:
-    """A text of the view `watermark_holders` with a hash in place of its key: ``key "ann": timer end, due …``."""
+    """A text of the view `watermark_holders` with a hash in place of its key: ``key "ann": timer
+    end, due …``."""
     begin = "key "
     if not text.startswith(begin):
         return text

@@ -1,9 +1,10 @@
 """Values after a round trip through the store, and the types in which they may be others.
 
-State is JSON in a ``jsonb`` column. Decoded again, most values equal those that were encoded. Some do not: the
-entries of a dict come in another order, a `ZoneInfo` comes as a fixed offset, an offset with seconds is rounded, a
-tuple in a field of type `Any` comes as a list, and minus zero comes as zero. User code must not see one value until
-the next restart and another one after it, so memory keeps the value that a restart would read (`millwheel.core.codec.Codec.settle`).
+State is JSON in a ``jsonb`` column. Decoded again, most values equal those that were encoded. Some
+do not: the entries of a dict come in another order, a `ZoneInfo` comes as a fixed offset, an offset
+with seconds is rounded, a tuple in a field of type `Any` comes as a list, and minus zero comes as
+zero. User code must not see one value until the next restart and another one after it, so memory
+keeps the value that a restart would read (`millwheel.core.codec.Codec.settle`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from msgspec import inspect
 _encode_in_order = msgspec.json.Encoder(order="deterministic").encode
 _decode_any = msgspec.json.Decoder().decode
 _ODD_NUMBER = re.compile(rb"-0\.0|[0-9][eE]\+?[0-9]")
-"""Minus zero, or a number with an exponent: ``jsonb`` writes 1e16 with all its digits, as a whole number."""
+"""Minus zero, or a number with an exponent: ``jsonb`` writes 1e16 with all its digits, as a whole
+number."""
 
 MINUS_ZERO = b"-0.0"
 
@@ -37,12 +39,14 @@ _NOT_AS_STORED = (*_IN_NO_ORDER, inspect.DateTimeType, inspect.TimeType)
 
 
 def may_come_reordered(info: inspect.Type) -> bool:
-    """Whether values of a type may have parts in an order that the store does not keep, or of no fixed type."""
+    """Whether values of a type may have parts in an order that the store does not keep, or of no
+    fixed type."""
     return any(isinstance(part, _IN_NO_ORDER) or _is_any_number(part) for part in parts_of(info))
 
 
 class Fidelity(IntEnum):
-    """How far the values of a type equal those that are read from the store, in all that user code can see."""
+    """How far the values of a type equal those that are read from the store, in all that user code
+    can see."""
 
     NONE = 0
     """Not always."""
@@ -103,8 +107,8 @@ def are_in_order(encoded: Sequence[bytes], values: Sequence[Any]) -> bool:
 
 
 def in_order(encoded: bytes) -> bytes:
-    """JSON with the names of objects in order and numbers as ``jsonb`` has them: one text for all texts that are
-    equal to the store, whether they come from it or go to it."""
+    """JSON with the names of objects in order and numbers as ``jsonb`` has them: one text for all
+    texts that are equal to the store, whether they come from it or go to it."""
     value = _decode_any(encoded)
     if _ODD_NUMBER.search(encoded):
         value = _with_numbers_of_jsonb(value)
@@ -164,4 +168,7 @@ def _zone(moment: datetime | time) -> Any:
 
 
 def _difference(before: Any, after: Any, place: str) -> str:
-    return f"{place.removeprefix('.') or 'it'} is {before!r:.200} in memory, and {after!r:.200} when it is read again"
+    return (
+        f"{place.removeprefix('.') or 'it'} is {before!r:.200} in memory, and {after!r:.200} when "
+        "it is read again"
+    )

@@ -7,19 +7,19 @@ keeps only a position and no rows (I1). Two rules make that safe:
   ends a line, blank lines are not rows, and a bad row counts like a good one.
 * **A position proves exactly the acknowledged bytes**, that is, all bytes before the first
   unacknowledged row. For a file that is read once, the proof is a digest of these bytes, which are
-  hashed again on `open`. For a followed file, which may be large, it is the inode with fingerprints.
-  Bytes after the position may be corrected before they are read again.
+  hashed again on `open`. For a followed file, which may be large, it is the inode with
+  fingerprints. Bytes after the position may be corrected before they are read again.
 
 **The end of a file that is read once.** A last line without a newline is a row if it is valid.
-Otherwise it may be half written: it is not taken, reading ends with an error that explains this, and
-the next run reads the completed line. If such a row has grown after it was processed, the longer
-line is a bad row, and the error policy applies. A CSV quote that is still open at the end is an error
-and not a row, since the rows after it cannot be distinguished from quoted text.
+Otherwise it may be half written: it is not taken, reading ends with an error that explains this,
+and the next run reads the completed line. If such a row has grown after it was processed, the
+longer line is a bad row, and the error policy applies. A CSV quote that is still open at the end is
+an error and not a row, since the rows after it cannot be distinguished from quoted text.
 
 **Damage inside a compressed file** is detected late: the checksum is at the end, and the bytes
-unpacked after a flipped bit may look like rows. If such rows were processed, the intact file is later
-rejected as a different one, and the pipeline has to start over. (A truncated file gives correct rows
-up to its end.)
+unpacked after a flipped bit may look like rows. If such rows were processed, the intact file is
+later rejected as a different one, and the pipeline has to start over. (A truncated file gives
+correct rows up to its end.)
 """
 
 from millwheel.files.sources import Csv, JsonLines

@@ -8,11 +8,11 @@ A file is known by its inode together with its content, or by its content alone:
     gzip, and a known file's content                                                a copy of that file
     anything else                                                                   not read yet
 
-Names and times decide nothing. The catalogue is part of the stored position, so a file that was read
-remains known across restarts, although it was renamed, touched or compressed.
+Names and times decide nothing. The catalogue is part of the stored position, so a file that was
+read remains known across restarts, although it was renamed, touched or compressed.
 
-A known file that is gone may come back (from a backup, or because it is being compressed), so the newest
-ABSENT of them are kept; those that are in the directory are all kept.
+A known file that is gone may come back (from a backup, or because it is being compressed), so the
+newest ABSENT of them are kept; those that are in the directory are all kept.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Catalogue:
         return next((file for file in self._files if file.number == number), None)
 
     def note(self, number: int, inode: tuple[int, int], known: Fingerprint) -> None:
-        """Note how much was read of the file with a number. An empty file with that number loses it."""
+        """Note how much was read of the file with a number. An empty file with that number loses
+        it."""
         noted = KnownFile(number, *inode, known)
         for place, file in enumerate(self._files):
             if file.number == number:
@@ -109,7 +110,8 @@ class Catalogue:
     ) -> dict[DirectoryEntry, KnownFile]:
         """Find the known files among rotated ones, and at the path.
 
-        The file at the path is a known one only by its inode: a new file may begin as an old one did.
+        The file at the path is a known one only by its inode: a new file may begin as an old one
+        did.
         """
         here_now = {*entries, at_path}
         self._glimpses = {e: g for e, g in self._glimpses.items() if e in here_now}

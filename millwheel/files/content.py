@@ -1,7 +1,7 @@
 """The content of followed files: their bytes as they grow, and fingerprints that recognize them.
 
-A *fingerprint* is a number of bytes with digests of the first and of the last of them. A file that was
-compressed with gzip has the fingerprints of its unpacked bytes.
+A *fingerprint* is a number of bytes with digests of the first and of the last of them. A file that
+was compressed with gzip has the fingerprints of its unpacked bytes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class _OpenFiles:
 class Growing:
     """The bytes of a plain file that other processes append to. It detects truncation.
 
-    `rest` closes the file until its next use. It is then opened again, wherever in its directory it is.
+    `rest` closes the file until its next use. It is then opened again, wherever in its directory it
+    is.
     """
 
     packed = False
@@ -246,8 +247,8 @@ def open_log(entry: DirectoryEntry, *, rotated: bool) -> Log | None:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if rotated:
         raise InputError(
-            f"{path}: is a rotated file with unread rows, compressed with {packed}, which cannot be "
-            "read here. Unpack it in the same directory, under its name without the ending"
+            f"{path}: is a rotated file with unread rows, compressed with {packed}, which cannot "
+            "be read here. Unpack it in the same directory, under its name without the ending"
         )
     raise InputError(
         f"{path}: is compressed ({packed}), and a compressed file cannot be followed. Read it once "
@@ -358,8 +359,8 @@ class Glimpse:
         return self.size == known.byte or self._unpacks_to(known)
 
     def is_copy(self, known: Fingerprint) -> bool:
-        """Whether it is a copy of a file with this fingerprint. Of a short one it has all bytes and no more:
-        other files may begin with the same few."""
+        """Whether it is a copy of a file with this fingerprint. Of a short one it has all bytes and
+        no more: other files may begin with the same few."""
         is_whole = known.byte >= FINGERPRINT_BYTES or self.size == known.byte
         return known.byte > 0 and is_whole and self.begins(known)
 

@@ -27,7 +27,8 @@ from millwheel.files.rows import (
 from millwheel.sources import Row
 
 _NUMBER = re.compile(r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$", re.MULTILINE)
-"""A cell that lax conversion takes for seconds: since 1970 for a datetime, so that 20240101 is a day of August 1970."""
+"""A cell that lax conversion takes for seconds: since 1970 for a datetime, so that 20240101 is a
+day of August 1970."""
 
 _NullMeaning: TypeAlias = Literal["none", "default", "text"]
 """The meaning of a null cell: None, the field's default, or the cell's text."""
@@ -349,8 +350,9 @@ class CsvFormat(RowFormat):
             cell = values.get(column)
             if cell is not None and _NUMBER.fullmatch(cell):
                 raise BadRow(
-                    f"column {column!r} holds {cell!r}, a number, and not a time such as 2013-01-01T05:00:00Z or a "
-                    "duration such as PT90S; if it is in seconds, declare the field as int or float and convert it"
+                    f"column {column!r} holds {cell!r}, a number, and not a time such as "
+                    "2013-01-01T05:00:00Z or a duration such as PT90S; if it is in seconds, "
+                    "declare the field as int or float and convert it"
                 )
         try:
             return msgspec.convert(values, self._type, strict=False)

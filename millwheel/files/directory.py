@@ -31,7 +31,8 @@ _BETWEEN = re.compile(rf"(?P<stem>.+?)[._-](?P<stamp>{_STAMP})(?P<suffix>\.[^.]*
 
 
 def bases(name: str) -> list[str]:
-    """Return the names that a name may be a rotated sibling of: ``app.log`` for ``app.log.2.gz``."""
+    """Return the names that a name may be a rotated sibling of: ``app.log`` for
+    ``app.log.2.gz``."""
     for packed in PACKED_NAMES:
         name = name.removesuffix(packed)
     found = []

@@ -1,23 +1,23 @@
 """Discovery of files that match a pattern or appear in a directory.
 
 Each file is a partition of its own, under any name. A file that was truncated and written again is
-another one. Its identity is the path at which it was first
-seen, with a number if another file was seen there before: ``/logs/app.log``, ``/logs/app.log#2``. No file
-is in two partitions. These are not new files:
+another one. Its identity is the path at which it was first seen, with a number if another file was
+seen there before: ``/logs/app.log``, ``/logs/app.log#2``. No file is in two partitions. These are
+not new files:
 
 * a renamed file: it has the inode of a known file, and begins as that file does;
-* a corrected file, at the start: it begins with the bytes that were acknowledged of the file at its path, or
-  nothing was acknowledged and its inode is known;
-* the successor of a file that is gone: it is at the same path, or is called like a rotated file of it
-  (``app.log.1.gz`` beside ``app.log``), and begins as that file did;
-* a copy of a file that is truncated afterwards (*copytruncate*): it is called like a rotated file of it,
-  and has nothing but that file's bytes. It is a new file if the other one is still whole after
-  COPY_SECONDS;
+* a corrected file, at the start: it begins with the bytes that were acknowledged of the file at its
+  path, or nothing was acknowledged and its inode is known;
+* the successor of a file that is gone: it is at the same path, or is called like a rotated file of
+  it (``app.log.1.gz`` beside ``app.log``), and begins as that file did;
+* a copy of a file that is truncated afterwards (*copytruncate*): it is called like a rotated file
+  of it, and has nothing but that file's bytes. It is a new file if the other one is still whole
+  after COPY_SECONDS;
 * a link to a known file;
 * an empty file: it has no rows yet, and may still be renamed.
 
-A rotated file that does not match the pattern is read if it may have been at a known path since that path
-was first seen. New files are numbered by modification time, then by name.
+A rotated file that does not match the pattern is read if it may have been at a known path since
+that path was first seen. New files are numbered by modification time, then by name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Pattern:
         return glob.glob(self._glob, recursive=True)
 
     def directories(self) -> Iterator[str]:
-        """The directories in which a new matching file, or a new directory above one, would appear."""
+        """The directories in which a new matching file, or a new directory above one, would
+        appear."""
         place = os.path.dirname(self._glob)
         while glob.has_magic(place):
             yield from (p for p in glob.glob(place, recursive=True) if os.path.isdir(p))
@@ -97,7 +98,8 @@ class _Known(msgspec.Struct, array_like=True):
     path: str
     """The path at which it was last seen."""
     places: list[tuple[int, int]]
-    """Devices and inodes at which its content was seen, the latest last: a copy may have taken its place."""
+    """Devices and inodes at which its content was seen, the latest last: a copy may have taken its
+    place."""
     begins: Fingerprint
     """Its first bytes; all that was read, if its partition has ended."""
     size: int
@@ -134,7 +136,8 @@ class _DiscoveryPosition(msgspec.Struct):
     known: dict[str, _Known]
     """Known files, by identity."""
     skipped: list[KnownFile]
-    """Rotated files that were beside a path when it was first seen, and do not match the pattern."""
+    """Rotated files that were beside a path when it was first seen, and do not match the
+    pattern."""
 
 
 def path_of(identity: str) -> str:
@@ -171,14 +174,16 @@ class FileDiscovery:
         """Names that need no new scan when they change."""
         self._glimpses: dict[DirectoryEntry, Glimpse] = {}
         self._copying: dict[tuple[int, int], tuple[int, float]] = {}
-        """Files that may be copies in progress: their size, and the time since when they have it."""
+        """Files that may be copies in progress: their size, and the time since when they have
+        it."""
         self._warned: set[str] = set()
         """Paths of compressed files that were logged as not followed."""
         self._denied: dict[str, float] = {}
         """Files without read permission and the time since; the permission may still be granted."""
 
     async def look(self) -> list[str]:
-        """Scan for files; return the identities of all files that have not ended, in numbering order.
+        """Scan for files; return the identities of all files that have not ended, in numbering
+        order.
 
         Raises:
             InputError: a directory or a file cannot be read.
@@ -325,7 +330,8 @@ class FileDiscovery:
         self._whole.add(id(rest))
 
     def _new_identity(self, path: str) -> str:
-        """Return an identity with a higher number than all known ones: one that has ended may not be retired yet."""
+        """Return an identity with a higher number than all known ones: one that has ended may not
+        be retired yet."""
         numbers = [
             int(identity[len(path) + 1 :] or 1)
             for identity, file in self._known.items()
@@ -350,7 +356,8 @@ class FileDiscovery:
         self._copying.pop(entry.inode, None)
 
     def _glimpse(self, entry: DirectoryEntry) -> Glimpse | None:
-        """Look into a file once, until it changes; None: it is not readable yet, or not followed."""
+        """Look into a file once, until it changes; None: it is not readable yet, or not
+        followed."""
         glimpse = self._glimpses.get(entry)
         if glimpse is None:
             try:
@@ -398,7 +405,8 @@ class FileDiscovery:
     def first_position(self, identity: str) -> dict[str, Any]:
         """Return the position of a file that is not opened yet.
 
-        It holds the file's inode and first bytes, since the file may be renamed before it is opened.
+        It holds the file's inode and first bytes, since the file may be renamed before it is
+        opened.
         """
         file = self._known[identity]
         return first_position(file.places[-1], file.begins, file.size, file.skips, file.line)

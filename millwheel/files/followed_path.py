@@ -40,7 +40,8 @@ class Following:
     poll_seconds: float
     on_missing: OnMissing
     is_one_file: bool = False
-    """Whether to read only this file, until it is removed or truncated: all else is other partitions'."""
+    """Whether to read only this file, until it is removed or truncated: all else is other
+    partitions'."""
     elsewhere: Callable[[], list[str]] | None = None
     """Returns further paths to search when the file is no longer in its directory."""
 
@@ -142,8 +143,8 @@ class FollowedPath:
         return self._denied_at is not None
 
     def open_next(self, number: int, *, patient: bool) -> NextFile | None:
-        """Open the file to be read next: the one that had this number before a restart; the oldest rotated
-        file that was not read; or the file at the path.
+        """Open the file to be read next: the one that had this number before a restart; the oldest
+        rotated file that was not read; or the file at the path.
 
         Args:
             patient: wait DENIED_SECONDS for the permission to open it.
@@ -223,8 +224,9 @@ class FollowedPath:
     def copies(
         self, number: int, known: Fingerprint, others: list[DirectoryEntry]
     ) -> list[DirectoryEntry]:
-        """Return the files that begin with the known bytes of a file, the longest first: copies of it, or
-        the file from a backup. A name must begin like the path, and files with another number do not count.
+        """Return the files that begin with the known bytes of a file, the longest first: copies of
+        it, or the file from a backup. A name must begin like the path, and files with another
+        number do not count.
         """
         now, file = self.entry(), self.catalogue.get(number)
         if self.is_one_file:
@@ -251,7 +253,8 @@ class FollowedPath:
         )
 
     async def open_copy(self, file: FollowedFile) -> Log | None:
-        """Open the copy of a file, made before it was truncated, behind the bytes that were read."""
+        """Open the copy of a file, made before it was truncated, behind the bytes that were
+        read."""
         others = self.others()
         for bytes_ in dict.fromkeys((file.known, file.read)):
             for entry in self.copies(file.number, bytes_, others):
@@ -301,12 +304,12 @@ class FollowedPath:
         name = os.path.basename(self.path)
         raise InputError(
             f"{self.path}: the file at this path was read up to byte {byte:,} (line {line}, row "
-            f"{row:,}), and its rows up to there are processed.{more} It is no longer here, and no "
-            f"file in the directory with a name like {name}.1 or {name}.1.gz begins with the bytes "
-            "that were read. Rows that were written before it was rotated, truncated or removed may "
-            "therefore be missing. Bring the file back under such a name, or give "
-            'on_missing="skip" to continue without these rows at the start of the current file, or '
-            f"{READ_AGAIN}"
+            f"{row:,}), and its rows up to there are processed.{more} It is no longer here, and "
+            f"no file in the directory with a name like {name}.1 or {name}.1.gz begins with the "
+            "bytes that were read. Rows that were written before it was rotated, truncated or "
+            "removed may therefore be missing. Bring the file back under such a name, or give "
+            'on_missing="skip" to continue without these rows at the start of the current file, '
+            f"or {READ_AGAIN}"
         )
 
 

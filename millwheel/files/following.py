@@ -24,8 +24,8 @@ At the end of the current file::
 When the reader leaves a file, it takes a last line without a newline as it is: no writer will
 complete it.
 
-In a directory, where each file is a partition, a reader ends when its file was removed or truncated, or has
-not grown for FINISHED_SECONDS.
+In a directory, where each file is a partition, a reader ends when its file was removed or
+truncated, or has not grown for FINISHED_SECONDS.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
 
     @property
     def promised(self) -> object:
-        """The files that have numbers, and the inode of the current one, and whether it has given rows.
+        """The files with numbers, the inode of the current one, and whether it has given rows.
 
-        The position must be stored before these rows are sent: it makes the file known by its content.
+        The position must be stored before these rows are sent: it makes the file known by its
+        content.
         """
         file, number = self._file, self._path.catalogue.next_number
         if file is None:
@@ -138,7 +139,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         """Return None: there is no end."""
 
     def lag(self) -> Lag:
-        """The number of bytes not yet returned as rows: of this file and of those to be read next."""
+        """Bytes not yet returned as rows, of this file and of those to be read next."""
         if self.ended:
             return Lag(bytes=0)
         waiting = 0
@@ -216,7 +217,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             self._path.report_missing(size, position.seen, position.line, position.row)
 
     def _note(self) -> None:
-        """Note in the catalogue how much was read of the file."""
         if (file := self._file) is not None and (known := file.known).byte:
             self._path.catalogue.note(file.number, file.inode, known)
 
@@ -275,7 +275,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return piece
 
     def _comes_later(self, file: FollowedFile) -> bool:
-        """Whether there are older files than one of which nothing was read: copies of its former content."""
+        """Whether there are older files than one of which nothing was read."""
         if file.before.byte:
             return False  # it has its number
         unread = [entry.inode for entry in self._path.unread()]
@@ -326,7 +326,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return not self._idle.left
 
     def _finish(self, size: int) -> bool:
-        """End if the file has not grown for long; if it grows later, its rest is another partition's.
+        """End if the file has not grown for long; a later rest is another partition's.
 
         A file that ends within a row is not finished.
         """
@@ -376,7 +376,8 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             self._path.signal.set()
 
     async def _is_replaced(self, file: FollowedFile, now: DirectoryEntry) -> bool:
-        """Check whether a removed file is at the path again, perhaps longer; if so, continue there."""
+        """Check whether a removed file is at the path again, perhaps longer; if so, continue
+        there."""
         log = await self._path.open_behind(now, file.known) if file.log.taken else None
         if log is None:
             return False

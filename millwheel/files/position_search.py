@@ -58,7 +58,8 @@ class PositionSearch:
     async def find(
         self, position: FollowedPosition | None, *, patient: bool
     ) -> ReadFile | NextFile | Removed | None:
-        """Open the file of a position or, without a position, the first file; None if there is none.
+        """Open the file of a position or, without a position, the first file; None if there is
+        none.
 
         Args:
             patient: the reader has started: a missing file may come back, and is not searched in
@@ -103,7 +104,8 @@ class PositionSearch:
         now: DirectoryEntry | None,
         others: list[DirectoryEntry],
     ) -> ReadFile | None:
-        """Open the file that holds the bytes acknowledged so far or, of one without any, those seen."""
+        """Open the file that holds the bytes acknowledged so far or, of one without any, those
+        seen."""
         path = self._path
         present = others if now is None else [now, *others]
         same = [entry for entry in present if entry.inode == known.place]

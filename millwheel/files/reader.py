@@ -62,7 +62,8 @@ class RowBoundary(msgspec.Struct, Generic[F]):
 
 
 class _Block(msgspec.Struct, Generic[P, F]):
-    """Rows returned together. A header (which is not a row) and the start of a file are blocks too."""
+    """Rows returned together. A header (which is not a row) and the start of a file are blocks
+    too."""
 
     row: int
     """First row that the proof does not cover."""
@@ -368,7 +369,8 @@ class FileReader(ABC, Generic[P, F]):
         return raws[number:]
 
     def _take_rest(self, raws: list[bytes], rows: list[Row]) -> list[bytes]:
-        """Consume the rest of a row that was taken without a newline; return the raw rows after it."""
+        """Consume the rest of a row that was taken without a newline; return the raw rows after
+        it."""
         assert self._cut is not None
         raw = raws[0]
         taken = self._byte - self._cut
@@ -386,10 +388,10 @@ class FileReader(ABC, Generic[P, F]):
         assert self._cut is not None
         taken = raw[: self._byte - self._cut].decode(errors="backslashreplace")
         what = (
-            f"the file ended within this line when it was read, and {taken:.200} was processed as the "
-            "whole row. The line is longer now. End the line where it ended then; to process the "
-            "longer row too, append it as a line of its own. Read a file that is still being written "
-            "with follow=True, which waits for incomplete lines"
+            f"the file ended within this line when it was read, and {taken:.200} was processed as "
+            "the whole row. The line is longer now. End the line where it ended then; to process "
+            "the longer row too, append it as a line of its own. Read a file that is still being "
+            "written with follow=True, which waits for incomplete lines"
         )
         rows.append(self._format.bad(self._rows, self._line, raw, what))
 
@@ -446,6 +448,6 @@ class FileReader(ABC, Generic[P, F]):
     def _open_quote(self) -> InputError:
         return InputError(
             f"{self._format.file}, line {self._line}: a quote in the row that starts here is never "
-            "closed, so the start of the next row is unknown. Close it (rows read so far stay valid), "
-            "or use quote=None if quotes have no meaning in this file"
+            "closed, so the start of the next row is unknown. Close it (rows read so far stay "
+            "valid), or use quote=None if quotes have no meaning in this file"
         )

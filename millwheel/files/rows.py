@@ -16,12 +16,13 @@ TEXT_CHARACTERS = 2_000
 """Maximum number of characters kept of a bad row."""
 
 START, PLAIN, QUOTED, CLOSING = range(4)
-"""State of splitting a row: at a cell's start, inside it, inside its quotes, after a quote in a quoted
-cell. A format without quotes only uses the first."""
+"""State of splitting a row: at a cell's start, inside it, inside its quotes, after a quote in a
+quoted cell. A format without quotes only uses the first."""
 
 
 class FoundRows(list[Row]):
-    """The rows of one read: as columns (`together`) as long as all of them were decoded together."""
+    """The rows of one read: as columns (`together`) as long as all of them were decoded
+    together."""
 
     def __init__(self) -> None:
         super().__init__()

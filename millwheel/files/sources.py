@@ -24,7 +24,8 @@ AnyPath: TypeAlias = "str | os.PathLike[str]"
 MakeFormat: TypeAlias = Callable[[str, Any], RowFormat]
 """Creates the format for a file's name and the type of its rows."""
 MAX_ROW_BYTES = 8 << 20
-"""Default limit of a row's size; a longer row is a bad row and is never held in memory as a whole."""
+"""Default limit of a row's size; a longer row is a bad row and is never held in memory as a
+whole."""
 
 
 POLL_SECONDS = 1.0
@@ -54,7 +55,8 @@ class FilePartition:
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> WholeFileReader:
         """Open the file at a stored position, or at its start.
 
-        Hashes the acknowledged bytes, which takes about 1 s per GB; gzip and zip are unpacked for it.
+        Hashes the acknowledged bytes, which takes about 1 s per GB; gzip and zip are unpacked for
+        it.
 
         Raises:
             InputError: the file is missing or damaged, or acknowledged rows have changed.
@@ -84,7 +86,8 @@ def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
 
 @dataclass(frozen=True)
 class FollowedPartition:
-    """A followed path: the file there, and its successors after rotation. Or a file of a directory."""
+    """A followed path: the file there, and its successors after rotation. Or a file of a
+    directory."""
 
     identity: str
     """The absolute path; for a file of a directory, the one at which it was first seen."""
@@ -158,12 +161,13 @@ class Files(ABC):
             what = "a directory" if _is_directory(path) else "a pattern"
             if self.follow:
                 raise UsageError(
-                    f"{kind}: {path!r} is {what}, in which files appear; give it alone, not in a list"
+                    f"{kind}: {path!r} is {what}, in which files appear; give it alone, not in a "
+                    "list"
                 )
             raise UsageError(
-                f"{kind}: {path!r} is {what}. Without follow=True the files must be the same at each "
-                "start: list them, as in sorted(glob.glob(...)), or give follow=True to read the "
-                "existing files and those that appear later"
+                f"{kind}: {path!r} is {what}. Without follow=True the files must be the same at "
+                "each start: list them, as in sorted(glob.glob(...)), or give follow=True to "
+                "read the existing files and those that appear later"
             )
 
     @property
@@ -249,7 +253,8 @@ class JsonLines(Files):
     """
 
     def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
-        """Create an instance; of the growing variant if `path` is a pattern or directory to follow."""
+        """Create an instance; of the growing variant if `path` is a pattern or directory to
+        follow."""
         grows = cls is JsonLines and follow and _is_pattern(path)
         return object.__new__(cast("type[Self]", _GrowingJsonLines) if grows else cls)
 
@@ -282,8 +287,9 @@ class Csv(Files):
 
     Cells are converted as in msgspec's lax mode: ``12``, ``0.5``, ``true``,
     ``2013-01-01T05:00:00Z``; ``+1``, ``007`` and `` 5`` are not numbers, and a number is not a time
-    (``20240101``, ``1700000000``): declare the field as int and convert it. Columns without a field are ignored. The injector's error policy handles bad rows: a number of cells other than
-    the header's, a cell that does not fit its field, text after a closing quote, invalid UTF-8, or a
+    (``20240101``, ``1700000000``): declare the field as int and convert it. Columns without a field
+    are ignored. The injector's error policy handles bad rows: a number of cells other than the
+    header's, a cell that does not fit its field, text after a closing quote, invalid UTF-8, or a
     row that is too long.
 
     A null cell becomes None if the field allows it; otherwise a str field keeps the text, another
@@ -311,7 +317,8 @@ class Csv(Files):
     """
 
     def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
-        """Create an instance; of the growing variant if `path` is a pattern or directory to follow."""
+        """Create an instance; of the growing variant if `path` is a pattern or directory to
+        follow."""
         grows = cls is Csv and follow and _is_pattern(path)
         return object.__new__(cast("type[Self]", _GrowingCsv) if grows else cls)
 

@@ -20,8 +20,8 @@ HAS_INOTIFY = sys.platform == "linux" and find_spec("asyncinotify") is not None
 inotify: Any = import_module("asyncinotify") if HAS_INOTIFY else None
 
 REST_SECONDS = 0.01
-"""Time between two reads of inotify events, so that a writer of many lines does not wake readers for
-each line."""
+"""Time between two reads of inotify events, so that a writer of many lines does not wake readers
+for each line."""
 
 
 def logger() -> Any:

@@ -16,7 +16,8 @@ from millwheel.sources import Lag, Row
 
 
 class _WholePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stored position: the start of the first unacknowledged row, and a proof of the bytes before."""
+    """The stored position: the start of the first unacknowledged row, and a proof of the bytes
+    before."""
 
     format: str
     """The rules by which the file was split; others would number the rows differently."""
@@ -118,11 +119,11 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
 
     def _incomplete(self, what: str) -> InputError:
         return InputError(
-            f"{self._format.file}, line {self._line}: the file ends within this line (no newline), and "
-            f"the line is not a valid row so far: {what}. It was not processed, and will be read "
-            "when it is complete. If the file is still being written, read it with follow=True, or "
-            "run again when it is finished. If the line will stay as it is, end it with a newline "
-            "(on_error then applies to it), or remove it"
+            f"{self._format.file}, line {self._line}: the file ends within this line (no newline), "
+            f"and the line is not a valid row so far: {what}. It was not processed, and will be "
+            "read when it is complete. If the file is still being written, read it with "
+            "follow=True, or run again when it is finished. If the line will stay as it is, end "
+            "it with a newline (on_error then applies to it), or remove it"
         )
 
     # -- positions

@@ -1,4 +1,5 @@
-"""A source that follows a numbered table of another pipeline, on the same or on another server: each row once.
+"""A source that follows a numbered table of another pipeline, on the same or on another server:
+each row once.
 
 ::
 
@@ -6,8 +7,8 @@
 
     pipeline.inject(PANES, NumberedTable("postgresql://…", "flights", "pane_log", timestamp=lambda pane: pane.start))
 
-So pipelines on several servers join: each has a Postgres of its own, and what can be divided by key at the entrance grows
-with the number of servers. See ``docs/sources.md``.
+So pipelines on several servers join: each has a Postgres of its own, and what can be divided by key
+at the entrance grows with the number of servers. See ``docs/sources.md``.
 """
 
 from millwheel.following.source import NumberedTable

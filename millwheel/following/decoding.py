@@ -60,8 +60,9 @@ class RowDecoder:
                 number = _NOT_FINITE.get(bytes(raw)) if name in self._floats else None
                 if number is not None:
                     raise BadRow(
-                        f"{name} is {number}: a stream's values are stored as JSON, where a float cannot be that. "
-                        "Declare the field as Decimal, which can, or leave such rows out of the table"
+                        f"{name} is {number}: a stream's values are stored as JSON, where a float "
+                        "cannot be that. Declare the field as Decimal, which can, or leave such "
+                        "rows out of the table"
                     ) from error
             raise
 

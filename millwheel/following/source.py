@@ -1,9 +1,10 @@
-"""The source: each sender of a numbered table is a partition, its row numbers are the numbers of the rows (decision 56).
+"""The source: each sender of a numbered table is a partition, its row numbers are the numbers of
+the rows (decision 56).
 
-Event time comes from the pipeline that is followed: once a partition has read all that its sender had written, it has come
-as far as the low watermark that the sender had promised at that moment. Senders appear, with takeovers and splits; the
-search for them shows the least promise of everything that may write the table, so a row of a sender that is not found
-yet is not late either.
+Event time comes from the pipeline that is followed: once a partition has read all that its sender
+had written, it has come as far as the low watermark that the sender had promised at that moment.
+Senders appear, with takeovers and splits; the search for them shows the least promise of everything
+that may write the table, so a row of a sender that is not found yet is not late either.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ WENT_BACK = (
     "the store that is followed was restored from a backup, or has lost commits in a failover"
 )
 WAY_OUT = (
-    "What was made of the rows since cannot be taken back: remove this pipeline and start again, or restore its store of "
-    "that time as well"
+    "What was made of the rows since cannot be taken back: remove this pipeline and start again, "
+    "or restore its store of that time as well"
 )
 
 
@@ -45,12 +46,13 @@ class NumberedTable(Generic[V]):
         store: the address of that pipeline's store, a postgresql:// URL.
         pipeline: its name.
         table: the table, written with ``Table(..., numbered=True)``.
-        timestamp: returns the event time of a row, an aware datetime. A row is on time if this is no earlier than
-            the time of the production that the row was made from.
+        timestamp: returns the event time of a row, an aware datetime. A row is on time if this is
+            no earlier than the time of the production that the row was made from.
 
-    The stream's type gets a row's columns as fields of the same names, besides `sender` and `sequence`, also if the
-    fields have other names in JSON (``rename=``, ``field(name=...)``). NaN and infinity in a float field make a bad row,
-    since JSON has neither; a field of type Decimal takes them.
+    The stream's type gets a row's columns as fields of the same names, besides `sender` and
+    `sequence`, also if the fields have other names in JSON (``rename=``, ``field(name=...)``). NaN
+    and infinity in a float field make a bad row, since JSON has neither; a field of type Decimal
+    takes them.
 
     Raises:
         UsageError: the store is no URL.
@@ -68,8 +70,8 @@ class NumberedTable(Generic[V]):
         address = StoreAddress.parse(store)
         if address.url is None:
             raise UsageError(
-                f"NumberedTable: the store {store!r} is not a postgresql:// URL. A pipeline in a directory can be followed "
-                "by the URL of its server (millwheel url)"
+                f"NumberedTable: the store {store!r} is not a postgresql:// URL. A pipeline in a "
+                "directory can be followed by the URL of its server (millwheel url)"
             )
         if not callable(timestamp):
             raise UsageError(
@@ -177,7 +179,8 @@ class TableReader(FetchingReader):
 
     @property
     def seen(self) -> int | None:
-        """The low watermark that the sender has passed by the rows read, in microseconds; None: not known."""
+        """The low watermark that the sender has passed by the rows read, in microseconds; None: not
+        known."""
         if not self.ahead:
             self._shown = self._sure
         return self._shown
@@ -195,8 +198,9 @@ class TableReader(FetchingReader):
             found = look.senders.get(partition.sender)
             if found is None or found.rows < self._next:
                 raise InputError(
-                    f"{self._source!r}: {self._next} rows of sender {partition.sender} were read, but it has written only "
-                    f"{0 if found is None else found.rows}: {WENT_BACK}. {WAY_OUT}"
+                    f"{self._source!r}: {self._next} rows of sender {partition.sender} were read, "
+                    f"but it has written only {0 if found is None else found.rows}: {WENT_BACK}. "
+                    f"{WAY_OUT}"
                 )
             self._written = found.rows
             if found.rows > self._next:
@@ -214,16 +218,17 @@ class TableReader(FetchingReader):
         if numbers != list(range(self._next, self._next + len(rows))) or not rows:
             first = numbers[0] if numbers else until
             raise InputError(
-                f"{self._source!r}: rows of sender {sender} from number {self._next} on, up to {first - 1}, were deleted before "
-                "they were read. Keep rows for as long as this pipeline may stand still; to start again with what is left, "
-                "remove the pipeline"
+                f"{self._source!r}: rows of sender {sender} from number {self._next} on, up to "
+                f"{first - 1}, were deleted before they were read. Keep rows for as long as this "
+                "pipeline may stand still; to start again with what is left, remove the pipeline"
             )
         await self._compare(self._next + len(rows))
         self._next += len(rows)
         return [self._row(number, text) for number, text in rows]
 
     async def _compare(self, until: int) -> None:
-        """Compare the rows before the next one with those that were read, and mark those up to a number.
+        """Compare the rows before the next one with those that were read, and mark those up to a
+        number.
 
         Raises:
             InputError: they are others.
@@ -236,8 +241,10 @@ class TableReader(FetchingReader):
             sign = self._marks.sign(self._next)
         if there.contradict(sign, self._next):
             raise InputError(
-                f"{self._source!r}: the last of {self._next} rows of sender {self._partition.sender} that were read are not "
-                f"those that it has now: {WENT_BACK}, and has written other rows since; or somebody has changed rows. {WAY_OUT}"
+                f"{self._source!r}: the last of {self._next} rows of sender "
+                f"{self._partition.sender} that were read are not those that it has now: "
+                f"{WENT_BACK}, and has written other rows since; or somebody has changed rows. "
+                f"{WAY_OUT}"
             )
         self._marks.add(there)
 
@@ -267,7 +274,8 @@ class TableReader(FetchingReader):
         self._upstream.let_go(self)
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The number of the first row that is not acknowledged, and the sign of the rows before it."""
+        """The number of the first row that is not acknowledged, and the sign of the rows before
+        it."""
         opened, sign = self._opened
         if acknowledged != opened:
             sign = self._marks.sign(acknowledged)
@@ -332,6 +340,7 @@ def check_id(source: NumberedTable[Any], before: str, now: str) -> None:
     """
     if before != now:
         raise InputError(
-            f"{source!r}: the pipeline that is followed was dropped and made anew (its id was {before}, and is {now}), or the "
-            "address leads to another store. Remove this pipeline and start again, or correct the address"
+            f"{source!r}: the pipeline that is followed was dropped and made anew (its id was "
+            f"{before}, and is {now}), or the address leads to another store. Remove this "
+            "pipeline and start again, or correct the address"
         )

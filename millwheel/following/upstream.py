@@ -97,7 +97,8 @@ class Upstream:
             return found
 
     async def marks(self, sender: int, first: int, until: int) -> Marks:
-        """Hashes of rows of a sender, from `first` on and before `until`; of a table without a hash, none."""
+        """Hashes of rows of a sender, from `first` on and before `until`; of a table without a
+        hash, none."""
         table = sql.Identifier(self._pipeline, self._table)
         text = composed("row_marks", table=table).encode()
         values = {"senders": [sender], "firsts": [first], "untils": [until]}
@@ -135,8 +136,9 @@ class Upstream:
         id_, writers, least = rows[0][:3]
         if not writers:
             raise InputError(
-                f"no computation of pipeline {self._pipeline!r} in {self._where} writes a table {self._table!r}: write the "
-                "stream to follow with pipeline.sink(STREAM, Table(…, numbered=True)), and run that pipeline first"
+                f"no computation of pipeline {self._pipeline!r} in {self._where} writes a table "
+                f"{self._table!r}: write the stream to follow with pipeline.sink(STREAM, Table(…, "
+                "numbered=True)), and run that pipeline first"
             )
         senders = {
             sender: Written(count, low_watermark)
@@ -153,8 +155,8 @@ class Upstream:
         columns = dict(await cursor.fetchall())
         if not columns.keys() >= NUMBERS:
             raise InputError(
-                f"the table {self._table!r} of pipeline {self._pipeline!r} in {self._where} cannot be followed: its rows have "
-                "no numbers. Declare it with numbered=True"
+                f"the table {self._table!r} of pipeline {self._pipeline!r} in {self._where} cannot "
+                "be followed: its rows have no numbers. Declare it with numbered=True"
             )
         values = [
             _as_json(column, data_type)
@@ -182,8 +184,9 @@ class Upstream:
                 return await ask(self._connection)
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
                 raise InputError(
-                    f"there is no pipeline {self._pipeline!r} with a table {self._table!r} in {self._where}, or it is of "
-                    f"another version of millwheel: {str(error).strip()}. Run it first, with this version"
+                    f"there is no pipeline {self._pipeline!r} with a table {self._table!r} in "
+                    f"{self._where}, or it is of another version of millwheel: "
+                    f"{str(error).strip()}. Run it first, with this version"
                 ) from error
             except psycopg.Error as error:
                 translated = translate(error)
@@ -199,7 +202,10 @@ class Upstream:
         return await AsyncConnection.connect(
             lively(self._url, "millwheel following"),
             autocommit=True,
-            options=f"-c search_path= -c timezone=UTC -c default_transaction_read_only=on {READ_COMMITTED}",
+            options=(
+                "-c search_path= -c timezone=UTC -c default_transaction_read_only=on "
+                f"{READ_COMMITTED}"
+            ),
         )
 
     @property
@@ -211,8 +217,8 @@ _FORMS = {
     "bytea": "translate(encode({0}, 'base64'), E'\\n', '')",
     "double precision": "CASE WHEN {0}::text = '-0' THEN '-0.0'::json ELSE to_json({0}) END",
 }
-"""How columns become JSON that differs from the form of Postgres: base64 instead of hex, and -0.0 instead of -0, which
-is a whole number to a reader and loses its sign."""
+"""How columns become JSON that differs from the form of Postgres: base64 instead of hex, and -0.0
+instead of -0, which is a whole number to a reader and loses its sign."""
 
 
 def _as_json(column: str, data_type: str) -> sql.Composable:

@@ -69,8 +69,8 @@ def check_inbox(stream: Stream[Any], nodes: Iterable[Node], *, has_id: bool) -> 
     """
     if has_id:
         raise GraphError(
-            f"inject into {stream.name!r}: id= has no meaning for an Inbox; the senders give the id of a record, "
-            "and Inbox(require_id=True) refuses records without one"
+            f"inject into {stream.name!r}: id= has no meaning for an Inbox; the senders give the "
+            "id of a record, and Inbox(require_id=True) refuses records without one"
         )
     for node in nodes:
         if (
@@ -92,8 +92,8 @@ def check_injection(stream: Stream[Any], injection: Injection, most_pending: int
     """
     if injection.timestamp is None and not getattr(injection.source, "timestamps", False):
         raise GraphError(
-            f"inject into {stream.name!r}: the rows of this source have no timestamps of their own; give "
-            "timestamp=, a function that returns the event time of a value"
+            f"inject into {stream.name!r}: the rows of this source have no timestamps of their "
+            "own; give timestamp=, a function that returns the event time of a value"
         )
     lateness, idle_after = injection.lateness, injection.idle_after
     latency_target = injection.latency_target
@@ -141,7 +141,8 @@ def _check_pending(stream: Stream[Any], max_pending: object, most: int) -> None:
 
 
 def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str) -> None:
-    """Refuse a class in place of an instance, an object that is not a sink, and options that do not fit.
+    """Refuse a class in place of an instance, an object that is not a sink, and options that do not
+    fit.
 
     Raises:
         GraphError: there is such a mistake.
@@ -150,8 +151,8 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
     if isinstance(sink, kinds):
         if on_error != "fail":
             raise GraphError(
-                f"sink of {stream.name!r}: on_error= is for sinks outside the store; here the computation that "
-                "produces a row decides"
+                f"sink of {stream.name!r}: on_error= is for sinks outside the store; here the "
+                "computation that produces a row decides"
             )
         return
     if not isinstance(sink, type) and all(hasattr(sink, name) for name in OF_SINKS):
@@ -161,8 +162,8 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
             )
         if row is not None:
             raise GraphError(
-                f"sink of {stream.name!r}: row= is for tables, files and the terminal; this sink encodes the "
-                "values itself"
+                f"sink of {stream.name!r}: row= is for tables, files and the terminal; this sink "
+                "encodes the values itself"
             )
         return
     names = ", ".join(kind.__name__ for kind in kinds)
@@ -189,13 +190,13 @@ def check_readings(label: str, inputs: tuple[object, ...]) -> None:
         if isinstance(input_, Stream):
             raise GraphError(
                 f"{label!r} does not say how it reads the stream {input_.name!r}; give "
-                "STREAM.by(key), with a function that takes the key from a value, STREAM.spread() or "
-                "STREAM.broadcast()"
+                "STREAM.by(key), with a function that takes the key from a value, "
+                "STREAM.spread() or STREAM.broadcast()"
             )
         if not isinstance(input_, (Input, Broadcast)):
             raise GraphError(
-                f"{label!r} cannot read {shown(input_, 80)}; give STREAM.by(key), STREAM.spread() or "
-                "STREAM.broadcast()"
+                f"{label!r} cannot read {shown(input_, 80)}; give STREAM.by(key), STREAM.spread() "
+                "or STREAM.broadcast()"
             )
 
 
@@ -341,8 +342,8 @@ def check_no_rows(writer: Node, use: SinkUse) -> None:
     """
     if writer.is_tree and isinstance(use.sink, Table):
         raise GraphError(
-            f'{writer.name!r} is added with acknowledgement="tree" and makes no commits of its own, '
-            f"which would have to carry the rows of table {use.sink.name!r}. Add it with "
+            f'{writer.name!r} is added with acknowledgement="tree" and makes no commits of its '
+            f"own, which would have to carry the rows of table {use.sink.name!r}. Add it with "
             'acknowledgement="chain", or give the table a key=... and no producer_key: then the '
             "table has a step of its own"
         )
@@ -362,9 +363,9 @@ def check_repeatable(writer: Node, use: SinkUse) -> None:
     ):
         raise GraphError(
             f'{writer.name!r} is added with productions="weak" and exactly_once=False, and writes '
-            f"rows to the table {use.sink.name!r}, which has no key: records that are sent again, as "
-            "weak productions often are, would be in the table twice. Give the table a key=..., or "
-            "add the computation with exactly_once=True"
+            f"rows to the table {use.sink.name!r}, which has no key: records that are sent again, "
+            "as weak productions often are, would be in the table twice. Give the table a "
+            "key=..., or add the computation with exactly_once=True"
         )
 
 
@@ -380,7 +381,8 @@ def check_failures(label: str, on_error: object, retries: int) -> Park | None:
     parks = isinstance(on_error, Park) or on_error == "park"
     if not (parks or on_error in ("fail", "dead_letter")) or retries < 0:
         raise GraphError(
-            f"{label!r}: on_error must be 'fail', 'dead_letter', 'park' or Park(...), and retries 0 or more"
+            f"{label!r}: on_error must be 'fail', 'dead_letter', 'park' or Park(...), and retries "
+            "0 or more"
         )
     return (on_error if isinstance(on_error, Park) else Park()) if parks else None
 
@@ -410,8 +412,8 @@ def check_parking(
     ):
         if holds:
             raise GraphError(
-                f'{label!r}: on_error="park" does not go with {reason}: a record that waits is stored and run in a '
-                'commit of its key. Use on_error="dead_letter"'
+                f'{label!r}: on_error="park" does not go with {reason}: a record that waits is '
+                'stored and run in a commit of its key. Use on_error="dead_letter"'
             )
 
 

@@ -17,8 +17,8 @@ PROCESS = ("process_record", "process_timer", "process_broadcast", "process_bund
 
 
 def check_computation(computation: object) -> None:
-    """Refuse a class in place of an instance, methods that are missing, that nothing calls or that cannot
-    be awaited, and a `writes` that is not a tuple of streams.
+    """Refuse a class in place of an instance, methods that are missing, that nothing calls or that
+    cannot be awaited, and a `writes` that is not a tuple of streams.
 
     Raises:
         GraphError: it cannot be run.
@@ -38,8 +38,8 @@ def check_computation(computation: object) -> None:
     writes: object = computation.writes
     if not isinstance(writes, (tuple, list)) or not all(isinstance(w, Stream) for w in writes):
         raise GraphError(
-            f"{type(computation).__name__}.writes must be a tuple of streams, as in writes = (OUT,), "
-            f"not {shown(writes, 80)}"
+            f"{type(computation).__name__}.writes must be a tuple of streams, as in writes = "
+            f"(OUT,), not {shown(writes, 80)}"
         )
 
 
@@ -62,7 +62,8 @@ def _check_coroutine(kind: type, name: str) -> None:
 
 
 def _check_names(computation: Computation[Any, Any, Any, Any]) -> None:
-    """Refuse a class without a method for its records, and a method with almost a name of `PROCESS`."""
+    """Refuse a class without a method for its records, and a method with almost a name of
+    `PROCESS`."""
     kind = type(computation)
     own = {
         name for each in kind.__mro__ if each not in (Computation, object) for name in vars(each)
@@ -71,14 +72,14 @@ def _check_names(computation: Computation[Any, Any, Any, Any]) -> None:
         meant = get_close_matches(name, PROCESS, n=1, cutoff=0.8)
         if meant and name not in PROCESS and not computation.defines(meant[0]):
             raise GraphError(
-                f"{kind.__name__} ({_line_of(kind)}) defines {name}, which is never called; rename it to "
-                f"{meant[0]}"
+                f"{kind.__name__} ({_line_of(kind)}) defines {name}, which is never called; rename "
+                f"it to {meant[0]}"
             )
     defined = any(map(computation.defines, ("process_record", "process_bundle")))
     if computation.bundles is None and not defined:
         raise GraphError(
-            f"{kind.__name__} ({_line_of(kind)}) defines no process_record, which is called for each record: "
-            "async def process_record(self, record, ctx)"
+            f"{kind.__name__} ({_line_of(kind)}) defines no process_record, which is called for "
+            "each record: async def process_record(self, record, ctx)"
         )
 
 

@@ -71,10 +71,11 @@ class Graph:
                 )
 
     def _check_aggregate(self, aggregate: Aggregate) -> None:
-        """Refuse an aggregate that could see a new row of the table that it follows before the rows that it reads.
+        """Refuse an aggregate that could see a new row of the table that it follows before the rows
+        that it reads.
 
-        They are there with it if one step writes both in its commits, or a step further up has written them
-        before: strong productions are sent when they are durable.
+        They are there with it if one step writes both in its commits, or a step further up has
+        written them before: strong productions are sent when they are durable.
         """
         for follower in self._writers(aggregate.follows):
             for table in aggregate.reads:
@@ -83,11 +84,12 @@ class Graph:
                         continue
                     if writer.is_weak or writer not in self._all_upstream(follower):
                         raise GraphError(
-                            f"aggregate {aggregate.name!r} follows table {aggregate.follows!r} and reads table "
-                            f"{table!r}, but a row of {aggregate.follows!r}, written by {follower.name!r}, may come "
-                            f"before the rows of {table!r} that go with it, written by {writer.name!r}: then they would "
-                            "be missed. Write both from one stream, the table with a key by producer_key=, or "
-                            f"follow a table that a step after {writer.name!r} writes"
+                            f"aggregate {aggregate.name!r} follows table {aggregate.follows!r} and "
+                            f"reads table {table!r}, but a row of {aggregate.follows!r}, written "
+                            f"by {follower.name!r}, may come before the rows of {table!r} that go "
+                            f"with it, written by {writer.name!r}: then they would be missed. "
+                            "Write both from one stream, the table with a key by producer_key=, "
+                            f"or follow a table that a step after {writer.name!r} writes"
                         )
 
     def _writers(self, table: str) -> list[Node]:
@@ -143,8 +145,8 @@ class Graph:
             for input_ in node.inputs:
                 if input_.stream.name not in writers:
                     raise GraphError(
-                        f"{node.name!r} reads stream {input_.stream.name!r}, but nothing writes it: "
-                        "no injector, and no computation has it in `writes`"
+                        f"{node.name!r} reads stream {input_.stream.name!r}, but nothing writes "
+                        "it: no injector, and no computation has it in `writes`"
                     )
         read = {input_.stream.name for node in nodes for input_ in node.inputs}
         for node in nodes:

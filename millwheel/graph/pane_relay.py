@@ -1,4 +1,5 @@
-"""The step of a table that is fed by panes and has a key: a row never goes back to an older pane."""
+"""The step of a table that is fed by panes and has a key: a row never goes back to an older
+pane."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ class LastPane(msgspec.Struct):
 
 
 class PaneRelay(Computation[Pane[Any], LastPane]):
-    """Passes panes on, but drops a pane after a newer one of its key: of a later window, or with a higher number.
+    """Passes panes on, but drops a pane after a newer one of its key: of a later window, or with a
+    higher number.
 
-    Panes of several keys that write one row have no order among them: the last one to arrive counts.
+    Panes of several keys that write one row have no order among them: the last one to arrive
+    counts.
 
-    The state of a row is forgotten once no older pane can come. Panes of count windows, panes that are amended for
-    ever, and panes that no `Windowed` has made keep it.
+    The state of a row is forgotten once no older pane can come. Panes of count windows, panes that
+    are amended for ever, and panes that no `Windowed` has made keep it.
     """
 
     version = 2

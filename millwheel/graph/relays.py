@@ -128,7 +128,8 @@ def _copy(stream: Stream[Any], name: str) -> Stream[Any]:
 
 
 def _pane_order(stream: str, nodes: Mapping[str, Node]) -> PaneOrder:
-    """The order of a stream's panes, by the computations that have made their windows, directly or further up."""
+    """The order of a stream's panes, by the computations that have made their windows, directly or
+    further up."""
     found: list[PaneOrder] = []
     waiting, seen = [stream], {stream}
     while waiting:

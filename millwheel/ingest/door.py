@@ -1,9 +1,10 @@
-"""Checks a record before it is accepted: a value that the injector would not take is refused while its sender
-waits for the answer.
+"""Checks a record before it is accepted: a value that the injector would not take is refused while
+its sender waits for the answer.
 
-A record that was accepted is stored, and a bad row stops the pipeline unless `inject` says otherwise. So the door makes
-every step of the injector on the value: it decodes it, asks ``timestamp=`` and its like for times, and each reader of
-the stream for the key. Tables that take the stream as it is get the row as well.
+A record that was accepted is stored, and a bad row stops the pipeline unless `inject` says
+otherwise. So the door makes every step of the injector on the value: it decodes it, asks
+``timestamp=`` and its like for times, and each reader of the stream for the key. Tables that take
+the stream as it is get the row as well.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from millwheel.sources import Row
 from millwheel.streams import Stream
 
 MOST_DIGITS = 1_000
-"""Digits of a number, written out. Postgres writes numbers of JSON out: 1e131071 becomes 131,072 digits."""
+"""Digits of a number, written out. Postgres writes numbers of JSON out: 1e131071 becomes 131,072
+digits."""
 
 _MAYBE_LONG = re.compile(rb"(?<![0-9.])[0-9.]{1000}|[eE][+-]?[0-9]{3}")
 _NUMBER = re.compile(rb"([0-9]+)(?:\.([0-9]+))?(?:[eE][+-]?([0-9]+))?")
@@ -107,7 +109,8 @@ class Door:
                     )
                 if isinstance(each, Decimal) and _is_long(each):
                     raise UserCodeError(
-                        f"{place} cannot hold a number of more than {MOST_DIGITS:,} digits, written out"
+                        f"{place} cannot hold a number of more than {MOST_DIGITS:,} digits, "
+                        "written out"
                     )
 
 
@@ -147,7 +150,8 @@ def _check_numbers(raw: bytes) -> None:
 def _check_texts(raw: bytes) -> None:
     """
     Raises:
-        BadRow: Postgres cannot store one of the texts, or one of a member that the type does not have.
+        BadRow: Postgres cannot store one of the texts, or one of a member that the type does not
+            have.
     """
     if _MAYBE_NO_TEXT.search(raw) is None:
         return

@@ -1,6 +1,7 @@
 """Reads a request: its sender's token, its stream and its records.
 
-Everything is checked before anything is sent, so a request is taken as a whole or refused as a whole.
+Everything is checked before anything is sent, so a request is taken as a whole or refused as a
+whole.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ MOST_ID = 255
 """Most characters of an id."""
 
 HELD_BYTES = 64 << 20
-"""Bytes of bodies that are received or sent at once; with more, requests are refused. One body is always taken.
+"""Bytes of bodies that are received or sent at once; with more, requests are refused. One body is
+always taken.
 
-Bodies of signed streams are counted apart: whoever sends them has proven nothing until they are complete."""
+Bodies of signed streams are counted apart: whoever sends them has proven nothing until they are
+complete."""
 
 OF_KEY = "key:"
-"""Prefix of an Idempotency-Key of records that have ids of their own: both are ids of one stream."""
+"""Prefix of an Idempotency-Key of records that have ids of their own: both are ids of one
+stream."""
 
 
 @dataclass
@@ -93,7 +97,8 @@ class RequestReader:
     Args:
         doors: by the streams' names.
         tokens: bearer tokens, one of which a request must have; none: no token is asked for.
-        from_pages: take requests of web pages also for streams that ask for neither a token nor a signature.
+        from_pages: take requests of web pages also for streams that ask for neither a token nor a
+            signature.
     """
 
     def __init__(
@@ -103,7 +108,8 @@ class RequestReader:
         self._tokens = [token.encode() for token in tokens]
         self._from_pages = from_pages
         self._held = {False: 0, True: 0}
-        """Bytes of bodies that are received or sent now: of requests with a token, and of signed ones."""
+        """Bytes of bodies that are received or sent now: of requests with a token, and of signed
+        ones."""
 
     @contextmanager
     def request(self, scope: Scope, receive: Receive) -> Iterator[RecordsRequest]:

@@ -6,8 +6,8 @@
     request ──┼──▶ waiting ──▶ one transaction ──▶ answers        while it runs, the next ones wait
     request ──┘
 
-If the store refuses one request of a group, each is sent again in a transaction of its own. That is safe, because nothing
-of the group was committed.
+If the store refuses one request of a group, each is sent again in a transaction of its own. That is
+safe, because nothing of the group was committed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class GroupSender:
     """Sends requests to the streams of one pipeline.
 
     Args:
-        most_waiting: records of a stream that may wait for its injector; with more, requests are refused.
+        most_waiting: records of a stream that may wait for its injector; with more, requests are
+            refused.
     """
 
     def __init__(self, client: Client, most_waiting: int) -> None:
@@ -66,7 +67,8 @@ class GroupSender:
         if await self._is_full(sending.stream):
             raise RequestRefused(
                 429,
-                f"stream {sending.stream!r} has {self._most_waiting:,} records waiting: send again later",
+                f"stream {sending.stream!r} has {self._most_waiting:,} records waiting: send again "
+                "later",
                 {"retry-after": "1"},
             )
         answer: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,8 @@
 """The client by aiokafka.
 
-Its admin and offset calls do not retry while a broker or a coordinator moves: `_patiently` does. Describing a
-topic is a request of our own (Metadata, version 12), since aiokafka's own versions do not have the topic's id.
+Its admin and offset calls do not retry while a broker or a coordinator moves: `_patiently` does.
+Describing a topic is a request of our own (Metadata, version 12), since aiokafka's own versions do
+not have the topic's id.
 """
 
 from __future__ import annotations
@@ -48,10 +49,12 @@ WARN_SECONDS = 30.0
 """Time without an answer after which it is logged, and from one such line to the next."""
 
 UNKNOWN_SECONDS = 5.0
-"""Time for which an unknown topic is asked for again: a broker hears of a new one a moment later."""
+"""Time for which an unknown topic is asked for again: a broker hears of a new one a moment
+later."""
 
 GONE_SECONDS = 30.0
-"""The same for a client whose cluster was there once: a broker that has crashed may know no topic until it has caught up."""
+"""The same for a client whose cluster was there once: a broker that has crashed may know no topic
+until it has caught up."""
 
 OFFSETS_SECONDS = 10.0
 """Time for the answer to a question for offsets; aiokafka repeats it for 40 s otherwise."""
@@ -109,8 +112,8 @@ class AioClient:
             return await client.send(client.get_random_node(), _DescribeTopic(name))
         except NotImplementedError as error:
             raise InputError(
-                f"the brokers at {self._cluster.bootstrap} do not tell the ids of topics; millwheel needs "
-                "Kafka 2.8 or newer"
+                f"the brokers at {self._cluster.bootstrap} do not tell the ids of topics; "
+                "millwheel needs Kafka 2.8 or newer"
             ) from error
         except PASSING:
             self._client = None  # it may know only nodes that are gone
@@ -132,7 +135,8 @@ class AioClient:
         return await self._ask(topic, partitions, ask)
 
     async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
-        """For each partition, the offset of the first record at or after an instant; the end if none is.
+        """For each partition, the offset of the first record at or after an instant; the end if
+        none is.
 
         Raises:
             InputError: the cluster refuses it, or no broker answers.
@@ -312,7 +316,8 @@ class AioClient:
             await admin.close()
 
 
-# -- Metadata, version 12 (KIP-516) -----------------------------------------------------------------
+# -- Metadata, version 12 (KIP-516)
+# -----------------------------------------------------------------
 
 
 class _Uuid:

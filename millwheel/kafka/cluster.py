@@ -1,4 +1,5 @@
-"""How to connect to a Kafka cluster. Names and passwords come from the environment and are stored nowhere."""
+"""How to connect to a Kafka cluster. Names and passwords come from the environment and are stored
+nowhere."""
 
 from __future__ import annotations
 
@@ -22,12 +23,14 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHB
 class KafkaCluster:
     """The addresses of some brokers of a cluster, and how to speak to them.
 
-    With SASL, name and password are read from ``MILLWHEEL_KAFKA_USER`` and ``MILLWHEEL_KAFKA_PASSWORD`` when
-    a worker connects; other names of variables may be given for a second cluster.
+    With SASL, name and password are read from ``MILLWHEEL_KAFKA_USER`` and
+    ``MILLWHEEL_KAFKA_PASSWORD`` when a worker connects; other names of variables may be given for a
+    second cluster.
 
     Attributes:
         bootstrap: ``HOST:PORT``, several separated by commas.
-        ca_file: certificates that brokers must have a certificate of; by default those of the system.
+        ca_file: certificates that brokers must have a certificate of; by default those of the
+            system.
         cert_file, key_file: the certificate and the key of the client, if brokers ask for one.
         user, password: names of the environment variables.
         token_provider: for OAUTHBEARER: returns an `aiokafka.abc.AbstractTokenProvider`.
@@ -51,13 +54,13 @@ class KafkaCluster:
             host, _, port = address.strip().rpartition(":")
             if not host or not port.isdecimal():
                 raise UsageError(
-                    f"KafkaCluster: {address!r} is not the address of a broker; give HOST:PORT, several "
-                    "separated by commas"
+                    f"KafkaCluster: {address!r} is not the address of a broker; give HOST:PORT, "
+                    "several separated by commas"
                 )
         if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
             raise UsageError(
-                f"KafkaCluster: there is no security_protocol {self.security_protocol!r}; it is PLAINTEXT, SSL, "
-                "SASL_PLAINTEXT or SASL_SSL"
+                f"KafkaCluster: there is no security_protocol {self.security_protocol!r}; it is "
+                "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"
             )
         if not self.has_tls and (self.ca_file or self.cert_file or self.key_file):
             raise UsageError(
@@ -113,8 +116,8 @@ class KafkaCluster:
             return os.environ[variable]
         except KeyError:
             raise UsageError(
-                f"KafkaCluster: {self.security_protocol} with {self.sasl_mechanism} needs the environment "
-                f"variable {variable}, which is not set"
+                f"KafkaCluster: {self.security_protocol} with {self.sasl_mechanism} needs the "
+                f"environment variable {variable}, which is not set"
             ) from None
 
 

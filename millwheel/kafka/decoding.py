@@ -1,4 +1,5 @@
-"""Turns Kafka's records into rows: values, timestamps, tombstones, and records that cannot be read."""
+"""Turns Kafka's records into rows: values, timestamps, tombstones, and records that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -52,10 +53,12 @@ class Decoding:
                 ) from error
 
     async def rows(self, records: Sequence[KafkaRecord]) -> Sequence[Row]:
-        """The rows of some records: as columns if they have no gaps and all of them can be read together.
+        """The rows of some records: as columns if they have no gaps and all of them can be read
+        together.
 
         Raises:
-            InputError: ``decode=`` has raised it: the source cannot go on, and no record is at fault.
+            InputError: ``decode=`` has raised it: the source cannot go on, and no record is at
+                fault.
         """
         return self._together(records) or await self._one_by_one(records)
 

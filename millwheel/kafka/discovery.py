@@ -1,8 +1,8 @@
 """Finds the partitions of a topic, including those that are added later.
 
-Partitions of the first look begin where `start` says; the offsets are resolved then, and stored before the
-partitions are made. A partition that is added later is read from its first record, or its first records would
-be lost: Flink learned it.
+Partitions of the first look begin where `start` says; the offsets are resolved then, and stored
+before the partitions are made. A partition that is added later is read from its first record, or
+its first records would be lost: Flink learned it.
 """
 
 from __future__ import annotations
@@ -56,16 +56,17 @@ class TopicDiscovery:
         found = await self._client.topic(self._topic)
         if found is None:
             raise InputError(
-                f"there is no Kafka topic {self._topic!r}, or it may not be read. Make it, or give this "
-                "user the right to describe and read it"
+                f"there is no Kafka topic {self._topic!r}, or it may not be read. Make it, or give "
+                "this user the right to describe and read it"
             )
         if self._stored is None:
             self._stored = _Position(found.id, await self._starts(found))
         elif found.id != self._stored.id:
             raise InputError(
-                f"Kafka topic {self._topic!r} was deleted and made anew: it was read as {self._stored.id}, "
-                f"and is {found.id} now, with other records under the same offsets. To read it from its "
-                "start, remove the pipeline's state (millwheel drop), or give the injector another name"
+                f"Kafka topic {self._topic!r} was deleted and made anew: it was read as "
+                f"{self._stored.id}, and is {found.id} now, with other records under the same "
+                "offsets. To read it from its start, remove the pipeline's state (millwheel "
+                "drop), or give the injector another name"
             )
         self._client.wait_for_ever()
         return [PartitionName(self._topic, found.id, n).identity for n in found.partitions]
@@ -83,14 +84,14 @@ class TopicDiscovery:
         assert isinstance(start, Mapping)
         if unknown := start.keys() - set(partitions):
             raise InputError(
-                f"Kafka topic {topic!r} has no partitions {sorted(unknown)}, for which start= gives offsets; "
-                f"it has {list(partitions)}"
+                f"Kafka topic {topic!r} has no partitions {sorted(unknown)}, for which start= "
+                f"gives offsets; it has {list(partitions)}"
             )
         for number, offset in sorted(start.items()):
             if not 0 <= offset <= bounds[number].end:
                 raise InputError(
-                    f"Kafka topic {topic!r}: start= gives offset {offset:,} of partition {number}, which ends at "
-                    f"{bounds[number].end:,}. Give an offset up to that one"
+                    f"Kafka topic {topic!r}: start= gives offset {offset:,} of partition {number}, "
+                    f"which ends at {bounds[number].end:,}. Give an offset up to that one"
                 )
         return {number: start.get(number, bounds[number].first) for number in partitions}
 

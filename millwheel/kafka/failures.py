@@ -45,8 +45,8 @@ def advice(error: BaseException) -> str:
     if not lacks_rights(error):
         return ""
     return (
-        ". Give the user the rights to describe and read the topic, or for a sink those in docs/sinks.md, and start "
-        "again"
+        ". Give the user the rights to describe and read the topic, or for a sink those in "
+        "docs/sinks.md, and start again"
     )
 
 
@@ -57,6 +57,7 @@ def no_right(what: str, error: BaseException) -> OutputError:
         what: the topic or the id that cannot be used.
     """
     return OutputError(
-        f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to read and write the topic, to write and "
-        "describe its transactional ids, and to read its groups (docs/sinks.md), and start again"
+        f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to read and write "
+        "the topic, to write and describe its transactional ids, and to read its groups "
+        "(docs/sinks.md), and start again"
     )

@@ -17,10 +17,12 @@ from millwheel.kafka.failures import BACKOFF_SECONDS, advice, passes
 from millwheel.kafka.port import KafkaRecord, OffsetGone
 
 FETCH_SECONDS = 0.5
-"""How long a fetch waits for a record before it reports the position, which may have passed markers."""
+"""How long a fetch waits for a record before it reports the position, which may have passed
+markers."""
 
 ANSWER_SECONDS = 1.0
-"""Age of the leader's last answer from which on the end of the log is not known. It answers every half second."""
+"""Age of the leader's last answer from which on the end of the log is not known. It answers every
+half second."""
 
 
 class AioFetcher:
@@ -34,7 +36,8 @@ class AioFetcher:
     async def fetch(self, most: int) -> Sequence[KafkaRecord]:
         """Up to `most` further records; it waits a moment for some, and may return none.
 
-        `getone` waits and `getmany` does not, since a `getmany` that waits leaves a waiter behind each time.
+        `getone` waits and `getmany` does not, since a `getmany` that waits leaves a waiter behind
+        each time.
 
         Raises:
             OffsetGone: the partition has no record at the offset.
@@ -53,7 +56,8 @@ class AioFetcher:
                 return ()
             raise self._failure(error) from error
         if records:
-            # The consumer is past the first record, so an error waits for the next call, which meets it again.
+            # The consumer is past the first record, so an error waits for the next call, which
+            # meets it again.
             with suppress(kafka_errors.KafkaError):
                 most = max(1, most - 1)
                 found = await self._consumer.getmany(self._place, timeout_ms=0, max_records=most)
@@ -65,8 +69,8 @@ class AioFetcher:
         place = f"Kafka topic {self._place.topic!r}, partition {self._place.partition}"
         if isinstance(error, kafka_errors.UnsupportedCodecError):
             return InputError(
-                f"{place}: records are compressed, and the library for that is missing ({error}): {install('kafka')} "
-                "brings cramjam for snappy, lz4 and zstd"
+                f"{place}: records are compressed, and the library for that is missing ({error}): "
+                f"{install('kafka')} brings cramjam for snappy, lz4 and zstd"
             )
         return InputError(f"{place}: {error!r}{advice(error)}")
 

@@ -10,8 +10,8 @@ from millwheel.core.model import from_micros
 from millwheel.kafka.port import Message
 
 HOW_TO_KEEP = (
-    'give KafkaSink(timestamp="written"), or set message.timestamp.type=LogAppendTime or a longer retention.ms '
-    "for the topic"
+    'give KafkaSink(timestamp="written"), or set message.timestamp.type=LogAppendTime or a longer '
+    "retention.ms for the topic"
 )
 
 
@@ -56,8 +56,9 @@ class TopicLimits(NamedTuple):
         if kept is None or not self.by_record or message.timestamp >= now // 1000 - kept:
             return None
         return (
-            f"a message has the timestamp {_shown(message.timestamp)}, which is older than the {timedelta(milliseconds=kept)} "
-            f"for which the topic keeps messages: brokers delete it, perhaps before it is read. To keep it, {HOW_TO_KEEP}"
+            f"a message has the timestamp {_shown(message.timestamp)}, which is older than the "
+            f"{timedelta(milliseconds=kept)} for which the topic keeps messages: brokers delete "
+            f"it, perhaps before it is read. To keep it, {HOW_TO_KEEP}"
         )
 
     def refusal(self, reason: str, message: Message) -> str:
@@ -71,20 +72,22 @@ class TopicLimits(NamedTuple):
             size += sum(len(name) + len(content or b"") for name, content in message.headers)
             limit = "" if self.bytes is None else f", which is {self.bytes:,}"
             return (
-                f"a message of {size:,} bytes, with key and headers, is larger than max.message.bytes of the topic{limit} "
-                f"({reason})"
+                f"a message of {size:,} bytes, with key and headers, is larger than "
+                f"max.message.bytes of the topic{limit} ({reason})"
             )
         if "InvalidTimestamp" in reason:
             sides = {"after": self.ahead_millis, "before": self.behind_millis}
             known = [
-                f"message.timestamp.{side}.max.ms of the topic, which is {timedelta(milliseconds=most)}"
+                f"message.timestamp.{side}.max.ms of the topic, which is "
+                f"{timedelta(milliseconds=most)}"
                 for side, most in sides.items()
                 if most is not None and most < NO_LIMIT
             ]
             limits = " or ".join(known or [f"message.timestamp.{side}.max.ms" for side in sides])
             return (
-                f"the timestamp {_shown(message.timestamp)} is further from the broker's clock than {limits} ({reason}); "
-                'give KafkaSink(timestamp="written"), or set message.timestamp.type=LogAppendTime for the topic'
+                f"the timestamp {_shown(message.timestamp)} is further from the broker's clock "
+                f'than {limits} ({reason}); give KafkaSink(timestamp="written"), or set '
+                "message.timestamp.type=LogAppendTime for the topic"
             )
         return reason
 

@@ -1,4 +1,5 @@
-"""Turns records into messages: keys, values, headers and timestamps, by the functions that the user gave.
+"""Turns records into messages: keys, values, headers and timestamps, by the functions that the user
+gave.
 
 An error of these functions is the fault of a record, and counts under the sink's ``on_error``.
 """
@@ -49,7 +50,8 @@ class Messages:
                 raise UsageError(f"{what}: {option} must be a function of a value, not {given!r}")
         if timestamp not in ("event", "written") and not callable(timestamp):
             raise UsageError(
-                f'{what}: timestamp must be "event", "written" or a function of a value, not {timestamp!r}'
+                f'{what}: timestamp must be "event", "written" or a function of a value, not '
+                f"{timestamp!r}"
             )
         self.key = key
         self._encode: Encode = encode or msgspec.json.Encoder().encode
@@ -57,7 +59,8 @@ class Messages:
         self.timestamp = timestamp
 
     def key_of(self, value: Any) -> str:
-        """The key of the engine for a value: messages with one key of Kafka have one, and stay in order."""
+        """The key of the engine for a value: messages with one key of Kafka have one, and stay in
+        order."""
         assert self.key is not None
         try:
             return _text(self.key(value))
@@ -68,7 +71,8 @@ class Messages:
         """The message of a record.
 
         Args:
-            place: the record's place in its bundle, which gives the partition of a message without a key.
+            place: the record's place in its bundle, which gives the partition of a message without
+                a key.
             now: microseconds.
 
         Raises:
@@ -84,7 +88,8 @@ class Messages:
         for name, content in headers:
             if not isinstance(name, str) or not isinstance(content, bytes | None):
                 raise TypeError(
-                    f"headers= gives pairs of a str and bytes or None, not ({name!r:.50}, {content!r:.50})"
+                    f"headers= gives pairs of a str and bytes or None, not ({name!r:.50}, "
+                    f"{content!r:.50})"
                 )
         return Message(partition, key, encoded, self._millis(record, now), headers)
 
@@ -104,8 +109,9 @@ class Messages:
             micros = now
         if micros < 0:
             raise ValueError(
-                f"its timestamp {from_micros(micros).isoformat()} is before 1970, and Kafka has no such timestamps; give "
-                'KafkaSink(timestamp="written"), or a function of the value'
+                f"its timestamp {from_micros(micros).isoformat()} is before 1970, and Kafka has no "
+                'such timestamps; give KafkaSink(timestamp="written"), or a function of the '
+                "value"
             )
         return micros // 1000
 
@@ -122,7 +128,8 @@ def _bytes(key: Any) -> bytes | None:
 
 
 def _text(key: Any) -> str:
-    """A key of the engine for a key of Kafka, which may have any bytes: it is a digest if the engine's may not."""
+    """A key of the engine for a key of Kafka, which may have any bytes: it is a digest if the
+    engine's may not."""
     found = _bytes(key)
     if found is None:
         return ""

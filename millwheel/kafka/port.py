@@ -1,4 +1,5 @@
-"""What millwheel needs of a Kafka client: a few calls, so that another client can take their place."""
+"""What millwheel needs of a Kafka client: a few calls, so that another client can take their
+place."""
 
 from __future__ import annotations
 
@@ -80,8 +81,8 @@ class Position(NamedTuple):
 
 
 class Refused(Exception):
-    """The brokers refuse some messages, or a batch with them; nothing of the transaction is written. The writer cannot
-    be used any more.
+    """The brokers refuse some messages, or a batch with them; nothing of the transaction is
+    written. The writer cannot be used any more.
 
     Attributes:
         reasons: the name of the brokers' error for each message, by its place.
@@ -107,8 +108,8 @@ class Writer(Protocol):
         *,
         singly: bool = False,
     ) -> None:
-        """Write messages and the writer's position, all or nothing. Without a position there is no transaction:
-        each message is written at least once.
+        """Write messages and the writer's position, all or nothing. Without a position there is no
+        transaction: each message is written at least once.
 
         Args:
             singly: a batch for each message, so that only those are refused that are at fault.
@@ -143,14 +144,14 @@ class Fetcher(Protocol):
 
     @property
     def position(self) -> int:
-        """One past the last offset that is passed: of a returned record, or of a marker or an aborted record behind
-        it."""
+        """One past the last offset that is passed: of a returned record, or of a marker or an
+        aborted record behind it."""
         ...
 
     @property
     def at_end(self) -> bool:
-        """Whether the partition's leader has answered a moment ago, and has nothing from `position` on: no
-        committed record, and no transaction that is open."""
+        """Whether the partition's leader has answered a moment ago, and has nothing from `position`
+        on: no committed record, and no transaction that is open."""
         ...
 
     @property
@@ -188,7 +189,8 @@ class KafkaClient(Protocol):
         ...
 
     async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
-        """For each partition, the offset of the first record at or after an instant; the end if none is."""
+        """For each partition, the offset of the first record at or after an instant; the end if
+        none is."""
         ...
 
     async def fetcher(self, topic: str, partition: int, offset: int, group: str | None) -> Fetcher:
@@ -199,7 +201,8 @@ class KafkaClient(Protocol):
 
 
 class KafkaOutput(Protocol):
-    """A connection to a cluster that is written to. Its calls raise `InputError` as those of `KafkaClient`."""
+    """A connection to a cluster that is written to. Its calls raise `InputError` as those of
+    `KafkaClient`."""
 
     def wait_for_ever(self) -> None:
         """From now on wait for brokers for as long as it takes: the cluster was there once."""
@@ -214,13 +217,13 @@ class KafkaOutput(Protocol):
         ...
 
     async def writer(self, id: str | None) -> Writer:
-        """Become the only writer of a transactional id: others are fenced, and their open transaction has ended
-        before this returns. None: a writer without transactions."""
+        """Become the only writer of a transactional id: others are fenced, and their open
+        transaction has ended before this returns. None: a writer without transactions."""
         ...
 
     async def position(self, id: str, topic: str) -> Position | None:
-        """The position of the writer of a transactional id in a topic; None: the cluster has none, or has it no
-        more. During a transaction and for a moment after it, it is the one before."""
+        """The position of the writer of a transactional id in a topic; None: the cluster has none,
+        or has it no more. During a transaction and for a moment after it, it is the one before."""
         ...
 
     async def close(self) -> None: ...

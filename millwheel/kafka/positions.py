@@ -1,10 +1,12 @@
-"""Decides about a bundle by the position that Kafka has: the one place of the rules of exactly once.
+"""Decides about a bundle by the position that Kafka has: the one place of the rules of exactly
+once.
 
-The position of a scope in Kafka is the number of the last bundle written there; it is written in the same
-transaction as the bundle. Postgres has the number of the last bundle that was read back as written.
+The position of a scope in Kafka is the number of the last bundle written there; it is written in
+the same transaction as the bundle. Postgres has the number of the last bundle that was read back as
+written.
 
-A store that has lost commits may give an interval the id of one that is lost. The positions of that one are below the
-numbers of the new one (`BundleId.inherited`), and say nothing of it.
+A store that has lost commits may give an interval the id of one that is lost. The positions of that
+one are below the numbers of the new one (`BundleId.inherited`), and say nothing of it.
 """
 
 from __future__ import annotations
@@ -47,17 +49,18 @@ def is_written(
         return True
     if position.number > previous and on_lost_commits == "fail":
         raise OutputError(
-            f"{what}: Kafka has bundle {position.number}, but the store has only delivered bundle {previous}: the "
-            "store was restored from a backup or has lost commits, or a copy of it writes to the same topic. Going on "
-            'would write the records of the bundles in between again. If that is acceptable, give on_lost_commits="repeat"; '
-            "for a copy, give KafkaSink(id_prefix=...) another prefix"
+            f"{what}: Kafka has bundle {position.number}, but the store has only delivered bundle "
+            f"{previous}: the store was restored from a backup or has lost commits, or a copy of "
+            "it writes to the same topic. Going on would write the records of the bundles in "
+            'between again. If that is acceptable, give on_lost_commits="repeat"; for a copy, '
+            "give KafkaSink(id_prefix=...) another prefix"
         )
     if position.number < previous:
         raise OutputError(
-            f"{what}: Kafka has bundle {position.number}, but bundle {previous} was acknowledged: bundles in between "
-            "are missing from the topic, as after a transaction that was aborted by hand or a reset of the group. "
-            "Write the missing records again from their origin, then set the offset of the group to "
-            f"{previous}, and start again"
+            f"{what}: Kafka has bundle {position.number}, but bundle {previous} was acknowledged: "
+            "bundles in between are missing from the topic, as after a transaction that was "
+            "aborted by hand or a reset of the group. Write the missing records again from their "
+            f"origin, then set the offset of the group to {previous}, and start again"
         )
     return False
 
@@ -74,8 +77,9 @@ def _check_not_expired(what: str, bundle: BundleId, now: int, kept: timedelta) -
     if age < kept:
         return
     raise OutputError(
-        f"{what}: bundle {bundle.number} may have been written {age.days} days ago, but Kafka has no position any more: "
-        f"it keeps one for {kept.days} days or more (offsets.retention.minutes). Look whether the topic has the records of "
-        f"the bundle; if it has, set the offset of the group to {bundle.number}, otherwise to {bundle.previous}, and "
-        "start again"
+        f"{what}: bundle {bundle.number} may have been written {age.days} days ago, but Kafka has "
+        f"no position any more: it keeps one for {kept.days} days or more "
+        "(offsets.retention.minutes). Look whether the topic has the records of the bundle; if "
+        f"it has, set the offset of the group to {bundle.number}, otherwise to {bundle.previous}, "
+        "and start again"
     )

@@ -1,11 +1,11 @@
 """Reads one partition of a topic.
 
-The log of the partition is the log of the source: a row's number is its record's offset (I1, I9). Offsets have
-gaps: markers of transactions, aborted records, compacted ones.
+The log of the partition is the log of the source: a row's number is its record's offset (I1, I9).
+Offsets have gaps: markers of transactions, aborted records, compacted ones.
 
-A fetch names the topic, not its id. If the topic was deleted and made again, its offsets mean other records.
-So the id is asked for after each fetch: as ids never come back, the records before the answer are of the
-right topic.
+A fetch names the topic, not its id. If the topic was deleted and made again, its offsets mean other
+records. So the id is asked for after each fetch: as ids never come back, the records before the
+answer are of the right topic.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class KafkaReader(FetchingReader):
         self._passed = 0
         """The same without records that are being decoded."""
         self._rows_end = 0
-        """One past the last record that became a row; behind it are markers, aborted records and skipped ones."""
+        """One past the last record that became a row; behind it are markers, aborted records and
+        skipped ones."""
         self._settled = 0
-        """The position: all records before it are acknowledged. Offsets without one, such as markers, count as well."""
+        """The position: all records before it are acknowledged. Offsets without one, such as
+        markers, count as well."""
         self._committed = -1
         """The offset that was stored last for tools."""
         self._start = 0
@@ -149,14 +151,15 @@ class KafkaReader(FetchingReader):
         found = await self._client.topic(name.topic)
         if found is None:
             raise InputError(
-                f"{name} is gone: the topic was deleted, or may not be read any more. Make it anew and read it "
-                "from its start (millwheel drop), or remove the injector"
+                f"{name} is gone: the topic was deleted, or may not be read any more. Make it anew "
+                "and read it from its start (millwheel drop), or remove the injector"
             )
         if found.id != name.topic_id:
             raise InputError(
                 f"{name} was deleted and made anew: it was read as {name.topic_id} up to offset "
-                f"{self._next:,}, and is {found.id} now, with other records under the same offsets. To read it "
-                "from its start, remove the pipeline's state (millwheel drop), or give the injector another name"
+                f"{self._next:,}, and is {found.id} now, with other records under the same "
+                "offsets. To read it from its start, remove the pipeline's state (millwheel "
+                "drop), or give the injector another name"
             )
 
     async def _bounds(self) -> Bounds:
@@ -173,20 +176,21 @@ class KafkaReader(FetchingReader):
         if next_ > bounds.end:
             raise InputError(
                 f"{name} ends at offset {bounds.end:,}, but was read up to offset {next_:,}: "
-                f"{next_ - bounds.end:,} records that were read are gone, as after an unclean election of a "
-                "leader or a restored backup, and others will come under their offsets. To read it from its "
-                "start, remove the pipeline's state (millwheel drop)"
+                f"{next_ - bounds.end:,} records that were read are gone, as after an unclean "
+                "election of a leader or a restored backup, and others will come under their "
+                "offsets. To read it from its start, remove the pipeline's state (millwheel "
+                "drop)"
             )
         if next_ < bounds.first:
             what = (
-                f"{name}: the records from offset {next_:,} to {bounds.first - 1:,} were deleted before they "
-                f"were read ({bounds.first - next_:,} at most; offsets have gaps); the first one left is "
-                f"{bounds.first:,}"
+                f"{name}: the records from offset {next_:,} to {bounds.first - 1:,} were deleted "
+                f"before they were read ({bounds.first - next_:,} at most; offsets have gaps); "
+                f"the first one left is {bounds.first:,}"
             )
             if self._on_truncation == "fail":
                 raise InputError(
-                    f'{what}. Give Kafka(..., on_truncation="skip") to go on with it, and look at the '
-                    "topic's retention"
+                    f'{what}. Give Kafka(..., on_truncation="skip") to go on with it, and look at '
+                    "the topic's retention"
                 )
             logger.warning(
                 "records_missing",
@@ -203,8 +207,8 @@ class KafkaReader(FetchingReader):
     def position(self, acknowledged: int) -> dict[str, Any]:
         """The offset of the first record that is not acknowledged.
 
-        Once all rows are, it is the offset up to which the partition was passed: offsets between are no records, and
-        may be deleted.
+        Once all rows are, it is the offset up to which the partition was passed: offsets between
+        are no records, and may be deleted.
         """
         self._settled = max(acknowledged, self._settled)
         self._settle()

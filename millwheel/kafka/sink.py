@@ -4,13 +4,13 @@
 
     bundle n ──▶ writer of the scope ──▶ transaction: messages + position n ──▶ position read back ──▶ acknowledged
 
-The engine numbers bundles and repeats them unchanged (decision 30). The number is the writer's position, which Kafka
-keeps as the offset of a group, in the transaction of the bundle. An owner first becomes the only writer of the scope's
-transactional id, which ends whatever its predecessor has left open; only then it reads the position, and decides
-(`millwheel.kafka.positions`).
+The engine numbers bundles and repeats them unchanged (decision 30). The number is the writer's
+position, which Kafka keeps as the offset of a group, in the transaction of the bundle. An owner
+first becomes the only writer of the scope's transactional id, which ends whatever its predecessor
+has left open; only then it reads the position, and decides (`millwheel.kafka.positions`).
 
-A commit that has returned is no proof: once in ten tries with a frozen broker it was none. So a bundle is acknowledged
-when its position is read back.
+A commit that has returned is no proof: once in ten tries with a frozen broker it was none. So a
+bundle is acknowledged when its position is read back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from millwheel.kafka.port import Interrupted, KafkaOutput, Message, Position, Re
 from millwheel.kafka.positions import OnLostCommits, is_written
 
 BUNDLES = Bundles(records=2_000, seconds=0.0)
-"""Records that come during a transaction make the next one: waiting for more would only delay them."""
+"""Records that come during a transaction make the next one: waiting for more would only delay
+them."""
 
 PARTITIONS_SECONDS = 60.0
 """How long the number of the topic's partitions is used."""
@@ -46,7 +47,8 @@ PARTITIONS_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 
 READ_BACK_SECONDS = 0.001
-"""First pause before the position is read again; each further one is doubled, up to `RETRY_SECONDS`."""
+"""First pause before the position is read again; each further one is doubled, up to
+`RETRY_SECONDS`."""
 
 SETTLE_SECONDS = 0.25
 """Wait before the position of a bundle that may be written is read a second time."""
@@ -79,24 +81,29 @@ class KafkaSink:
     Args:
         cluster: how to connect.
         topic: the topic's name; the topic must exist.
-        key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go to one partition,
-            as Java's producer chooses it, in order. None: no key; then one worker writes all values, in order.
-        encode: returns the bytes of a value or None for a tombstone, or an awaitable of them. A value for which it
-            raises an error is refused (so it is with the other functions); with `OutputError` the sink stops. By
-            default JSON.
+        key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go
+            to one partition, as Java's producer chooses it, in order. None: no key; then one worker
+            writes all values, in order.
+        encode: returns the bytes of a value or None for a tombstone, or an awaitable of them. A
+            value for which it raises an error is refused (so it is with the other functions); with
+            `OutputError` the sink stops. By default JSON.
         headers: returns the headers of a value.
-        timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times; ``"written"``, the time of
-            writing; or a function that returns an aware datetime for a value. A topic deletes messages with
-            timestamps older than its retention, unless its ``message.timestamp.type`` is LogAppendTime: the
-            results of historic data need ``"written"`` or such a topic.
-        bundles: how many records a transaction has, and how long it waits for them. By default it does not wait: the
-            records that come during a transaction make the next one.
-        exactly_once: False: without transactions and positions; after a crash, records are written again.
-        id_prefix: the beginning of the transactional ids and groups. By default made of the pipeline and its
-            store; a copy of the store that writes to the same topic needs another one.
+        timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times;
+            ``"written"``, the time of writing; or a function that returns an aware datetime for a
+            value. A topic deletes messages with timestamps older than its retention, unless its
+            ``message.timestamp.type`` is LogAppendTime: the results of historic data need
+            ``"written"`` or such a topic.
+        bundles: how many records a transaction has, and how long it waits for them. By default it
+            does not wait: the records that come during a transaction make the next one.
+        exactly_once: False: without transactions and positions; after a crash, records are written
+            again.
+        id_prefix: the beginning of the transactional ids and groups. By default made of the
+            pipeline and its store; a copy of the store that writes to the same topic needs another
+            one.
         positions_kept: how long the cluster keeps the position of a group without members
             (``offsets.retention.minutes``), at least.
-        on_lost_commits: if Kafka has bundles that the store does not know, stop, or write their records again.
+        on_lost_commits: if Kafka has bundles that the store does not know, stop, or write their
+            records again.
 
     Raises:
         UsageError: an option does not fit.
@@ -168,7 +175,8 @@ class KafkaSink:
         """Write a bundle, unless Kafka has it.
 
         Raises:
-            RecordsRefused: some records cannot be encoded, or the brokers refuse them; none is written.
+            RecordsRefused: some records cannot be encoded, or the brokers refuse them; none is
+                written.
             OutputError: the topic is gone, or the position of the scope does not fit the store's.
         """
         bundle, now = ctx.bundle_id, to_micros(ctx.now)
@@ -273,16 +281,19 @@ class KafkaSink:
                 return
             if _clock() - began > STUCK_SECONDS:
                 raise OutputError(
-                    f"Kafka topic {self.topic!r}: the transaction of bundle {number} was committed, but its position "
-                    f"is not readable after {STUCK_SECONDS:g} s: a transaction of {id_!r} hangs, and readers of "
-                    "committed records wait for it. Find it with kafka-transactions.sh find-hanging, end it with "
-                    "kafka-transactions.sh abort, and start again: what is missing is then written again"
+                    f"Kafka topic {self.topic!r}: the transaction of bundle {number} was "
+                    f"committed, but its position is not readable after {STUCK_SECONDS:g} s: a "
+                    f"transaction of {id_!r} hangs, and readers of committed records wait for it. "
+                    "Find it with kafka-transactions.sh find-hanging, end it with "
+                    "kafka-transactions.sh abort, and start again: what is missing is then "
+                    "written again"
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_SECONDS)
 
     def _close_idle(self) -> None:
-        """Close writers of scopes that had nothing to write for long, or that other workers own now."""
+        """Close writers of scopes that had nothing to write for long, or that other workers own
+        now."""
         for scope, known in list(self._writers.items()):
             if _clock() - known.used_at > IDLE_SECONDS:
                 self._drop(scope)
@@ -327,7 +338,8 @@ class KafkaSink:
         return found
 
     async def _warn_of_expiry(self, messages: Sequence[Message], now: int) -> None:
-        """Warn once if the topic deletes messages as soon as they are written, as it does with those of old events."""
+        """Warn once if the topic deletes messages as soon as they are written, as it does with
+        those of old events."""
         if self._limits is None:
             self._limits = await self._look_up_limits()
         if self._has_warned or not messages:
@@ -374,8 +386,8 @@ class KafkaSink:
             topic = await self._connected().topic(self.topic)
             if topic is None or not topic.partitions:
                 raise OutputError(
-                    f"there is no Kafka topic {self.topic!r}, or it may not be described. Make it, and start again: no "
-                    "record is lost"
+                    f"there is no Kafka topic {self.topic!r}, or it may not be described. Make it, "
+                    "and start again: no record is lost"
                 )
             self._connected().wait_for_ever()
             self._partitions, self._partitions_at = len(topic.partitions), now
@@ -397,7 +409,8 @@ def _places(records: Sequence[Record[Any]], bundle: BundleId) -> list[int]:
 
 
 def _note(refused: Iterable[int]) -> str:
-    """The places of refused records for the note of a position: a bit for each, which fits for any bundle."""
+    """The places of refused records for the note of a position: a bit for each, which fits for any
+    bundle."""
     bits = sum(1 << place for place in refused)
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 

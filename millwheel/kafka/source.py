@@ -31,7 +31,8 @@ class KafkaPartition:
         """Open the partition at a stored offset, or at its first record.
 
         Raises:
-            InputError: the cluster cannot be reached, the topic was made anew, or records are missing.
+            InputError: the cluster cannot be reached, the topic was made anew, or records are
+                missing.
             UsageError: values cannot be decoded to this type.
         """
         source = self.source
@@ -51,29 +52,31 @@ class KafkaPartition:
 class Kafka:
     """The records of a topic, including future ones.
 
-    Each partition of the topic is a partition of the source, read in order by the worker that owns it:
-    there is no consumer group, and nothing is rebalanced. Positions are stored with the pipeline's state. Only
-    committed records are read.
+    Each partition of the topic is a partition of the source, read in order by the worker that owns
+    it: there is no consumer group, and nothing is rebalanced. Positions are stored with the
+    pipeline's state. Only committed records are read.
 
     Args:
         cluster: how to connect.
         topic: the topic's name.
-        start: where a new pipeline begins: ``"earliest"``, ``"latest"``, an aware datetime (the first
-            records that are as new), or offsets by partition (others from their first record). It is
-            resolved once, at the first start, and has no effect later. Partitions that are added later are
-            read from their first record.
+        start: where a new pipeline begins: ``"earliest"``, ``"latest"``, an aware datetime (the
+            first records that are as new), or offsets by partition (others from their first
+            record). It is resolved once, at the first start, and has no effect later. Partitions
+            that are added later are read from their first record.
         decode: returns the value of a record, which has key, value, headers and timestamp
-            (`KafkaRecord`), or an awaitable of it. A record for which it raises an error is a bad row; with
-            `InputError` the source stops. By default the record's value is JSON of the stream's type.
-        tombstones: ``"skip"`` leaves out records without a value; ``"deliver"`` decodes them too, by
-            default as None, which the stream's type must allow.
+            (`KafkaRecord`), or an awaitable of it. A record for which it raises an error is a bad
+            row; with `InputError` the source stops. By default the record's value is JSON of the
+            stream's type.
+        tombstones: ``"skip"`` leaves out records without a value; ``"deliver"`` decodes them too,
+            by default as None, which the stream's type must allow.
         idle_after: a partition at its end for this long does not hold the low watermark
-            (`Pipeline.inject`); None: it does, for ever. One with an open transaction, or without a leader that
-            answers, always does.
-        on_truncation: if records were deleted before they were read (by retention, for example), stop, or
-            ``"skip"`` them: then one bad row stands for them, which `on_error` of `inject` must allow.
-        group: stores the position every five seconds as the offset of this group, for tools that show the
-            lag. It is never read back.
+            (`Pipeline.inject`); None: it does, for ever. One with an open transaction, or without a
+            leader that answers, always does.
+        on_truncation: if records were deleted before they were read (by retention, for example),
+            stop, or ``"skip"`` them: then one bad row stands for them, which `on_error` of `inject`
+            must allow.
+        group: stores the position every five seconds as the offset of this group, for tools that
+            show the lag. It is never read back.
 
     Raises:
         UsageError: an option does not fit.
@@ -101,8 +104,8 @@ class Kafka:
                 raise UsageError(f"{what}: start={start} has no time zone; make it aware")
         elif not isinstance(start, Mapping) and start not in ("earliest", "latest"):
             raise UsageError(
-                f'{what}: start must be "earliest", "latest", an aware datetime or offsets by partition, not '
-                f"{start!r}"
+                f'{what}: start must be "earliest", "latest", an aware datetime or offsets by '
+                f"partition, not {start!r}"
             )
         if tombstones not in ("skip", "deliver"):
             raise UsageError(f'{what}: tombstones must be "skip" or "deliver", not {tombstones!r}')

@@ -1,9 +1,9 @@
 """The writer by aiokafka.
 
-* A commit of aiokafka reports success although a message of the transaction failed, and loses those behind it. So the
-  result of each batch is awaited before the commit.
-* A producer that has failed once is thrown away: its further calls raise errors of all kinds, AssertionError among
-  them.
+* A commit of aiokafka reports success although a message of the transaction failed, and loses those
+  behind it. So the result of each batch is awaited before the commit.
+* A producer that has failed once is thrown away: its further calls raise errors of all kinds,
+  AssertionError among them.
 * Whole batches are written, not single messages, which take ten times the CPU.
 """
 
@@ -26,11 +26,12 @@ BATCH_BYTES = 900_000
 """Most bytes of a batch, before compression: a broker takes 1 MiB by default."""
 
 TRANSACTION_SECONDS = 15.0
-"""The brokers abort a transaction that takes longer. A killed writer keeps readers waiting as long, unless its successor
-ends the transaction before."""
+"""The brokers abort a transaction that takes longer. A killed writer keeps readers waiting as long,
+unless its successor ends the transaction before."""
 
 WRITE_SECONDS = 2 * TRANSACTION_SECONDS
-"""A transaction is given up after this time: aiokafka asks for ever about a topic that was deleted meanwhile."""
+"""A transaction is given up after this time: aiokafka asks for ever about a topic that was deleted
+meanwhile."""
 
 OF_MESSAGES = (
     kafka_errors.MessageSizeTooLargeError,

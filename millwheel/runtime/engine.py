@@ -1,8 +1,8 @@
 """One worker's engine: builds, starts and stops the packages of `millwheel.runtime`.
 
-These packages do the work: the lane runs and commits records, sources read them, the network carries
-them, ownership takes and hands over intervals, upkeep folds and cleans up. See `millwheel.runtime` for the
-path of one record through them. None of them imports this module.
+These packages do the work: the lane runs and commits records, sources read them, the network
+carries them, ownership takes and hands over intervals, upkeep folds and cleans up. See
+`millwheel.runtime` for the path of one record through them. None of them imports this module.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Engine:
     Args:
         options: options of this run.
         take_over: claim intervals even from a worker that is alive; it will be fenced.
-        network: makes this worker's network from its id, to share the pipeline with other workers. The
-            engine then claims no interval by itself (`OwnedIntervals.take`). None: this worker claims
-            all intervals.
+        network: makes this worker's network from its id, to share the pipeline with other workers.
+            The engine then claims no interval by itself (`OwnedIntervals.take`). None: this worker
+            claims all intervals.
         worker: this worker's id, a UUID that no other worker has; None: a new one.
         process: measures the costs of this process.
     """
@@ -92,8 +92,8 @@ class Engine:
         self.worker = worker or str(uuid.uuid4())
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.done = asyncio.Event()
-        """Set when all input is processed: no source has a row to read, now or ever, and all effects of
-        rows read are stored. Cleared when a row arrives."""
+        """Set when all input is processed: no source has a row to read, now or ever, and all
+        effects of rows read are stored. Cleared when a row arrives."""
         self.observer = Observer()
         """Hooks called on engine events."""
         self.late_uses = LateUses(self.log, self.fail)
@@ -120,7 +120,8 @@ class Engine:
         self._processed_before = 0
         """Records and timers processed before the engine last started over."""
         self._given = 0
-        """The greatest bundle number that this process knew when it started over; 0: it never has."""
+        """The greatest bundle number that this process knew when it started over; 0: it never
+        has."""
         self._build()
 
     def _build(self) -> None:
@@ -280,7 +281,8 @@ class Engine:
     # -- run and stop -------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event | None = None, *, until_done: bool = True) -> None:
-        """Wait until all input is processed, `stop` is set, or the engine fails, is stopped or is killed.
+        """Wait until all input is processed, `stop` is set, or the engine fails, is stopped or is
+        killed.
 
         Args:
             until_done: False: do not end at `done`, since more input may arrive later.
@@ -383,7 +385,8 @@ class Engine:
 
     @property
     def out_of_touch(self) -> frozenset[str]:
-        """Workers that this one cannot reach, if that keeps it from sharing the pipeline; otherwise none."""
+        """Workers that this one cannot reach, if that keeps it from sharing the pipeline; otherwise
+        none."""
         return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
 
     @property
@@ -396,8 +399,8 @@ class Engine:
     def fail(self, error: BaseException | None) -> None:
         """Stop with an error; only the first one counts.
 
-        `StoreWentBack` is no failure: the engine starts over or, while stopping, ends without another
-        commit.
+        `StoreWentBack` is no failure: the engine starts over or, while stopping, ends without
+        another commit.
         """
         if isinstance(error, StoreWentBack):
             self._restarts.wanted(error)

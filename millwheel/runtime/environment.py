@@ -25,7 +25,8 @@ from millwheel.store.port import Store
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 0.05
-"""First pause before a store that has not answered is asked again; each further pause is doubled."""
+"""First pause before a store that has not answered is asked again; each further pause is
+doubled."""
 LONGEST_PAUSE_SECONDS = 2.0
 """Longest pause before a store that has not answered is asked again."""
 
@@ -33,8 +34,8 @@ UserCode = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`."""
 
 Wrap = Callable[[Any, UserCode, Any, Effects], UserCode]
-"""Wraps a user's `process_record`, given its `Step`, the code, a function that makes a context for a
-step and effects, and the effects that the engine commits."""
+"""Wraps a user's `process_record`, given its `Step`, the code, a function that makes a context for
+a step and effects, and the effects that the engine commits."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,16 @@ class Options:
     """Options of one run, which other runs of the same pipeline need not share."""
 
     keep_open: bool = False
-    """Leave event time at the last data when a bounded source ends. Otherwise its partitions promise the
-    end of time, and when all sources have done so, every window closes."""
+    """Leave event time at the last data when a bounded source ends. Otherwise its partitions
+    promise the end of time, and when all sources have done so, every window closes."""
     accept_late: bool = False
-    """Process rows that arrive after event time has ended as late rows; otherwise they are an error."""
+    """Process rows that arrive after event time has ended as late rows; otherwise they are an
+    error."""
     inject_copies: int = 1
     """How often each source row is delivered; 2 to test deduplication."""
     guard_shared: bool = False
-    """Fail a record that changes `Context.shared`, which is read-only for it. For tests: encodes the
-    table for each key in a chunk."""
+    """Fail a record that changes `Context.shared`, which is read-only for it. For tests: encodes
+    the table for each key in a chunk."""
     compare_stored: bool = False
     """Warn of state that is not read back from the store as it was. For tests."""
     wrap_weak: Wrap | None = None
@@ -65,7 +67,8 @@ class StoreWait:
     """commit, or heartbeat."""
     seconds: float
     sessions: tuple[str, ...]
-    """The sessions of Postgres that hold the locks that it needs, in words; none: it waits for no lock."""
+    """The sessions of Postgres that hold the locks that it needs, in words; none: it waits for no
+    lock."""
 
     def __str__(self) -> str:
         whom = f", for {'; '.join(self.sessions)}" if self.sessions else ""
@@ -116,7 +119,8 @@ class Environment:
         self.generation = 0
         """The generation of this worker's code; 0 until it has deployed."""
         self.rekeyed: frozenset[str] = frozenset()
-        """Names of computations that may have had other keys for the same records under former code."""
+        """Names of computations that may have had other keys for the same records under former
+        code."""
         self.stopping = False
         """Whether the worker is stopping: it takes no new work, commits finished work, and ends."""
         self.store_wait: StoreWait | None = None
@@ -127,8 +131,8 @@ class Environment:
         """Tasks that run as long as the engine."""
 
     def now(self) -> int:
-        """Wall time in microseconds. Workers that share a pipeline use the store's time, so that timers
-        and ages mean the same to the next owner of an interval."""
+        """Wall time in microseconds. Workers that share a pipeline use the store's time, so that
+        timers and ages mean the same to the next owner of an interval."""
         return self.stamps.now()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:

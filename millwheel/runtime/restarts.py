@@ -97,10 +97,14 @@ class Restarts:
             "starts_over",
             reason=str(reason),
             intervals=len(engine.intervals),
-            what_it_means="the worker drops everything in memory and claims its intervals again, as "
-            "after a crash: work that the server has lost is done again",
-            what_to_do="nothing, if the server's crash or failover was expected; docs/deploy says how "
-            "to keep a failover from losing commits",
+            what_it_means=(
+                "the worker drops everything in memory and claims its intervals again, as "
+                "after a crash: work that the server has lost is done again"
+            ),
+            what_to_do=(
+                "nothing, if the server's crash or failover was expected; docs/deploy says how "
+                "to keep a failover from losing commits"
+            ),
         )
         self.under_way = True
         patience = engine.settings.store_patience_seconds
@@ -114,9 +118,9 @@ class Restarts:
             except (StoreUnavailable, StoreWentBack) as error:
                 if engine.clock.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"the worker could not start over within {patience:.0f} s: {error}. Everything "
-                        "that the server has kept is safe: start the worker again when the server "
-                        "is well"
+                        f"the worker could not start over within {patience:.0f} s: {error}. "
+                        "Everything that the server has kept is safe: start the worker again "
+                        "when the server is well"
                     ) from error
                 await engine.clock.sleep(pause)
                 pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)

@@ -1,4 +1,5 @@
-"""Watches the event loop from a thread, and keeps the worker's lease while user code blocks the loop (decision 63).
+"""Watches the event loop from a thread, and keeps the worker's lease while user code blocks the
+loop (decision 63).
 
 ::
 
@@ -6,12 +7,14 @@
       ▲                                          │                                  │
       └────────────────the loop answers──────────┴──────────────────────────────────┘
 
-While the loop is *blocked*, the thread sends the heartbeats, so that no other worker takes the intervals and runs
-into the same code. After `NOTICE_SECONDS` it logs the computation, the key, the record and the lines of code.
-When the limit is reached, it gives up: it notes the record in the store and lets the lease end. Other workers
-take the intervals, and ``on_error`` applies to the record where it is met again.
+While the loop is *blocked*, the thread sends the heartbeats, so that no other worker takes the
+intervals and runs into the same code. After `NOTICE_SECONDS` it logs the computation, the key, the
+record and the lines of code. When the limit is reached, it gives up: it notes the record in the
+store and lets the lease end. Other workers take the intervals, and ``on_error`` applies to the
+record where it is met again.
 
-Code that blocks without releasing the interpreter's lock (an extension in C) blocks this thread too.
+Code that blocks without releasing the interpreter's lock (an extension in C) blocks this thread
+too.
 """
 
 from __future__ import annotations
@@ -173,10 +176,14 @@ class BlockWatch:
                 "loop_blocked",
                 seconds=round(seconds, 1),
                 **culprit.fields(),
-                what_it_means="this code does not let the event loop turn, so nothing else of this worker "
-                "runs; its lease is kept until block_limit_seconds",
-                what_to_do="await: an async client in place of a blocking one, asyncio.to_thread around a "
-                "blocking call, less work for one record",
+                what_it_means=(
+                    "this code does not let the event loop turn, so nothing else of this worker "
+                    "runs; its lease is kept until block_limit_seconds"
+                ),
+                what_to_do=(
+                    "await: an async client in place of a blocking one, asyncio.to_thread around a "
+                    "blocking call, less work for one record"
+                ),
             )
         if time.monotonic() - self._beaten_at >= self._beat_seconds:
             self._beat(culprit, seconds)
@@ -205,7 +212,10 @@ class BlockWatch:
         limit = self._engine.settings.block_limit_seconds
         told = "\n".join(
             [
-                f"it blocked the event loop of a worker for {seconds:.0f} s (block_limit_seconds is {limit:g}):",
+                (
+                    f"it blocked the event loop of a worker for {seconds:.0f} s "
+                    f"(block_limit_seconds is {limit:g}):"
+                ),
                 *culprit.lines,
             ]
         )
@@ -213,8 +223,10 @@ class BlockWatch:
             "block_limit_reached",
             seconds=round(seconds, 1),
             **culprit.fields(),
-            what_it_means="the worker's lease ends, and other workers take its intervals. They do not run this "
-            "code on this record again: on_error of the computation applies to it",
+            what_it_means=(
+                "the worker's lease ends, and other workers take its intervals. They do not run "
+                "this code on this record again: on_error of the computation applies to it"
+            ),
         )
         item = culprit.item
         if culprit.interval is None or not isinstance(item, (Delivery, Firing)):
@@ -249,8 +261,8 @@ class BlockWatch:
 
 
 def lines_of(frame: FrameType | None) -> list[str]:
-    """The lines of code that the loop's thread runs in this turn, without those of the engine; with them if there
-    are no others."""
+    """The lines of code that the loop's thread runs in this turn, without those of the engine; with
+    them if there are no others."""
     inner = takewhile(
         lambda each: not each.filename.startswith(LOOP), reversed(traceback.extract_stack(frame))
     )

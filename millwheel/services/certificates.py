@@ -1,7 +1,8 @@
 """How long certificates are valid, told before peers refuse them.
 
-OpenSSL checks a certificate when a connection begins. So nothing happens when one expires, until a worker starts again or a
-network breaks. Then the other side logs the reason, and the holder sees a connection that was closed.
+OpenSSL checks a certificate when a connection begins. So nothing happens when one expires, until a
+worker starts again or a network breaks. Then the other side logs the reason, and the holder sees a
+connection that was closed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Certificate(NamedTuple):
         return f"the certificate in {self.file}, which expires at {self.expires:%Y-%m-%d %H:%M} UTC"
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until it expires, given the time in seconds since 1970; negative: it has expired."""
+        """Seconds until it expires, given the time in seconds since 1970; negative: it has
+        expired."""
         return self.expires.timestamp() - now
 
 
@@ -83,10 +85,14 @@ class CertificateWatch(Service):
                 use=one.use,
                 expires=one.expires.isoformat(),
                 days_left=round(days, 1),
-                what_it_means="from then on peers refuse each new connection with it; those that are open go on, so nothing "
-                "stops before a worker starts again or a network breaks",
-                what_to_do="renew it on all machines, then restart the workers one after the other, the ones with an expired "
-                "certificate first",
+                what_it_means=(
+                    "from then on peers refuse each new connection with it; those that are open go "
+                    "on, so nothing stops before a worker starts again or a network breaks"
+                ),
+                what_to_do=(
+                    "renew it on all machines, then restart the workers one after the other, the "
+                    "ones with an expired certificate first"
+                ),
             )
 
 
@@ -104,7 +110,8 @@ def _ends(file: Path) -> list[datetime]:
 
 
 def _end(der: bytes) -> datetime:
-    """The field ``notAfter`` of a certificate (RFC 5280, 4.1): the ssl module shows it of peers only."""
+    """The field ``notAfter`` of a certificate (RFC 5280, 4.1): the ssl module shows it of peers
+    only."""
     _, certificate, _ = _element(der, 0)
     _, at, _ = _element(der, certificate)
     tag, _, after_version = _element(der, at)

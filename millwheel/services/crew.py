@@ -1,8 +1,9 @@
 """``millwheel run --workers N``: start and supervise worker processes of one pipeline.
 
 Each process is a ``millwheel worker --until-done`` with a pipe to its standard input. It shuts down
-when the pipe closes, which also happens when this process dies. A worker that is killed is restarted.
-A worker that ends with an error stops the others, since a restart would meet the same error.
+when the pipe closes, which also happens when this process dies. A worker that is killed is
+restarted. A worker that ends with an error stops the others, since a restart would meet the same
+error.
 """
 
 from __future__ import annotations
@@ -158,8 +159,9 @@ class Crew:
     async def _relay_log(self, place: int, process: asyncio.subprocess.Process) -> int:
         """Relay a worker's log until it ends; return its exit code.
 
-        A failing record moves to the next owner of its key and may fail there too before that worker
-        is stopped. The same error message, with the plain text below it, is therefore relayed once.
+        A failing record moves to the next owner of its key and may fail there too before that
+        worker is stopped. The same error message, with the plain text below it, is therefore
+        relayed once.
         """
         repeats = False
         try:

@@ -59,8 +59,8 @@ class ComputationFigures:
     intervals: int = 0
     """Number of its intervals that the worker owns."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """processed, records_out, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and the counters of
-    user code, since this process started."""
+    """processed, records_out, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and
+    the counters of user code, since this process started."""
     backlog: int = 0
     """Records received, with effects that are not durable yet."""
     keys_at_work: int = 0
@@ -81,8 +81,8 @@ class ComputationFigures:
     latency_target_seconds: float | None = None
     """For an injector: target of `acknowledge_seconds`, if configured."""
     bundle_open_seconds: float | None = None
-    """For a sink outside the store: how long its oldest bundle is being delivered; 0: none is; None: it has no
-    numbered bundles."""
+    """For a sink outside the store: how long its oldest bundle is being delivered; 0: none is;
+    None: it has no numbered bundles."""
     input_watermark: int
     """Lowest input watermark of its intervals on this worker, microseconds."""
     low_watermark: int
@@ -104,19 +104,21 @@ class Figures:
     fenced: int = 0
     """Number of intervals lost to another owner since this process started."""
     certificates: Mapping[str, float] = field(default_factory=dict)
-    """When a certificate of this worker expires, in seconds since 1970, by its use: workers or http."""
+    """When a certificate of this worker expires, in seconds since 1970, by its use: workers or
+    http."""
     commits: Distribution
     """Time from sending a commit until it is durable."""
     oldest_commit_seconds: float = 0.0
     """How long the oldest commit that is not durable yet has been tried; 0: none is under way."""
     blocked_seconds: float = 0.0
-    """Time for which code has blocked the event loop, for two seconds or longer each, since this process started."""
+    """Time for which code has blocked the event loop, for two seconds or longer each, since this
+    process started."""
     code: Mapping[str, Distribution] = field(default_factory=dict)
-    """By computation, time of one call of user code, waits included; of code that does not wait, the mean of its
-    chunk."""
+    """By computation, time of one call of user code, waits included; of code that does not wait,
+    the mean of its chunk."""
     stages: Mapping[str, Distribution] = field(default_factory=dict)
-    """By computation or sink, time from the commit that produced a record until that with its effects is durable. Records of
-    weak productions since their source's row have no such time."""
+    """By computation or sink, time from the commit that produced a record until that with its
+    effects is durable. Records of weak productions since their source's row have no such time."""
     acknowledgements: Mapping[str, Distribution] = field(default_factory=dict)
     """By injector, time from reading rows until their effects are durable at all readers."""
     computations: tuple[ComputationFigures, ...] = ()
@@ -131,9 +133,11 @@ class Observed(Protocol):
 
     @property
     def blocked_by(self) -> str | None:
-        """The code that blocks the event loop; None: none is known. May be read in another thread."""
+        """The code that blocks the event loop; None: none is known. May be read in another
+        thread."""
         ...
 
     async def why_not_ready(self) -> str | None:
-        """Return why it cannot process records: no lease, no store, still starting. None: it can."""
+        """Return why it cannot process records: no lease, no store, still starting. None: it
+        can."""
         ...

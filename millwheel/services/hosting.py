@@ -154,7 +154,8 @@ class Reporter(Service):
 
 
 class AfterInput(Service):
-    """Warns while timers still fire although all input is processed, since some may set themselves for ever.
+    """Warns while timers still fire although all input is processed, since some may set themselves
+    for ever.
 
     Event time has ended for such a computation, so that each timer fires at once.
     """
@@ -176,9 +177,15 @@ class AfterInput(Service):
                 computations=sorted(names & self._names),
                 fired=fired,
                 seconds=self._seconds,
-                what_it_means="all input is processed and event time has ended for these computations; a run "
-                "ends when no timer is left, and never if process_timer always sets another one",
-                what_to_do="stop setting it, or run with --keep-open: event time then stays at the last record",
+                what_it_means=(
+                    "all input is processed and event time has ended for these computations; a run "
+                    "ends when no timer is left, and never if process_timer always sets "
+                    "another one"
+                ),
+                what_to_do=(
+                    "stop setting it, or run with --keep-open: event time then stays at the last "
+                    "record"
+                ),
             )
         else:
             self._seconds = 0.0

@@ -7,13 +7,13 @@
     /metrics   metrics for Prometheus
     /status    the same figures as JSON
 
-A thread with its own event loop (`http_server`) serves requests. It asks the worker's event loop and
-waits for a limited time, so a blocked loop (by blocking user code, for example) is reported as such
-instead of leaving the connection hanging. The figures are collected in the worker's loop, so that
-code needs no thread safety.
+A thread with its own event loop (`http_server`) serves requests. It asks the worker's event loop
+and waits for a limited time, so a blocked loop (by blocking user code, for example) is reported as
+such instead of leaving the connection hanging. The figures are collected in the worker's loop, so
+that code needs no thread safety.
 
-The endpoint is read-only. By default it listens on the loopback address; beyond it, all but the probes needs a token or a
-certificate (`http_access`).
+The endpoint is read-only. By default it listens on the loopback address; beyond it, all but the
+probes needs a token or a certificate (`http_access`).
 """
 
 from __future__ import annotations

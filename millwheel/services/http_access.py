@@ -1,16 +1,19 @@
-"""Access to the HTTP endpoints: nothing, bearer tokens, certificates of clients, or either of the two.
+"""Access to the HTTP endpoints: nothing, bearer tokens, certificates of clients, or either of the
+two.
 
 The environment says which, since arguments are visible to all users of a machine:
 
-==============================  ================================================================================
+==============================
+================================================================================
 ``MILLWHEEL_HTTP_TOKENS``       tokens, separated by spaces, one of which a request must have
-``MILLWHEEL_HTTP_CERTIFICATE``  the endpoint's certificate, a PEM file; it speaks TLS then, and nothing without
-``MILLWHEEL_HTTP_KEY``          the certificate's key, a PEM file without a password
-``MILLWHEEL_HTTP_AUTHORITY``    a PEM file of the authorities that sign clients; a request must have such a certificate
-==============================  ================================================================================
+``MILLWHEEL_HTTP_CERTIFICATE``  the endpoint's certificate, a PEM file; it speaks TLS then, and
+nothing without ``MILLWHEEL_HTTP_KEY``          the certificate's key, a PEM file without a password
+``MILLWHEEL_HTTP_AUTHORITY``    a PEM file of the authorities that sign clients; a request must have
+such a certificate ==============================
+================================================================================
 
-With tokens and an authority, either will do. Probes need neither: they answer in one word. Beyond loopback an endpoint
-that would answer any request does not start.
+With tokens and an authority, either will do. Probes need neither: they answer in one word. Beyond
+loopback an endpoint that would answer any request does not start.
 """
 
 from __future__ import annotations
@@ -75,15 +78,16 @@ class Access:
         """Read the variables, for an endpoint on this address.
 
         Raises:
-            UsageError: a file is missing or invalid, one variable needs another one, or any request from outside
-                would be answered.
+            UsageError: a file is missing or invalid, one variable needs another one, or any request
+                from outside would be answered.
         """
         tokens = tuple(token.encode() for token in tokens_of(TOKENS))
         found = cls(tokens, *_tls())
         if not (found.tokens or found.knows_clients or address.is_loopback):
             raise UsageError(
-                f"--http {address}: anybody who reaches this address could read metrics and status. Set tokens in {TOKENS}, "
-                f"or an authority of clients in {AUTHORITY}, or listen on 127.0.0.1. /healthz and /readyz need neither"
+                f"--http {address}: anybody who reaches this address could read metrics and "
+                f"status. Set tokens in {TOKENS}, or an authority of clients in {AUTHORITY}, or "
+                "listen on 127.0.0.1. /healthz and /readyz need neither"
             )
         return found
 

@@ -1,20 +1,22 @@
-"""Connections of clients that send records: uvicorn's, with limits on all that a client may do before it has shown a token.
+"""Connections of clients that send records: uvicorn's, with limits on all that a client may do
+before it has shown a token.
 
-uvicorn with httptools bounds neither the size of headers nor the time that they take, and accepts as many connections as
-the process has descriptors. Here each step of a connection has a limit:
+uvicorn with httptools bounds neither the size of headers nor the time that they take, and accepts
+as many connections as the process has descriptors. Here each step of a connection has a limit:
 
-=====================  ==================================================================================
-a head                 `HEAD_BYTES` and `HEAD_SECONDS`, from the first byte or, for the first one, the accept
-a body                 the app's: `Inbox.max_body`, 30 s, and a total for all requests
-a whole request        `REQUEST_SECONDS`, so also a client that does not read its answer
-an unread rest         `REST_SECONDS` after the answer
-between two requests   ``timeout_keep_alive``
-connections            `MOST_CONNECTIONS`, a third of the descriptors; half of them for one address
-=====================  ==================================================================================
+=====================
+================================================================================== a head
+`HEAD_BYTES` and `HEAD_SECONDS`, from the first byte or, for the first one, the accept a body
+the app's: `Inbox.max_body`, 30 s, and a total for all requests a whole request
+`REQUEST_SECONDS`, so also a client that does not read its answer an unread rest
+`REST_SECONDS` after the answer between two requests   ``timeout_keep_alive`` connections
+`MOST_CONNECTIONS`, a third of the descriptors; half of them for one address =====================
+==================================================================================
 
-Where no place is free, the connection that has waited longest for its client to begin a request is closed: of the same
-address if that has too many. Only if all of them have requests is the new one refused. The listener itself leaves some
-descriptors to the rest of the process, such as the probes (`millwheel.services.tcp.Listener`).
+Where no place is free, the connection that has waited longest for its client to begin a request is
+closed: of the same address if that has too many. Only if all of them have requests is the new one
+refused. The listener itself leaves some descriptors to the rest of the process, such as the probes
+(`millwheel.services.tcp.Listener`).
 """
 
 from __future__ import annotations
@@ -46,8 +48,14 @@ REST_SECONDS = 2.0
 MOST_CONNECTIONS = 1_000
 """Most open connections, if the process may open three times as many files."""
 
-TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-NO_PLACE = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection:"
+    b" close\r\n\r\n"
+)
+NO_PLACE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection:"
+    b" close\r\n\r\n"
+)
 
 
 def most_connections() -> int:
@@ -70,7 +78,8 @@ class Places:
         self._of_address: Counter[str] = Counter()
 
     def take(self, connection: BoundedProtocol, address: str) -> bool:
-        """Give a connection a place, if need be that of one that waits for its client; says whether there is one."""
+        """Give a connection a place, if need be that of one that waits for its client; says whether
+        there is one."""
         if self._of_address[address] >= self._most // 2:
             if not self._end_one(address):
                 return False

@@ -1,6 +1,7 @@
 """Serves an `Ingest` in a worker: uvicorn in a thread with an event loop of its own.
 
-User code that blocks the worker's loop does not keep requests waiting, except for the interpreter's lock.
+User code that blocks the worker's loop does not keep requests waiting, except for the interpreter's
+lock.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ class IngestOptions:
 
     @classmethod
     def parse(cls, address: str | None, tokens_file: Path | None) -> IngestOptions | None:
-        """The options of the command line; None without an address. Tokens are the words of the file, or of the
-        variable ``MILLWHEEL_INGEST_TOKENS``.
+        """The options of the command line; None without an address. Tokens are the words of the
+        file, or of the variable ``MILLWHEEL_INGEST_TOKENS``.
 
         Raises:
-            UsageError: the address is wrong, the file cannot be read, or there is no token in it or in the variable.
+            UsageError: the address is wrong, the file cannot be read, or there is no token in it or
+                in the variable.
         """
         if address is None:
             if tokens_file is not None:
@@ -105,9 +107,10 @@ class IngestServer:
         unguarded = [name for name, door in app.doors.items() if door.inbox.verify is None]
         if unguarded and not has_tokens and not address.is_loopback:
             raise UsageError(
-                f"--ingest {address}: anybody who reaches this address could send to {', '.join(unguarded)}. Set "
-                f"tokens with --ingest-tokens FILE or {VARIABLE}, give Inbox(verify=...), or listen on "
-                "127.0.0.1 behind a proxy that knows who may send"
+                f"--ingest {address}: anybody who reaches this address could send to "
+                f"{', '.join(unguarded)}. Set tokens with --ingest-tokens FILE or {VARIABLE}, "
+                "give Inbox(verify=...), or listen on 127.0.0.1 behind a proxy that knows who "
+                "may send"
             )
         self._address = address
         self._server = BoundedServer(

@@ -53,13 +53,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
                 structlog.get_logger().error(
                     "exit_in_a_task",
                     error=reason(error),
-                    what_it_means="a task started by user code called sys.exit. That ends the task, "
-                    "not the worker",
+                    what_it_means=(
+                        "a task started by user code called sys.exit. That ends the task, "
+                        "not the worker"
+                    ),
                 )
 
 
 async def _until_done(task: asyncio.Task[Any]) -> None:
-    """Wait until a task ends, without raising its error; cancellation (Ctrl-C) cancels the task too."""
+    """Wait until a task ends, without raising its error; cancellation (Ctrl-C) cancels the task
+    too."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:

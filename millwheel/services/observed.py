@@ -122,7 +122,8 @@ class EngineObserved(Observer):
 
     @property
     def blocked_by(self) -> str | None:
-        """The code that blocks the event loop; None: none is known. May be read in another thread."""
+        """The code that blocks the event loop; None: none is known. May be read in another
+        thread."""
         return self._engine.blocked_by
 
     async def why_not_ready(self) -> str | None:
@@ -146,8 +147,9 @@ class EngineObserved(Observer):
             return str(engine.env.store_wait)
         if engine.unowned and not engine.intervals:
             return (
-                f"it owns no interval, and {engine.unowned} intervals have no owner: nothing assigns them, or this worker "
-                "may not take them (`millwheel status` tells; with older code than the last owner's it may not)"
+                f"it owns no interval, and {engine.unowned} intervals have no owner: nothing "
+                "assigns them, or this worker may not take them (`millwheel status` tells; with "
+                "older code than the last owner's it may not)"
             )
         for interval in engine.intervals:
             if interval.part_file is not None and interval.part_file.no_room is not None:
@@ -157,7 +159,8 @@ class EngineObserved(Observer):
     async def _why_no_store(self) -> str | None:
         """Ask the store for the time, and return an error text if it does not answer.
 
-        At most one query is outstanding: probes every second would otherwise use up all connections.
+        At most one query is outstanding: probes every second would otherwise use up all
+        connections.
         """
         asking = self._asking
         if asking is None:

@@ -262,8 +262,8 @@ class Operator:
             if self._clock.monotonic() >= deadline:
                 raise NotCarriedOut(
                     f"not done within {seconds:g} s: still waiting for {waits_for}. The request "
-                    "stays in the store, and workers carry it out later; `millwheel intervals list "
-                    "--events 10` shows the progress"
+                    "stays in the store, and workers carry it out later; `millwheel intervals "
+                    "list --events 10` shows the progress"
                 )
             await self._clock.sleep(POLL_SECONDS)
 
@@ -271,8 +271,8 @@ class Operator:
         if row.kind == "injector":
             raise UsageError(
                 f"interval {row.id} is partition {row.slot_from} of the injector {row.name!r}. A "
-                "partition can be moved, but not split or merged. Give the injector more partitions "
-                "instead"
+                "partition can be moved, but not split or merged. Give the injector more "
+                "partitions instead"
             )
 
 

@@ -1,4 +1,5 @@
-"""Registers the streams of a new pipeline that take records, so that programs can send before the first worker runs."""
+"""Registers the streams of a new pipeline that take records, so that programs can send before the
+first worker runs."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from millwheel.store.inspection import inspect
 
 
 def register_inboxes(pipeline: Pipeline, url: str) -> list[str]:
-    """Deploy a pipeline that has never run, if it has inboxes, and open them; gives the names of their streams.
+    """Deploy a pipeline that has never run, if it has inboxes, and open them; gives the names of
+    their streams.
 
-    A pipeline that has run is deployed by its workers only: a graph with changes needs workers that have it.
+    A pipeline that has run is deployed by its workers only: a graph with changes needs workers that
+    have it.
 
     Raises:
         StoreUnavailable: the server does not answer.

@@ -6,8 +6,9 @@
     /metrics   metrics of all pipelines for Prometheus, named millwheel_store_...
     /status    the same as `millwheel status --json`
 
-Workers export their own figures, and none when they are dead. These are the store's, so an alert on them fires just then.
-One look serves all clients of a second. It is read-only, and guarded as a worker's endpoint is (`http_access`).
+Workers export their own figures, and none when they are dead. These are the store's, so an alert on
+them fires just then. One look serves all clients of a second. It is read-only, and guarded as a
+worker's endpoint is (`http_access`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Connections between workers over TCP, with TLS or without.
 
-Peers authenticate in two ways. In the handshake of the wire protocol both sides prove that they know
-the pipeline's secret. A pipeline always has one (`millwheel.runtime.network.handshake`), so a worker may listen
-on any address. TLS adds protection that a secret cannot give:
+Peers authenticate in two ways. In the handshake of the wire protocol both sides prove that they
+know the pipeline's secret. A pipeline always has one (`millwheel.runtime.network.handshake`), so a
+worker may listen on any address. TLS adds protection that a secret cannot give:
 
 =======================  ==========================  ============================================
 configuration            peers that can connect      parties that can read or change the traffic
@@ -88,8 +88,8 @@ class Tls:
         """
         if self.authority is None and not self.check_host:
             raise UsageError(
-                "TLS without an authority of its own trusts all CAs of the system, so it must check "
-                "the host name too: anyone can get such a certificate"
+                "TLS without an authority of its own trusts all CAs of the system, so it must "
+                "check the host name too: anyone can get such a certificate"
             )
         try:
             listening = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.authority)
@@ -161,8 +161,8 @@ class Tcp:
         """
         if self._host in ANYWHERE and self._advertise is None:
             raise UsageError(
-                f"{self._host!r} is not an address that peers can connect to: set the host at which "
-                "they reach this worker (advertise)"
+                f"{self._host!r} is not an address that peers can connect to: set the host at "
+                "which they reach this worker (advertise)"
             )
         if self._advertise is not None:
             _parts(self._advertise)
@@ -291,8 +291,10 @@ class Listener:
                 port=self.port,
                 reason=reason,
                 what_it_means=f"{self._callers} cannot connect until file descriptors are free",
-                what_to_do="raise the limit of open files (ulimit -n, LimitNOFILE), and look for "
-                "unexpected connections to the port",
+                what_to_do=(
+                    "raise the limit of open files (ulimit -n, LimitNOFILE), and look for "
+                    "unexpected connections to the port"
+                ),
             )
         self._quiet_until = self._loop.time() + QUIET_SECONDS
 

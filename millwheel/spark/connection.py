@@ -1,4 +1,5 @@
-"""Connections of the driver and the Spark workers to the store: most are read-only, repeatable read.
+"""Connections of the driver and the Spark workers to the store: most are read-only, repeatable
+read.
 
 A connection that reads is one transaction, which never writes and ends with the connection.
 Errors are raised as millwheel's own, without the password.
@@ -77,7 +78,8 @@ def connected(url: str, *, autocommit: bool = False) -> Connection:
 
 
 class IntervalLoader(Loader):
-    """Loads an interval as microseconds; one with months as text, which `SparkColumn.to_arrow` refuses."""
+    """Loads an interval as microseconds; one with months as text, which `SparkColumn.to_arrow`
+    refuses."""
 
     format = Format.BINARY
 
@@ -90,7 +92,8 @@ class IntervalLoader(Loader):
 
 @contextmanager
 def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
-    """Open a transaction that may write, or a session; it is committed and closed at the end of the block."""
+    """Open a transaction that may write, or a session; it is committed and closed at the end of the
+    block."""
     with translated(url), connected(url, autocommit=autocommit) as connection:
         yield connection
 
@@ -147,8 +150,8 @@ def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
 def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
     """Prevent `tables` from being dropped, truncated or rewritten during this transaction.
 
-    Call it before the first query, which takes the transaction's snapshot: a table truncated between
-    snapshot and lock reads as empty, without an error.
+    Call it before the first query, which takes the transaction's snapshot: a table truncated
+    between snapshot and lock reads as empty, without an error.
     """
     if tables:
         names = sql.SQL(", ").join(sql.Identifier(pipeline, table) for table in tables)
@@ -162,7 +165,8 @@ def translated(url: str) -> Iterator[None]:
         yield
     except psycopg.errors.LockNotAvailable as error:
         raise StoreUnavailable(
-            f"a table stayed locked for {LOCK_SECONDS} s, as it does while a migration runs: {error}"
+            f"a table stayed locked for {LOCK_SECONDS} s, as it does while a migration runs: "
+            f"{error}"
         ) from error
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"the store {redacted(url)} cannot be used: {error}") from error
@@ -202,8 +206,8 @@ def _join(connection: Connection, snapshot: str) -> None:
         if connection.broken:
             raise
         raise SnapshotGone(
-            f"the snapshot {snapshot} is no longer held: a DataFrame has to be computed before "
-            "its snapshot is closed (with `millwheel spark`: before the job's function returns, and within "
-            "--snapshot-seconds), and a restart of the server closes it. "
-            f"Postgres says: {error}"
+            f"the snapshot {snapshot} is no longer held: a DataFrame has to be computed before its "
+            "snapshot is closed (with `millwheel spark`: before the job's function returns, and "
+            "within --snapshot-seconds), and a restart of the server closes it. Postgres says: "
+            f"{error}"
         ) from error

@@ -1,7 +1,7 @@
 """Values of Spark's rows as JSON: records, their ids, and columns of type jsonb.
 
-Arrow has instants in the time zone of the session, and gives a map as a list of pairs. Here instants are in UTC and
-maps are objects, so that a row has one text, in sessions of all time zones.
+Arrow has instants in the time zone of the session, and gives a map as a list of pairs. Here
+instants are in UTC and maps are objects, so that a row has one text, in sessions of all time zones.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def check_types(fields: Sequence[spark.StructField], use: str) -> None:
     for field in fields:
         for path, wrong in _without_json(field.name, field.dataType):
             raise UsageError(
-                f"the column {path!r} is {wrong.simpleString()}, which JSON does not have, and so {use} cannot have it: "
-                "cast it, or leave it out"
+                f"the column {path!r} is {wrong.simpleString()}, which JSON does not have, and so "
+                f"{use} cannot have it: cast it, or leave it out"
             )
 
 

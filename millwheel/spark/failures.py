@@ -26,8 +26,8 @@ FRAMES = 8
 
 @contextmanager
 def user_error(what: str) -> Iterator[None]:
-    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise one that shows the
-    user's own lines.
+    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise
+    one that shows the user's own lines.
 
     Raises:
         MillwheelError: raised by the block, here or in a task.
@@ -42,7 +42,8 @@ def user_error(what: str) -> Iterator[None]:
 
 
 def from_worker(error: Exception) -> MillwheelError | None:
-    """Recover the millwheel error that ended a Spark worker, with the user's lines, from the text of Spark's error."""
+    """Recover the millwheel error that ended a Spark worker, with the user's lines, from the text
+    of Spark's error."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):

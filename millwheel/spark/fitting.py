@@ -1,7 +1,8 @@
-"""Whether the columns of a DataFrame fit the records of a stream, by the type that the stream was deployed with.
+"""Whether the columns of a DataFrame fit the records of a stream, by the type that the stream was
+deployed with.
 
-The store has that type as a JSON schema (`millwheel.core.codec.type_fingerprint`). Only types are compared: whether a column
-has a NULL, or a text that is no time, only its rows show.
+The store has that type as a JSON schema (`millwheel.core.codec.type_fingerprint`). Only types are
+compared: whether a column has a NULL, or a text that is no time, only its rows show.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ KINDS: Sequence[tuple[type[spark.DataType], str, str]] = (
     (spark.TimeType, "string", "time"),
     (spark.DayTimeIntervalType, "string", "duration"),
 )
-"""By type of Spark, the kind and the format of its values in JSON; a text and bytes are strings of any format."""
+"""By type of Spark, the kind and the format of its values in JSON; a text and bytes are strings of
+any format."""
 
 
 def check_fit(fields: Sequence[spark.StructField], fingerprint: Schema, stream: str) -> None:
@@ -100,8 +102,8 @@ class _Fit:
         if missing := [n for n in schema.get("required", ()) if n not in of.fieldNames()]:
             place = f" in {path!r}" if path else ""
             return (
-                f"there is no column {', '.join(missing)}{place}, which a record must have; there are "
-                f"{', '.join(of.fieldNames())}"
+                f"there is no column {', '.join(missing)}{place}, which a record must have; there "
+                f"are {', '.join(of.fieldNames())}"
             )
         return None
 

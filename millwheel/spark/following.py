@@ -9,17 +9,19 @@ Where the code runs (seen on Spark 4.2 and 4.3):
 ``read(partition)``    in a task's Python worker, with a copy of the reader
 =====================  ==================================================================
 
-The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. Rows of a numbered
-table never change, and a sender commits them in the order of their numbers, so the rows between two offsets
-are the same whenever they are read: a batch that is run again gets the same rows. A task needs no snapshot,
-only each row: it counts them.
+The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. Rows
+of a numbered table never change, and a sender commits them in the order of their numbers, so the
+rows between two offsets are the same whenever they are read: a batch that is run again gets the
+same rows. A task needs no snapshot, only each row: it counts them.
 
-The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the same name, and signs
-of the last rows of each sender, so that it is not used with a store that has other rows under these numbers.
+The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the
+same name, and signs of the last rows of each sender, so that it is not used with a store that has
+other rows under these numbers.
 
-Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or "latest"),
-``maxRowsPerTrigger``, ``failOnDataLoss`` (false: rows that were deleted before they were read are skipped, with a
-warning), and ``stream`` in place of ``table``: the numbered table to which that stream's values are written.
+Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or
+"latest"), ``maxRowsPerTrigger``, ``failOnDataLoss`` (false: rows that were deleted before they were
+read are skipped, with a warning), and ``stream`` in place of ``table``: the numbered table to which
+that stream's values are written.
 """
 
 from __future__ import annotations
@@ -205,9 +207,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The vector of an offset, which must be of this pipeline."""
         if offset["id"] != id_:
             raise UsageError(
-                f"the checkpoint was made with another pipeline than {self._rows.relation.pipeline!r} in "
-                f"{redacted(self._rows.store)} (its id was {offset['id']}, and is {id_}): the pipeline was "
-                "dropped and made anew, or the store is another one. Give the query a new checkpoint"
+                "the checkpoint was made with another pipeline than "
+                f"{self._rows.relation.pipeline!r} in {redacted(self._rows.store)} (its id was "
+                f"{offset['id']}, and is {id_}): the pipeline was dropped and made anew, or the "
+                "store is another one. Give the query a new checkpoint"
             )
         return {int(sender): number for sender, number in offset["next"].items()}
 
@@ -239,8 +242,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_loss:
             raise StoreError(
                 f"{text}. Nothing after them was read. To go on without them, set the option "
-                "failOnDataLoss to false; to keep rows until they are read, delete only rows that are "
-                "older than the longest time for which this query may stand still"
+                "failOnDataLoss to false; to keep rows until they are read, delete only rows "
+                "that are older than the longest time for which this query may stand still"
             )
         log.warning("rows_lost", what=text)
 
@@ -248,8 +251,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class RefusedReader(DataSourceStreamReader):
     """Stands for a reader that cannot be made: its first use raises the reason.
 
-    PySpark 4.2 and 4.3 stop the reader after an error, also if there is none, and so put an UnboundLocalError in place
-    of the error of ``streamReader``.
+    PySpark 4.2 and 4.3 stop the reader after an error, also if there is none, and so put an
+    UnboundLocalError in place of the error of ``streamReader``.
     """
 
     def __init__(self, error: MillwheelError) -> None:

@@ -1,7 +1,8 @@
 """Groups of rows: found in one table, read from another, replaced in a third.
 
-A group's values travel as text, as Postgres writes them, since they reach Spark's tasks in an option. A part of a group
-that is a column has one value; a period of a time column has two, its begin and its end.
+A group's values travel as text, as Postgres writes them, since they reach Spark's tasks in an
+option. A part of a group that is a column has one value; a period of a time column has two, its
+begin and its end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Handle Ctrl-C and SIGTERM while the main thread is probably waiting for the JVM.
 
-Raising immediately does not work. The unread answer of the interrupted call is taken for the answer of
-the next call, which PySpark makes while the exception propagates (seen on 4.3: SIGTERM during
-``count()`` had no effect until the count was done, 59 s later; Ctrl-C became a Py4JError). And a JVM
-whose launch is interrupted stays for ever (seen: it cannot report its port, and waits). Therefore:
+Raising immediately does not work. The unread answer of the interrupted call is taken for the answer
+of the next call, which PySpark makes while the exception propagates (seen on 4.3: SIGTERM during
+``count()`` had no effect until the count was done, 59 s later; Ctrl-C became a Py4JError). And a
+JVM whose launch is interrupted stays for ever (seen: it cannot report its port, and waits).
+Therefore:
 
 ===================  =======================================================================
 a signal arrives     action
@@ -15,9 +16,9 @@ after GRACE_SECONDS  raise it wherever it arrives: the JVM hangs
 while closing        ignore it: the remaining work takes a bounded time
 ===================  =======================================================================
 
-After a signal its exception replaces any other error of the block, since the error of a cancelled job
-is not the user's. A terminal and some supervisors signal the JVM too; then the call fails because the
-JVM is gone.
+After a signal its exception replaces any other error of the block, since the error of a cancelled
+job is not the user's. A terminal and some supervisors signal the JVM too; then the call fails
+because the JVM is gone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ log = structlog.get_logger("millwheel.spark")
 
 
 class Interruptible:
-    """Context manager that SIGINT leaves with KeyboardInterrupt, and SIGTERM with SystemExit(143)."""
+    """Context manager that SIGINT leaves with KeyboardInterrupt, and SIGTERM with
+    SystemExit(143)."""
 
     def __init__(self) -> None:
         self._cancel: Callable[[], object] | None = None

@@ -39,7 +39,8 @@ _CACHE = "Library/Caches" if sys.platform == "darwin" else ".cache"  # inside HO
 
 _SHIM = f"""\
 #!/bin/sh
-# Written by millwheel/spark/java.py: this Java lacks a module that Spark asks for and can do without.
+# Written by millwheel/spark/java.py: this Java lacks a module that Spark asks for and can do
+# without.
 for argument do
     shift
     [ "$argument" = {VECTOR_OPTION} ] || set -- "$@" "$argument"

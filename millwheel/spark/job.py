@@ -1,8 +1,8 @@
 """``millwheel spark MODULE:FUNCTION``: run a function on a snapshot, with a local Spark session.
 
-The steps: import the function, take the snapshot (both fail early), find Java, start a local session,
-run the function. At the end, also after an error, Ctrl-C or SIGTERM, its Spark jobs are cancelled, the
-session and its JVM are stopped, and the snapshot is released.
+The steps: import the function, take the snapshot (both fail early), find Java, start a local
+session, run the function. At the end, also after an error, Ctrl-C or SIGTERM, its Spark jobs are
+cancelled, the session and its JVM are stopped, and the snapshot is released.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Job:
         """Return a table or view of the pipeline, as of the job's snapshot.
 
         For large ones, name the `columns` and the rows you need: Postgres applies
-        ``filters=[("origin", "=", "JFK")]``, whereas Spark applies a DataFrame's ``where`` after all
-        rows have been read.
+        ``filters=[("origin", "=", "JFK")]``, whereas Spark applies a DataFrame's ``where`` after
+        all rows have been read.
 
         Raises:
             UsageError: there is no such table or view; the message lists those that exist.
@@ -67,9 +67,11 @@ class Job:
         columns: Sequence[str] | None = None,
         filters: Iterable[Filter] | None = None,
     ) -> DataFrame:
-        """Return the values of a stream so far, as of the job's snapshot: the numbered table that they are written to.
+        """Return the values of a stream so far, as of the job's snapshot: the numbered table that
+        they are written to.
 
-        The columns have the types of the fields; `sender` and `sequence` give the order of the values of a key.
+        The columns have the types of the fields; `sender` and `sequence` give the order of the
+        values of a key.
 
         Raises:
             UsageError: the stream is written to no numbered table, or to several.

@@ -1,4 +1,5 @@
-"""A Spark session for a command: local, on a cluster, or by Spark Connect; with signals, progress and a clean end."""
+"""A Spark session for a command: local, on a cluster, or by Spark Connect; with signals, progress
+and a clean end."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def launched(
         modules: names of the modules with the user's code, which executors elsewhere get.
 
     Returns:
-        The session, and options for each read and write: tasks elsewhere need the store's URL in them. Local ones
-        have it in their environment, which no plan or log shows.
+        The session, and options for each read and write: tasks elsewhere need the store's URL in
+        them. Local ones have it in their environment, which no plan or log shows.
     """
     if cluster.remote is not None:
         with _connected(cluster, interruptible) as spark, shipped(spark, cluster, modules):
@@ -100,7 +101,8 @@ def launched(
 
 
 def _python(cluster: Cluster) -> str:
-    """The Python of executors elsewhere: a path, or a name to find on their PATH. Spark plans reads here with it, too."""
+    """The Python of executors elsewhere: a path, or a name to find on their PATH. Spark plans reads
+    here with it, too."""
     return cluster.config.get("spark.pyspark.python") or os.environ.get(PYTHON) or sys.executable
 
 

@@ -110,11 +110,12 @@ def numbered_table(store: str, pipeline: str, stream: str) -> str:
         return str(tables[0])
     if tables:
         raise UsageError(
-            f"the stream {stream!r} is written to several numbered tables, {', '.join(tables)}: name one with the "
-            "option 'table'"
+            f"the stream {stream!r} is written to several numbered tables, {', '.join(tables)}: "
+            "name one with the option 'table'"
         )
     known = ", ".join(sorted({name for name, _ in found})) or "none"
     raise UsageError(
-        f"the stream {stream!r} of pipeline {pipeline!r} cannot be followed: it is not written to a numbered table "
-        f"(streams that are: {known}). Add pipeline.sink({stream.upper()}, Table(…, numbered=True))"
+        f"the stream {stream!r} of pipeline {pipeline!r} cannot be followed: it is not written to "
+        f"a numbered table (streams that are: {known}). Add pipeline.sink({stream.upper()}, "
+        "Table(…, numbered=True))"
     )

@@ -1,7 +1,7 @@
 """Show Spark's progress: a bar per running stage on a terminal, otherwise log lines.
 
-A separate thread polls Spark's status tracker a few times a second, because the main thread is inside
-the job's function.
+A separate thread polls Spark's status tracker a few times a second, because the main thread is
+inside the job's function.
 """
 
 from __future__ import annotations

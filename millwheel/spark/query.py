@@ -106,7 +106,8 @@ class Blocks(InputPartition):
 
 @dataclass
 class Numbers(InputPartition):
-    """Rows of one sender of a numbered table, in order: from number `first` up to, not including, `until`."""
+    """Rows of one sender of a numbered table, in order: from number `first` up to, not including,
+    `until`."""
 
     sender: int
     first: int
@@ -134,8 +135,8 @@ Share: TypeAlias = Whole | Slots | Blocks | Numbers | InGroups
 
 
 def shares(relation: SparkRelation, wanted: int, groups: Groups | None = None) -> list[Share]:
-    """Divide a relation, or some groups of its rows, into at most `wanted` shares that together contain each row
-    once."""
+    """Divide a relation, or some groups of its rows, into at most `wanted` shares that together
+    contain each row once."""
     if relation.has_blocks:
         # A share smaller than a block would be empty.
         wanted = min(wanted, relation.blocks)

@@ -1,7 +1,7 @@
 """Reading rows of a relation as Arrow batches: the part of the sources that runs in Spark's tasks.
 
-It is pickled with the reader, and carries the description of the relation, so a task runs only its SELECT, through a
-server-side cursor, in batches of about 4 MB.
+It is pickled with the reader, and carries the description of the relation, so a task runs only its
+SELECT, through a server-side cursor, in batches of about 4 MB.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ def _column(relation: SparkRelation, field: spark.StructField) -> SparkColumn:
     if column.spark != field.dataType:
         raise UsageError(
             f"column {field.name!r} of {relation.name!r} ({column.declared}) is "
-            f"{column.spark.simpleString()} in Spark; the schema says {field.dataType.simpleString()}"
+            f"{column.spark.simpleString()} in Spark; the schema says "
+            f"{field.dataType.simpleString()}"
         )
     return column

@@ -20,8 +20,9 @@ domains                      as the underlying type
 arrays of these              array                  one dimension
 ===========================  =====================  ==========================================
 
-Other types are an error that names column and type. A time of ``infinity`` is the last one of the year 9999, and
-``-infinity`` the first one of the year 1, as for Python; an infinite interval is the longest one.
+Other types are an error that names column and type. A time of ``infinity`` is the last one of the
+year 9999, and ``-infinity`` the first one of the year 1, as for Python; an infinite interval is the
+longest one.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ class SparkColumn:
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise StoreError(
                 f"column {self.name!r} ({self.declared}) holds a value that Spark cannot "
-                f"represent, such as NaN in a numeric, months in an interval, or an array of arrays: {error}. "
-                "Leave it out with the option 'columns', or cast it in a view"
+                "represent, such as NaN in a numeric, months in an interval, or an array of "
+                f"arrays: {error}. Leave it out with the option 'columns', or cast it in a view"
             ) from error
 
 
@@ -189,7 +190,8 @@ class SparkRelation:
     """Whether it has an integer column `slot` (0 to 65,535, a hash of the key) to divide it by."""
     columns: tuple[SparkColumn, ...]
     numbered: bool = False
-    """Whether it is a table whose rows have a `sender` and a number, `sequence`, among its columns."""
+    """Whether it is a table whose rows have a `sender` and a number, `sequence`, among its
+    columns."""
 
     def column(self, name: str) -> SparkColumn:
         for column in self.columns:
@@ -250,14 +252,15 @@ def _column(
     if kind is None:
         raise UsageError(
             f"column {name!r} of {table!r} is of type {declared}, which Spark does not support: "
-            "leave it out with the option 'columns' (names separated by commas), or cast it to text "
-            "in a view"
+            "leave it out with the option 'columns' (names separated by commas), or cast it to "
+            "text in a view"
         )
     return SparkColumn(name, declared, kind, is_array, byte_order=deterministic)
 
 
 def _numeric(modifier: int) -> TypeMapping | None:
-    """Map a numeric; `modifier` packs precision and scale (``numeric.c``), the scale in 11 signed bits.
+    """Map a numeric; `modifier` packs precision and scale (``numeric.c``), the scale in 11 signed
+    bits.
 
     None: it has too many digits for Spark.
     """

@@ -1,13 +1,17 @@
-"""``df.write.format("millwheel")``: rows become records of a stream that takes records (`millwheel.Inbox`).
+"""``df.write.format("millwheel")``: rows become records of a stream that takes records
+(`millwheel.Inbox`).
 
-Options: ``store``, ``pipeline``, ``stream``, ``id`` (names of the columns that together identify a record, with commas) and
-``timestamp`` (a column with the event time; without it, records have the time of sending).
+Options: ``store``, ``pipeline``, ``stream``, ``id`` (names of the columns that together identify a
+record, with commas) and ``timestamp`` (a column with the event time; without it, records have the
+time of sending).
 
-Each row is sent with an id, made of the columns named by ``id``. A task that runs twice, a batch that is repeated and a
-job that is started again send the same ids, and a repeated id has no second effect for as long as the Inbox remembers it.
-The same id with other values is an error. Ids and values have all times in UTC, in sessions of all time zones, and
-maps as objects; the types of the columns are compared with those of the stream before anything is sent. Records are sent in transactions of `SENT_TOGETHER` rows, since the stream's low
-watermark waits for open transactions; a job that fails has sent a part of its rows.
+Each row is sent with an id, made of the columns named by ``id``. A task that runs twice, a batch
+that is repeated and a job that is started again send the same ids, and a repeated id has no second
+effect for as long as the Inbox remembers it. The same id with other values is an error. Ids and
+values have all times in UTC, in sessions of all time zones, and maps as objects; the types of the
+columns are compared with those of the stream before anything is sent. Records are sent in
+transactions of `SENT_TOGETHER` rows, since the stream's low watermark waits for open transactions;
+a job that fails has sent a part of its rows.
 """
 
 from __future__ import annotations
@@ -43,14 +47,16 @@ HIDDEN = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.InvalidSchemaName,
 )
-"""Errors of a login that may only send, and of a pipeline that is not there, which sending names better."""
+"""Errors of a login that may only send, and of a pipeline that is not there, which sending names
+better."""
 
 
 class SparkSender:
     """Sends rows of Spark to a stream.
 
     Raises:
-        UsageError: a column that an option names does not exist, or is no time; or the columns do not fit the stream.
+        UsageError: a column that an option names does not exist, or is no time; or the columns do
+            not fit the stream.
     """
 
     def __init__(
@@ -70,8 +76,8 @@ class SparkSender:
         self._timestamp = timestamp
         if not self._id:
             raise UsageError(
-                "the option 'id' of format 'millwheel' is missing: name the columns that identify a record, so that a "
-                "task that runs twice sends it once"
+                "the option 'id' of format 'millwheel' is missing: name the columns that identify "
+                "a record, so that a task that runs twice sends it once"
             )
         names = schema.fieldNames()
         for name in (*self._id, *([timestamp] if timestamp else ())):
@@ -79,7 +85,8 @@ class SparkSender:
                 raise UsageError(f"there is no column {name!r}; there are {', '.join(names)}")
         if timestamp and schema[timestamp].dataType.typeName() not in TIMES:
             raise UsageError(
-                f"the column {timestamp!r} is {schema[timestamp].dataType.simpleString()}, not timestamp"
+                f"the column {timestamp!r} is {schema[timestamp].dataType.simpleString()}, not "
+                "timestamp"
             )
         self._fields = [name for name in names if name != timestamp]
         self._check_types(schema)
@@ -92,7 +99,8 @@ class SparkSender:
             UserCodeError: a value has no JSON.
         """
         text = sql.SQL(
-            "SELECT count(*) FILTER (WHERE x) FROM unnest({}(%s, %s::text[]::jsonb[], %s::text[], %s::timestamptz[])) AS x"
+            "SELECT count(*) FILTER (WHERE x) FROM unnest({}(%s, %s::text[]::jsonb[], %s::text[], "
+            "%s::timestamptz[])) AS x"
         ).format(sql.Identifier(self._pipeline, "send_all"))
         new = 0
         with writing(self._store, autocommit=True) as connection:
@@ -133,8 +141,8 @@ class SparkSender:
         for name in self._id:
             if has_map(schema[name].dataType):
                 raise UsageError(
-                    f"the column {name!r} is {schema[name].dataType.simpleString()}, and the members of a map are in no "
-                    "order: it cannot be a part of an id"
+                    f"the column {name!r} is {schema[name].dataType.simpleString()}, and the "
+                    "members of a map are in no order: it cannot be a part of an id"
                 )
         fingerprint = deployed_type(self._store, self._pipeline, self._stream)
         if fingerprint is not None:
@@ -142,7 +150,8 @@ class SparkSender:
 
 
 def deployed_type(store: str, pipeline: str, stream: str) -> dict[str, Any] | None:
-    """The type of a stream's values, as deployed; None: there is no such stream, or this login may not look.
+    """The type of a stream's values, as deployed; None: there is no such stream, or this login may
+    not look.
 
     Rows of such a login are compared by the pipeline that takes them.
     """

@@ -2,8 +2,8 @@
 
 ``SparkSession.builder`` lets the JVM print its startup messages to the terminal, and keeps the JVM
 until the interpreter ends. Here ``pyspark.java_gateway.launch_gateway`` starts the JVM with its
-standard error on a pipe: startup output is shown only if the start fails, later output is relayed. At
-the end the JVM is stopped and awaited.
+standard error on a pipe: startup output is shown only if the start fails, later output is relayed.
+At the end the JVM is stopped and awaited.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ LOCAL_SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": 
 LOCAL_ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1"}
 
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-"""Only the JVM's first compiler: where tasks run user code in Python, the second one takes more than it gives."""
+"""Only the JVM's first compiler: where tasks run user code in Python, the second one takes more
+than it gives."""
 
 LAUNCHER_ENVIRONMENT = {"SPARK_LAUNCHER_OPTS": QUICK_COMPILER}
 """Options of the JVM that only makes the command line of the other one."""
@@ -77,7 +78,8 @@ def session(
     Args:
         environment: environment variables for Spark's workers.
         config: Spark settings, which override those of this module.
-        launched: called with the JVM's process as soon as it exists, some seconds before the session.
+        launched: called with the JVM's process as soon as it exists, some seconds before the
+            session.
         stop_seconds: longest time for the JVM to end.
 
     Raises:
@@ -116,7 +118,8 @@ def session(
             signal.signal(signal.SIGINT, interrupt)
         spark: SparkSession | None = None
         try:
-            # Failures arrive as exceptions; at level ERROR Spark would log them too, with Java's stack.
+            # Failures arrive as exceptions; at level ERROR Spark would log them too, with Java's
+            # stack.
             context.setLogLevel("FATAL")
             spark = SparkSession.builder.getOrCreate()
             yield spark
@@ -126,7 +129,8 @@ def session(
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory for Spark's files, during the block. Those of killed sessions are removed: nobody holds their lock."""
+    """A directory for Spark's files, during the block. Those of killed sessions are removed: nobody
+    holds their lock."""
     for lock in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
         with suppress(OSError), open(lock, opener=_open_own) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,7 +144,8 @@ def _scratch() -> Iterator[Path]:
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Open a file of this user. Others may have put something else of that name there, such as a FIFO, which would wait.
+    """Open a file of this user. Others may have put something else of that name there, such as a
+    FIFO, which would wait.
 
     Raises:
         PermissionError: it is no file, or not this user's.
@@ -154,11 +159,12 @@ def _open_own(path: str, flags: int) -> int:
 
 
 def _home(scratch: Path) -> Path | None:
-    """The SPARK_HOME to start with: one from which Python processes import the installed, compiled PySpark. None: the
-    user has an installation of Spark.
+    """The SPARK_HOME to start with: one from which Python processes import the installed, compiled
+    PySpark. None: the user has an installation of Spark.
 
-    In the home of the package they find ``pyspark.zip`` first, which has no compiled files: each start takes 1.9 s of
-    CPU, not 0.7 s, and on a busy machine Spark gives up on a process that has not called back after 10 s.
+    In the home of the package they find ``pyspark.zip`` first, which has no compiled files: each
+    start takes 1.9 s of CPU, not 0.7 s, and on a busy machine Spark gives up on a process that has
+    not called back after 10 s.
     """
     import pyspark
 
@@ -223,7 +229,8 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 def _jvm(
     settings: Mapping[str, str], stop_seconds: float
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], SparkContext]]]:
-    """Run a JVM during the block; yield its process and a function that creates its SparkContext."""
+    """Run a JVM during the block; yield its process and a function that creates its
+    SparkContext."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -247,9 +254,11 @@ def _jvm(
         except Py4JError as error:
             raise UsageError(f"Spark did not start: {error}") from error
         output.relaying.set()
-        # It logs each call that a JVM does not answer which is being stopped; its callers get an error.
+        # It logs each call that a JVM does not answer which is being stopped; its callers get an
+        # error.
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        # It prints a traceback if the JVM ends first, as it does when a terminal or a supervisor signals both.
+        # It prints a traceback if the JVM ends first, as it does when a terminal or a supervisor
+        # signals both.
         counts: Any = context._accumulatorServer
         counts.handle_error = _no_more_counts
         return context

@@ -38,8 +38,8 @@ def zipped(top: ModuleType, directory: Path) -> Path:
                 total += path.stat().st_size
                 if total > MOST_BYTES:
                     raise UsageError(
-                        f"the package {top.__name__!r} has more than {MOST_BYTES >> 20} MiB of Python files: install it "
-                        "on the executors in place of sending it"
+                        f"the package {top.__name__!r} has more than {MOST_BYTES >> 20} MiB of "
+                        "Python files: install it on the executors in place of sending it"
                     )
                 file.write(path, path.relative_to(root))
     return target

@@ -12,16 +12,16 @@ reads. The candidates:
 * The driver's Python process can, during the ``with`` block of :func:`snapshot`: there the user
   knows when the work is done. The option ``snapshot`` passes the snapshot's id on.
 
-A read without that option uses one partition, which is one transaction and therefore consistent. But
-two reads, or the two sides of a self-join, then see different moments.
+A read without that option uses one partition, which is one transaction and therefore consistent.
+But two reads, or the two sides of a self-join, then see different moments.
 
 A held snapshot has a cost: row versions that were replaced since cannot be vacuumed, the pipeline's
 tables cannot be dropped or altered (the engine drops old buckets later), and a migration waits. It
 costs nothing per commit, since commits only append. So it is let go of after an hour, unless told
 otherwise.
 
-Order matters: LOCK comes first, then the snapshot. In the reverse order, a bucket dropped in between
-would be missing, and a truncated one would read as empty, both without an error.
+Order matters: LOCK comes first, then the snapshot. In the reverse order, a bucket dropped in
+between would be missing, and a truncated one would read as empty, both without an error.
 """
 
 from __future__ import annotations
@@ -103,12 +103,14 @@ def snapshot(
     *,
     most_seconds: float | None = MOST_SECONDS,
 ) -> Iterator[Snapshot]:
-    """Hold a snapshot of a pipeline for any number of reads, all of which must run inside the block.
+    """Hold a snapshot of a pipeline for any number of reads, all of which must run inside the
+    block.
 
     Args:
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
         pipeline: the pipeline's name; None: the store's only pipeline.
-        most_seconds: time after which it is let go of, and reads that begin later fail; None: there is no limit.
+        most_seconds: time after which it is let go of, and reads that begin later fail; None: there
+            is no limit.
     """
     url = store_url({} if store is None else {"store": store})
     if pipeline is None:
@@ -129,7 +131,8 @@ def snapshot(
 
 @contextmanager
 def _limited(connection: Connection, pipeline: str, most_seconds: float | None) -> Iterator[None]:
-    """Close the connection that holds a snapshot after some time: it keeps Postgres from cleaning up."""
+    """Close the connection that holds a snapshot after some time: it keeps Postgres from cleaning
+    up."""
 
     def let_go() -> None:
         connection.close()
@@ -159,7 +162,8 @@ def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:
 
 
 def _taken(connection: Connection, url: str, pipeline: str, tables: list[str]) -> Snapshot | None:
-    """Lock the tables, then take and export a snapshot; None if a table was dropped since listed."""
+    """Lock the tables, then take and export a snapshot; None if a table was dropped since
+    listed."""
     with translated(url):
         try:
             lock(connection, pipeline, tables)

@@ -20,12 +20,11 @@ Options: ``store`` (postgresql://…; default: MILLWHEEL_STORE), ``pipeline``, `
 part of Spark's plans.
 
 ``columns`` exists because Spark does not tell a Python source which columns it needs. ``filters``
-exists because push-down (``pushFilters``) is broken in Spark 4.1 to 4.3: the resulting read is kept in
-an object that *all* queries on one DataFrame share. Tried on 4.1.4 and 4.3.0: after
-``df.where("a = 5").collect()``, ``df.count()`` is 1; and
-``df.where("a = 1").union(df.where("a = 2"))`` returns the second part twice. (Spark's master keeps it
-in the scan.) A filter option belongs to one ``load()`` and does not leak. A test fails if
-``pushFilters`` is implemented here.
+exists because push-down (``pushFilters``) is broken in Spark 4.1 to 4.3: the resulting read is kept
+in an object that *all* queries on one DataFrame share. Tried on 4.1.4 and 4.3.0: after
+``df.where("a = 5").collect()``, ``df.count()`` is 1; and ``df.where("a = 1").union(df.where("a =
+2"))`` returns the second part twice. (Spark's master keeps it in the scan.) A filter option belongs
+to one ``load()`` and does not leak. A test fails if ``pushFilters`` is implemented here.
 
 For ``readStream`` see :mod:`millwheel.spark.following`.
 """
@@ -90,8 +89,9 @@ class MillwheelSource(DataSource):
         if rows.relation.numbered:
             return FollowingReader(rows, StreamOptions.of(self.options, self._given_partitions()))
         raise UsageError(
-            f"the table {rows.relation.name!r} cannot be followed: its rows have no numbers. Write the rows to "
-            "follow into a table of their own, with pipeline.sink(STREAM, Table(…, numbered=True))"
+            f"the table {rows.relation.name!r} cannot be followed: its rows have no numbers. Write "
+            "the rows to follow into a table of their own, with pipeline.sink(STREAM, Table(…, "
+            "numbered=True))"
         )
 
     def writer(self, schema: spark.StructType, overwrite: bool) -> StagingWriter | SendingWriter:
@@ -177,8 +177,9 @@ class MillwheelSource(DataSource):
         partitions = self._given_partitions()
         if partitions > 1 and not snapshot:
             raise UsageError(
-                f"{partitions} partitions without a snapshot would read different moments: read inside "
-                "`with millwheel.spark.snapshot(…) as held` with its options, or with one partition"
+                f"{partitions} partitions without a snapshot would read different moments: read "
+                "inside `with millwheel.spark.snapshot(…) as held` with its options, or with one "
+                "partition"
             )
         return partitions
 

@@ -1,9 +1,11 @@
-"""The data source that Spark's tasks write a result to: a staging table, from which one transaction takes the rows.
+"""The data source that Spark's tasks write a result to: a staging table, from which one transaction
+takes the rows.
 
-A task may run twice, also at the same time, and tasks of a driver that was killed may still write. So each attempt marks
-its rows, and a second table lists, for each batch, the attempts that Spark counts and how many rows they have. The
-transaction that takes the rows counts them: both tables are unlogged, and empty after a crash of the server, which
-tasks that are repeated may outlive. Then nothing is taken.
+A task may run twice, also at the same time, and tasks of a driver that was killed may still write.
+So each attempt marks its rows, and a second table lists, for each batch, the attempts that Spark
+counts and how many rows they have. The transaction that takes the rows counts them: both tables are
+unlogged, and empty after a crash of the server, which tasks that are repeated may outlive. Then
+nothing is taken.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class StagingTable:
             )
             connection.execute(
                 sql.SQL(
-                    "CREATE UNLOGGED TABLE {} (batch uuid PRIMARY KEY, attempts uuid[] NOT NULL, rows bigint NOT NULL)"
+                    "CREATE UNLOGGED TABLE {} (batch uuid PRIMARY KEY, attempts uuid[] NOT NULL, "
+                    "rows bigint NOT NULL)"
                 ).format(self._batches)
             )
 
@@ -86,7 +89,8 @@ class StagingTable:
         )
 
     def counted(self, connection: Connection, batch: str) -> list[str]:
-        """The attempts that make up a batch; none of their rows goes before the end of the transaction.
+        """The attempts that make up a batch; none of their rows goes before the end of the
+        transaction.
 
         Raises:
             StoreUnavailable: some of the rows are not there. The batch has to be done again.
@@ -106,13 +110,15 @@ class StagingTable:
             if there == rows:
                 return list(attempts)
         raise StoreUnavailable(
-            f"rows of a batch are gone from the table {self.name!r}: since they were written, the server has crashed, or "
-            "another process has made the table anew. Nothing of the batch counts; it has to be done again"
+            f"rows of a batch are gone from the table {self.name!r}: since they were written, the "
+            "server has crashed, or another process has made the table anew. Nothing of the "
+            "batch counts; it has to be done again"
         )
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
-        """A transaction that waits for others at the table for a while only, such as tasks of a killed driver."""
+        """A transaction that waits for others at the table for a while only, such as tasks of a
+        killed driver."""
         with writing(self._store) as connection:
             connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
             yield connection
@@ -183,7 +189,8 @@ def check_columns(found: spark.StructType, wanted: Sequence[Column], name: str) 
     """
     if sorted(found.fieldNames()) != sorted(column.name for column in wanted):
         raise UsageError(
-            f"the function of aggregate {name!r} returned the columns {', '.join(found.fieldNames())}; its table has "
+            f"the function of aggregate {name!r} returned the columns "
+            f"{', '.join(found.fieldNames())}; its table has "
             f"{', '.join(column.name for column in wanted)}"
         )
     for column in wanted:

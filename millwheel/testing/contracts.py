@@ -34,7 +34,8 @@ MORE_ROWS = 200
 
 
 async def check_source(make: Callable[[], Source], value_type: Any, *, rows: int = 10) -> None:
-    """Check the contract of `millwheel.sources` on a source with at least `rows` rows in each partition.
+    """Check the contract of `millwheel.sources` on a source with at least `rows` rows in each
+    partition.
 
     The source may have more rows, and may grow meanwhile. Rows that it has shown must not change.
 
@@ -128,8 +129,8 @@ async def _check_reader(
             rest = await _read(what, resumed, len(expected)) if expected else []
         _hold(
             [_shown(row) for row in rest[: len(expected)]] == [_shown(row) for row in expected],
-            f"{what}: opened at position({number}), it reads the rows from that number on, under the same "
-            "numbers, and no row before it",
+            f"{what}: opened at position({number}), it reads the rows from that number on, under "
+            "the same numbers, and no row before it",
             [_shown(row) for row in expected],
             [_shown(row) for row in rest],
         )
@@ -237,7 +238,8 @@ async def check_sink(
     Args:
         make: makes the sink; it is called several times, as by several workers.
         values: five different values of the stream, or more.
-        read: what the sink has written so far, in its order, in the form of `values`; it may be awaitable.
+        read: what the sink has written so far, in its order, in the form of `values`; it may be
+            awaitable.
 
     Raises:
         AssertionError: a rule is broken.
@@ -250,7 +252,9 @@ async def check_sink(
     a, b, c, d, e = values[:5]
     await _deliver(sink, 1, 1, [a, b])
     _hold(
-        await _found(read) == [a, b], "a bundle is durable when deliver returns", await _found(read)
+        await _found(read) == [a, b],
+        "a bundle is durable when deliver returns",
+        await _found(read),
     )
     await _deliver(sink, 1, 1, [a, b], is_repeat=True)
     _hold(

@@ -1,14 +1,14 @@
 """Tests run weak code twice on each record and compare the productions.
 
-The productions of a weak computation must depend on the record alone. When their sender starts over,
-the code runs again and makes them again; a production that differs then is lost or counts twice.
-Therefore a test first calls the code on trial for each record, with effects that are thrown away, and
-then in earnest. Both calls must produce the same values to the same streams, with the same
-timestamps, in the same order. For code that keeps state and declares that its state makes no
+The productions of a weak computation must depend on the record alone. When their sender starts
+over, the code runs again and makes them again; a production that differs then is lost or counts
+twice. Therefore a test first calls the code on trial for each record, with effects that are thrown
+away, and then in earnest. Both calls must produce the same values to the same streams, with the
+same timestamps, in the same order. For code that keeps state and declares that its state makes no
 difference (`Computation.order_insensitive`), the test adds a trial with an empty state.
 
-Limit: the test does not detect differences that only appear in another process, such as the order of
-a set of strings.
+Limit: the test does not detect differences that only appear in another process, such as the order
+of a set of strings.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ class Determinism:
     ) -> NotTheSameAgain:
         return NotTheSameAgain(
             f"{self._step.node.label!r} ran twice on a record of stream {record.stream!r}, key "
-            f"{record.key!r}, value {shown(record.value, 300)}, with different results\n"
-            f"  at first:  {_text(first)}\n  {how}:  {then}\n"
-            'It was added with productions="weak": after a crash it runs again, and must produce the '
-            'same. Add it with productions="strong", or remove the cause of the difference (the '
-            "clock, random numbers, data outside of the state)"
+            f"{record.key!r}, value {shown(record.value, 300)}, with different results\n  at "
+            f'first:  {_text(first)}\n  {how}:  {then}\nIt was added with productions="weak": '
+            "after a crash it runs again, and must produce the same. Add it with "
+            'productions="strong", or remove the cause of the difference (the clock, random '
+            "numbers, data outside of the state)"
         )
 
 

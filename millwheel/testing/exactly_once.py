@@ -83,13 +83,13 @@ async def assert_exactly_once(
         before_each: called before each run, to reset state outside of the store (for
             `Computation.process_bundle`).
         after_each: called after each run, to check that state.
-        database: URL of a Postgres in which the statements of `Context.execute` run, as in `Harness`. Reset your
-            tables in `before_each`, and compare them in `after_each`.
+        database: URL of a Postgres in which the statements of `Context.execute` run, as in
+            `Harness`. Reset your tables in `before_each`, and compare them in `after_each`.
         dead_letters: ``"expected"``: dead letters are not a failure.
 
     Raises:
-        AssertionError: a run differs. The message has the mode, the crash point, and the missing and
-            extra values, or the first dead letters with their tracebacks.
+        AssertionError: a run differs. The message has the mode, the crash point, and the missing
+            and extra values, or the first dead letters with their tracebacks.
         NotTheSameAgain: weak code produced different outputs for the same record.
     """
     await _run_all_modes(
@@ -130,8 +130,8 @@ async def assert_at_most_once(
 ) -> None:
     """Like `assert_exactly_once`, for computations added with ``delivery="at_most_once"``.
 
-    No value may be produced that is not expected, or more often than expected. In runs without faults
-    no value may be missing.
+    No value may be produced that is not expected, or more often than expected. In runs without
+    faults no value may be missing.
     """
     await _run_all_modes(pipeline, inputs, expected, _too_much, max_crashes, dead_letters)
 
@@ -190,8 +190,8 @@ async def _run_all_modes(
             missing, extra = judge(difference, faults=faults)
             if missing or extra:
                 raise AssertionError(
-                    f"{label}: stream {name!r} differs\n"
-                    f"  missing: {sorted(missing.elements())}\n  extra: {sorted(extra.elements())}"
+                    f"{label}: stream {name!r} differs\n  "
+                    f"missing: {sorted(missing.elements())}\n  extra: {sorted(extra.elements())}"
                 )
 
     for mode in (

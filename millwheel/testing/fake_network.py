@@ -6,11 +6,12 @@
     one = Links(Identity("p", "one", SECRET), network.medium("one"), clock=clock)
     two = Links(Identity("p", "two", SECRET), network.medium("two"), clock=clock)
 
-Everything above the bytes is the production code: `millwheel.runtime.network.links` with its handshake,
-frames, pings and flow control. Only the transport is fake. It carries whole frames, each with a `Fate`:
-its delay, the number of copies (0: the frame is lost), and whether it may overtake earlier frames.
-Connections between two workers can be *cut*, which both sides notice, or *parted*: then frames are
-held back and neither side notices, until the two are *joined* again and held frames are delivered.
+Everything above the bytes is the production code: `millwheel.runtime.network.links` with its
+handshake, frames, pings and flow control. Only the transport is fake. It carries whole frames, each
+with a `Fate`: its delay, the number of copies (0: the frame is lost), and whether it may overtake
+earlier frames. Connections between two workers can be *cut*, which both sides notice, or *parted*:
+then frames are held back and neither side notices, until the two are *joined* again and held frames
+are delivered.
 
 With a `VirtualClock` and a seed, runs are reproducible: events due at the same time happen in the
 order in which they were sent.
@@ -297,7 +298,8 @@ class FakeTransport(asyncio.Transport):
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        """The number of bytes not delivered to the other end. A real network hides a part of them."""
+        """The number of bytes not delivered to the other end. A real network hides a part of
+        them."""
         return self._waiting
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -326,7 +328,8 @@ class FakeTransport(asyncio.Transport):
         self._lose(None)
 
     def broken(self, error: Exception) -> None:
-        """Report the loss of the connection to this end's protocol soon; frames in transit are lost."""
+        """Report the loss of the connection to this end's protocol soon; frames in transit are
+        lost."""
         self._closing = True
         asyncio.get_running_loop().call_soon(self._lose, error)
 

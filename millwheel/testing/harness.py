@@ -32,7 +32,8 @@ V = TypeVar("V")
 
 
 def quick(settings: Settings) -> Settings:
-    """Adapt settings to tests: one interval per computation, and commits do not wait for more records."""
+    """Adapt settings to tests: one interval per computation, and commits do not wait for more
+    records."""
     return replace(settings, intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 
 
@@ -46,15 +47,16 @@ class Harness:
             await harness.advance(WORDS, at(60))
             assert harness.produced(COUNTS) == [...]
 
-    Each call returns when all its effects are durable. Wall time only advances in `sleep`. The block
-    ends with an `AssertionError` if there are dead letters that the test has not read from
-    `dead_letters`, unless another error ends it. The code of weak computations is called twice on each
-    record and must produce the same outputs; otherwise `NotTheSameAgain` shows both.
+    Each call returns when all its effects are durable. Wall time only advances in `sleep`. The
+    block ends with an `AssertionError` if there are dead letters that the test has not read from
+    `dead_letters`, unless another error ends it. The code of weak computations is called twice on
+    each record and must produce the same outputs; otherwise `NotTheSameAgain` shows both.
 
     Args:
         start: wall time at the beginning.
-        database: URL of a Postgres in which the statements of `Context.execute` run, in one transaction for each
-            commit and with the pipeline's schema and ``public`` as search path; None: they do not run.
+        database: URL of a Postgres in which the statements of `Context.execute` run, in one
+            transaction for each commit and with the pipeline's schema and ``public`` as search
+            path; None: they do not run.
     """
 
     def __init__(
@@ -87,8 +89,8 @@ class Harness:
         unread = self.store.dead_letters[self._letters_read :]
         if unread and kind is None:
             raise AssertionError(
-                f"{format_dead_letters(unread, self._engine.exchange.steps)}\nIf the test expects them, read "
-                "harness.dead_letters at the end of the test"
+                f"{format_dead_letters(unread, self._engine.exchange.steps)}\nIf the test expects "
+                "them, read harness.dead_letters at the end of the test"
             )
 
     async def _settle(self) -> None:
@@ -111,7 +113,8 @@ class Harness:
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
-        """Advance the watermark of a stream's source: values older than `at` are late from now on."""
+        """Advance the watermark of a stream's source: values older than `at` are late from now
+        on."""
         self._copy.append(advance(stream, at))
         await self._settle()
 
@@ -153,7 +156,8 @@ class Harness:
         return self.store.rows(table)
 
     def statements(self) -> list[tuple[str, tuple[Any, ...]]]:
-        """Return the statements of `Context.execute` that were committed, with their parameters, in order."""
+        """Return the statements of `Context.execute` that were committed, with their parameters, in
+        order."""
         return [(str(text), tuple(values or ())) for text, values in self.store.statements]
 
     def state(self, computation: str, key: Key) -> dict[str, Any]:

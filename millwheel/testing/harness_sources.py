@@ -33,9 +33,9 @@ def capture_table(stream: Stream[Any]) -> Table[Captured]:
 class HarnessPipeline:
     """A copy of a pipeline with scripts as sources and tables that capture the given streams.
 
-    Sinks to files and the terminal are removed; tables stay. A stream is captured in the commit that
-    produces its values. For a stream of weak productions a separate step captures it, since otherwise
-    the test would force them to be stored.
+    Sinks to files and the terminal are removed; tables stay. A stream is captured in the commit
+    that produces its values. For a stream of weak productions a separate step captures it, since
+    otherwise the test would force them to be stored.
 
     Args:
         clock: tells the time of values whose source gives them a timestamp.
@@ -90,8 +90,9 @@ class HarnessPipeline:
             )
         if not script.timestamps and step.at is not None:
             raise GraphError(
-                f"inject into {step.stream.name!r}: at= would have no effect, since the injector of pipeline "
-                f"{self.pipeline.name!r} has timestamp=, which computes the time from the value"
+                f"inject into {step.stream.name!r}: at= would have no effect, since the injector "
+                f"of pipeline {self.pipeline.name!r} has timestamp=, which computes the time from "
+                "the value"
             )
         if script.timestamps and step.watermark is None and step.at is None:
             step = dataclasses.replace(step, at=self._clock.now())
@@ -99,7 +100,8 @@ class HarnessPipeline:
 
 
 def _row_of(stream: Stream[V]) -> Callable[[V], Captured]:
-    """Return a function that encodes a captured value, and raises if it is not of the stream's type."""
+    """Return a function that encodes a captured value, and raises if it is not of the stream's
+    type."""
 
     def row(value: V) -> Captured:
         encoded = stream.codec.encode(value)

@@ -33,9 +33,9 @@ def inject(stream: Stream[V], value: V, *, at: datetime | None = None) -> Script
     """Return a step that injects a value into a stream.
 
     Args:
-        at: the event time that the source gives the value, for an injector without ``timestamp=`` (an
-            `Inbox`, Kafka, another pipeline); None: the test's wall time. With ``timestamp=``, the
-            injector computes it from the value.
+        at: the event time that the source gives the value, for an injector without ``timestamp=``
+            (an `Inbox`, Kafka, another pipeline); None: the test's wall time. With ``timestamp=``,
+            the injector computes it from the value.
     """
     return ScriptStep(stream, value, None, None if at is None else to_micros(at))
 
@@ -51,9 +51,9 @@ def advance(stream: Stream[Any], at: datetime) -> ScriptStep[Any]:
 class Script:
     """A replayable source with rows appended by the test; it is also its only partition.
 
-    It behaves like any live source: a reader that has read all rows waits, and an appended row wakes
-    it. It ends when the test calls `end`. Each reader returns separate values, decoded to the stream's
-    type, as file readers do.
+    It behaves like any live source: a reader that has read all rows waits, and an appended row
+    wakes it. It ends when the test calls `end`. Each reader returns separate values, decoded to the
+    stream's type, as file readers do.
     """
 
     bounded = True

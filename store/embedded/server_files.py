@@ -203,7 +203,8 @@ def locked(store: Path) -> Iterator[None]:
         fd = _open_shared(path, store)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # `remove` may have deleted the file during the wait: then the lock excludes no other process.
+            # `remove` may have deleted the file during the wait: then the lock excludes no other
+            # process.
             current = os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path))
         except BlockingIOError:
             current = False
@@ -362,7 +363,7 @@ def _choose_outside(site: Site) -> Site:
         claim_directory(site.base, mode=0o711)
     except (OSError, EmbeddedServerError) as error:
         raise EmbeddedServerError(
-            f"Postgres does not run as root, the user that would run it cannot reach "
+            "Postgres does not run as root, the user that would run it cannot reach "
             f"{site.store}, and its data cannot be put elsewhere: {error}. Give --store a "
             "directory that everybody may enter, e.g. /srv/millwheel."
         ) from error
@@ -381,8 +382,8 @@ def earlier_sites(site: Site) -> list[Site]:
 
 def warn_of_earlier(sites: list[Site]) -> None:
     _log.warning(
-        "%s was deleted and made again; data of its predecessor is left in %s. Delete it if you do not "
-        "need the old store any more.",
+        "%s was deleted and made again; data of its predecessor is left in %s. Delete it if you do "
+        "not need the old store any more.",
         sites[0].store,
         ", ".join(str(site.base) for site in sites),
     )

@@ -37,15 +37,18 @@ def remove(tables: Tables, names: list[str]) -> None:
     tables.state = {key: found for key, found in tables.state.items() if key[1] not in gone}
     tables.timers = {key: found for key, found in tables.timers.items() if key[1] not in gone}
     tables.dead_letters = [
-        letter._replace(parked=None, watermark=None, hold=None)
-        if letter.computation in gone
-        else letter
+        (
+            letter._replace(parked=None, watermark=None, hold=None)
+            if letter.computation in gone
+            else letter
+        )
         for letter in tables.dead_letters
     ]
 
 
 def _bundles_in_the_way(tables: Tables, gone: set[int]) -> list[tuple[str, int, int]]:
-    """Open numbered bundles with records of removed nodes: (computation, number, count of such records)."""
+    """Open numbered bundles with records of removed nodes: (computation, number, count of such
+    records)."""
     logs = {
         id_
         for id_, log in tables.logs.items()

@@ -1,4 +1,5 @@
-"""Claims of intervals, and the stored data that a new owner starts from (`millwheel.store.claims`)."""
+"""Claims of intervals, and the stored data that a new owner starts from
+(`millwheel.store.claims`)."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class MemoryClaims(MemoryWorkers):
         return self._placement.take_free(worker, interval_ids, sequencers)
 
     def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
-        """The second transaction of a claim, which reads the data that the new owner starts from."""
+        """The second transaction of a claim, which reads the data that the new owner starts
+        from."""
         raised, new_logs = taken
         return [
             read_claim(self.tables, id_, sequencer, new_logs.get(id_, 0), timers)

@@ -1,7 +1,8 @@
-"""Ownership of intervals: claims, releases, wishes, splits and merges (`millwheel.store.placement`).
+"""Ownership of intervals: claims, releases, wishes, splits and merges
+(`millwheel.store.placement`).
 
-Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call here, so no
-change waits for another.
+Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call
+here, so no change waits for another.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class MemoryPlacement:
     def take_free(
         self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of the intervals that are free and still have the sequencer that was read."""
+        """Raise the sequencers of the intervals that are free and still have the sequencer that was
+        read."""
         mine = self._workers.generation(worker)
         rows = [
             row

@@ -161,7 +161,14 @@ def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
 
 def _number(letter: DeadLetter) -> int:
     """A number that tells a letter from others, however often it has failed."""
-    same = (letter.computation, letter.record_id, letter.key, letter.value, letter.ts, letter.place)
+    same = (
+        letter.computation,
+        letter.record_id,
+        letter.key,
+        letter.value,
+        letter.ts,
+        letter.place,
+    )
     return crc32(repr(same).encode())
 
 

@@ -1,7 +1,7 @@
 """The tables of one pipeline, as Postgres has them (`millwheel.store.schema`), and their keys.
 
-It has the rows and queries that several modules share; the rules for changes are in the modules that make
-them. Nothing here awaits, so all changes between two awaits are one transaction.
+It has the rows and queries that several modules share; the rules for changes are in the modules
+that make them. Nothing here awaits, so all changes between two awaits are one transaction.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class ComputationRow:
 
 @dataclass(slots=True)
 class LivenessLocks:
-    """The liveness locks that the server holds for the sessions of heartbeats; no part of a backup."""
+    """The liveness locks that the server holds for the sessions of heartbeats; no part of a
+    backup."""
 
     starts: int = 1
     """How often the server was started."""

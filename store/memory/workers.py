@@ -16,8 +16,8 @@ FORGET_WORKERS_SECONDS = 86_400.0
 """When a worker registers, the store forgets workers with leases that ended this long ago."""
 
 ENDED = (
-    "another worker ended this one, or the store forgot it because it sent no heartbeat for too long; it "
-    "must release everything it holds"
+    "another worker ended this one, or the store forgot it because it sent no heartbeat for too "
+    "long; it must release everything it holds"
 )
 
 HOST = "memory"
@@ -75,7 +75,8 @@ class Workers:
             found.lease_until = self._clock.monotonic()
 
     def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
-        """End the leases of suspects that held their liveness lock since the server started, and do not now."""
+        """End the leases of suspects that held their liveness lock since the server started, and do
+        not now."""
         lost = [
             id_
             for id_ in suspects
@@ -183,7 +184,8 @@ class MemoryWorkers(MemorySubject):
         return self._workers.end_lost_leases(suspects)
 
     def end_liveness_session(self, worker: str) -> None:
-        """End the session of a worker's heartbeats: the process has died, or an operator has ended it."""
+        """End the session of a worker's heartbeats: the process has died, or an operator has ended
+        it."""
         self.tables.liveness.held.discard(worker)
 
     def restart_server(self) -> None:

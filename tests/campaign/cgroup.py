@@ -1,4 +1,5 @@
-"""A group of processes below a limit of memory: version 1 of control groups, where it may be written."""
+"""A group of processes below a limit of memory: version 1 of control groups, where it may be
+written."""
 
 from __future__ import annotations
 

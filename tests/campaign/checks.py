@@ -1,12 +1,13 @@
 """What may never be seen of the workload, by the names that the field has for it.
 
-==================  ==================================================================================
-lost write          an effect that was committed is not there: a number is below what it must be
-duplicate           an effect is there twice: a number, or a row of a table, is above what it must be
-aborted read        a part of a commit is there without the rest of it, or an effect without its cause
-unseen              the source was told that a record is done, and its effect is not to be seen
-nonmonotonic read   what was seen before is not there any more
-==================  ==================================================================================
+==================
+================================================================================== lost write
+an effect that was committed is not there: a number is below what it must be duplicate           an
+effect is there twice: a number, or a row of a table, is above what it must be aborted read        a
+part of a commit is there without the rest of it, or an effect without its cause unseen
+the source was told that a record is done, and its effect is not to be seen nonmonotonic read   what
+was seen before is not there any more ==================
+==================================================================================
 
 `Watcher` is given one snapshot after the other, each of one transaction, while things go wrong, and
 knows what it saw before. Plain code: no SQL, no clock.
@@ -195,8 +196,8 @@ def final(now: Snapshot, rows: int, *, tables: bool) -> list[Found]:
 def _branches(rows: int) -> dict[int, tuple[int, int]]:
     """Count and sum of each branch.
 
-    The deposits of a number are of a row of accounts one beside the other, except for the last number
-    of a partition: so they are counted account by account, in rounds of `BRANCHES` numbers.
+    The deposits of a number are of a row of accounts one beside the other, except for the last
+    number of a partition: so they are counted account by account, in rounds of `BRANCHES` numbers.
     """
     found: dict[int, tuple[int, int]] = {}
     for account in range(PARTITIONS * KEYS):

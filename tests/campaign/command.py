@@ -1,4 +1,5 @@
-"""Carries out the runs one after the other until the targets are reached, and goes on where it stood.
+"""Carries out the runs one after the other until the targets are reached, and goes on where it
+stood.
 
 ::
 
@@ -9,9 +10,10 @@
     python -m tests.campaign --again                  # what did not hold is repeated
     python -m tests.campaign --report docs/campaign.md  # from the lines that are there; runs nothing
 
-Each finished run is a line in ``DIRECTORY/runs.jsonl``, and what failed has a directory beside it. Ctrl-C or
-SIGTERM ends it and all that it started. Exit code 0: the targets are reached (with --hours, --only or
---seeds: what was run held); 1: something did not hold; 3: the time was over before the targets were reached.
+Each finished run is a line in ``DIRECTORY/runs.jsonl``, and what failed has a directory beside it.
+Ctrl-C or SIGTERM ends it and all that it started. Exit code 0: the targets are reached (with
+--hours, --only or --seeds: what was run held); 1: something did not hold; 3: the time was over
+before the targets were reached.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The engine's tables as they are when an anomaly is first seen: a while later its rows are folded and dropped.
+"""The engine's tables as they are when an anomaly is first seen: a while later its rows are folded
+and dropped.
 
-Each row has its ``xmin``, which tells which transaction has written it, and of a bucketed table the bucket.
+Each row has its ``xmin``, which tells which transaction has written it, and of a bucketed table the
+bucket.
 """
 
 from __future__ import annotations

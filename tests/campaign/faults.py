@@ -1,9 +1,9 @@
 """What can happen, one name each, and what happens to processes.
 
-A fault is a coroutine that is given the `Scene`, does its harm, undoes it, and says how it went. It was
-*effective* if what it is for came about: a kill met a worker that had just committed, a zombie learned by
-a commit of its own that somebody else has the interval, a commit's reply was lost. What was not is told,
-and counts for nothing.
+A fault is a coroutine that is given the `Scene`, does its harm, undoes it, and says how it went. It
+was *effective* if what it is for came about: a kill met a worker that had just committed, a zombie
+learned by a commit of its own that somebody else has the interval, a commit's reply was lost. What
+was not is told, and counts for nothing.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ async def put_down(hand: Hand) -> None:
 @fault("kill", counts_as="kill")
 @on_one
 async def kill(scene: Scene, hand: Hand) -> Outcome:
-    """SIGKILL to a worker that owns intervals, while rows arrive; another one starts within a second."""
+    """SIGKILL to a worker that owns intervals, while rows arrive; another one starts within a
+    second."""
     owned = scene.owned(hand)
     busy = scene.pulse.is_busy(owned)
     await put_down(hand)
@@ -177,8 +178,8 @@ async def kill_all(scene: Scene) -> Outcome:
 async def killed_at(
     scene: Scene, hand: Hand, point: str, lead: Callable[[], Awaitable[Outcome]] | None = None
 ) -> Outcome:
-    """A worker that kills itself when it comes to a point, to which it is led if it would not go there
-    of itself; without effect if that was not done."""
+    """A worker that kills itself when it comes to a point, to which it is led if it would not go
+    there of itself; without effect if that was not done."""
     owned, since = scene.owned(hand), time.time()
     hand.expected.add(-signal.SIGKILL)
     hand.control.arm(point)
@@ -280,7 +281,8 @@ def refused(hand: Hand, since: float) -> int:
 @fault("freeze", counts_as="zombie")
 @on_one
 async def freeze(scene: Scene, hand: Hand) -> Outcome:
-    """SIGSTOP for longer than the lease, then SIGCONT: the worker's clock has continued, so it may notice by itself."""
+    """SIGSTOP for longer than the lease, then SIGCONT: the worker's clock has continued, so it may
+    notice by itself."""
     seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=False)
 
@@ -288,7 +290,8 @@ async def freeze(scene: Scene, hand: Hand) -> Outcome:
 @fault("suspend", counts_as="zombie")
 @on_one
 async def suspend(scene: Scene, hand: Hand) -> Outcome:
-    """Like `freeze`, and the worker's monotonic clock has stood still, as on a suspended machine: only the fence stops it."""
+    """Like `freeze`, and the worker's monotonic clock has stood still, as on a suspended machine:
+    only the fence stops it."""
     seconds = scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 2.2)
     return await _stopped(scene, hand, seconds, clock_too=True)
 
@@ -296,7 +299,8 @@ async def suspend(scene: Scene, hand: Hand) -> Outcome:
 @fault("blocked")
 @on_one
 async def blocked(scene: Scene, hand: Hand) -> Outcome:
-    """User code of a worker blocks its event loop for longer than the lease. It keeps its intervals, and its log names the code."""
+    """User code of a worker blocks its event loop for longer than the lease. It keeps its
+    intervals, and its log names the code."""
     owned, since = scene.owned(hand), time.time()
     seconds = max(NAMED_SECONDS, scene.crew.work.lease_seconds * scene.draw.uniform(1.3, 3))
     hand.control.set("block", round(seconds * 1000))
@@ -335,7 +339,8 @@ async def join(scene: Scene) -> Outcome:
 @fault("clock")
 @on_one
 async def clock(scene: Scene, hand: Hand) -> Outcome:
-    """The wall clock of a worker is set by up to an hour in either direction, and back after some seconds."""
+    """The wall clock of a worker is set by up to an hour in either direction, and back after some
+    seconds."""
     owned, draw = scene.owned(hand), scene.draw
     step = draw.choice((-1, 1)) * draw.choice((0.5, 30, 3600)) * draw.uniform(0.1, 1)
     hand.control.set("wall", round(step * MICROS))

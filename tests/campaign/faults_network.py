@@ -1,4 +1,5 @@
-"""What happens between workers: by a proxy that knows frames, or at a cable between two machines."""
+"""What happens between workers: by a proxy that knows frames, or at a cable between two
+machines."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.support.proxy import SIDES, Proxy
 STORM_FRAMES = 5
 """So many frames at the least went through a storm."""
 NARROW = ("rate", "256kbit", "burst", "4kb", "limit", "16kb")
-"""A cable that carries 32 kB a second and holds half a second of it: the rest waits, then is lost."""
+"""A cable that carries 32 kB a second and holds half a second of it: the rest waits, then is
+lost."""
 
 
 def _proxy(hand: Hand) -> Proxy:
@@ -36,7 +38,8 @@ async def cut(scene: Scene, hand: Hand) -> Outcome:
 @fault("deaf", "frames", counts_as="partition")
 @on_one
 async def deaf(scene: Scene, hand: Hand) -> Outcome:
-    """A worker's connections are accepted, but carry no data in one or both directions for seconds."""
+    """A worker's connections are accepted, but carry no data in one or both directions for
+    seconds."""
     proxy, owned = _proxy(hand), scene.owned(hand)
     connected = proxy.connected
     sides = scene.draw.choice((SIDES, SIDES[:1], SIDES[1:]))
@@ -63,7 +66,8 @@ class OneWay:
 @fault("storm", "frames")
 @on_one
 async def storm(scene: Scene, hand: Hand) -> Outcome:
-    """For seconds, frames in one or both directions of a worker's connections are lost, duplicated, delayed and reordered."""
+    """For seconds, frames in one or both directions of a worker's connections are lost, duplicated,
+    delayed and reordered."""
     proxy, draw = _proxy(hand), scene.draw
     before, owned = proxy.carried, scene.owned(hand)
     sides = draw.choice((SIDES, SIDES[:1], SIDES[1:]))
@@ -115,7 +119,8 @@ async def cable_pulled(scene: Scene) -> Outcome:
 
 @fault("one way lost", "machines", counts_as="partition")
 async def one_way_lost(scene: Scene) -> Outcome:
-    """For seconds, all packets from one machine are lost without a signal; packets from the other machine arrive."""
+    """For seconds, all packets from one machine are lost without a signal; packets from the other
+    machine arrive."""
     cable, sender = scene.cable, scene.draw.choice(scene.machines)
     assert cable is not None
     working = _both_work(scene)
@@ -129,7 +134,8 @@ async def one_way_lost(scene: Scene) -> Outcome:
 
 @fault("cable narrow", "machines")
 async def cable_narrow(scene: Scene) -> Outcome:
-    """A cable with 32 kB a second in one or both directions: packets queue, and are lost when the queue is full."""
+    """A cable with 32 kB a second in one or both directions: packets queue, and are lost when the
+    queue is full."""
     senders = scene.draw.choice((scene.machines, scene.machines[:1], scene.machines[1:]))
     working = _both_work(scene)
     await asyncio.to_thread(_narrow, senders, True)

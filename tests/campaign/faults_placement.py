@@ -1,7 +1,7 @@
 """What an operator does to intervals while they work, by what `millwheel intervals` is made of.
 
-All of it is asked for as at the command line, and carried out by the workers: who is to, may be dead, stopped
-or cut off by then. What is not done in time is left as it was asked for.
+All of it is asked for as at the command line, and carried out by the workers: who is to, may be
+dead, stopped or cut off by then. What is not done in time is left as it was asked for.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FEW = 8
 """Parts of one computation, from which on none of them is split any more."""
 
 Work = Callable[[Operator, list[PlacedInterval]], Awaitable[list[int]]]
-"""Asks for something, given those that can be cut; gives the intervals that it meets, none if there was
-nothing to ask for."""
+"""Asks for something, given those that can be cut; gives the intervals that it meets, none if there
+was nothing to ask for."""
 
 
 async def _operate(scene: Scene, work: Work) -> Outcome:
@@ -104,7 +104,8 @@ def _somewhere(scene: Scene, row: PlacedInterval) -> int:
 
 @fault("merge")
 async def merge(scene: Scene) -> Outcome:
-    """An operator merges two adjacent intervals of any owners; they are moved to one worker first."""
+    """An operator merges two adjacent intervals of any owners; they are moved to one worker
+    first."""
 
     async def ask(operator: Operator, rows: list[PlacedInterval]) -> list[int]:
         pairs = _neighbours(rows)
@@ -120,7 +121,8 @@ async def merge(scene: Scene) -> Outcome:
 @fault("kill in split or merge", counts_as="kill")
 @on_one
 async def kill_in_split_or_merge(scene: Scene, hand: Hand) -> Outcome:
-    """A worker kills itself with SIGKILL in the middle of the transaction of a split or merge that an operator requested."""
+    """A worker kills itself with SIGKILL in the middle of the transaction of a split or merge that
+    an operator requested."""
 
     async def ask(operator: Operator, rows: list[PlacedInterval]) -> list[int]:
         own = [row for row in rows if row.owner is not None and row.owner.startswith(hand.id)]

@@ -57,7 +57,8 @@ async def _backends(scene: Scene) -> list[Any]:
 
 @fault("postgres", counts_as="crash")
 async def postgres(scene: Scene) -> Outcome:
-    """The server stops at once, without a checkpoint (SIGQUIT), and starts again within two seconds."""
+    """The server stops at once, without a checkpoint (SIGQUIT), and starts again within two
+    seconds."""
     site = scene.crew.site
     async with scene.site_lock:
         was_up = site.postmaster() is not None
@@ -69,7 +70,8 @@ async def postgres(scene: Scene) -> Outcome:
 
 @fault("backend killed", counts_as="crash")
 async def backend_killed(scene: Scene) -> Outcome:
-    """SIGKILL to the server process of one connection, possibly in the middle of a statement: the server ends all others and recovers."""
+    """SIGKILL to the server process of one connection, possibly in the middle of a statement: the
+    server ends all others and recovers."""
     async with scene.site_lock:
         found = await _backends(scene)
         if not found:
@@ -123,8 +125,14 @@ for _fate in FATES:
     _strike.__doc__ = {
         "unsent": "The connection is cut as a commit is sent, and the server never receives it.",
         "sent": "The connection is cut as soon as a commit is on its way to the server.",
-        "answered": "The connection is cut when the server has committed and answered, before the worker receives the answer.",
-        "late": "The connection is cut as a commit is sent, and the commit reaches the server up to two seconds later.",
+        "answered": (
+            "The connection is cut when the server has committed and answered, before the worker "
+            "receives the answer."
+        ),
+        "late": (
+            "The connection is cut as a commit is sent, and the commit reaches the server up to "
+            "two seconds later."
+        ),
     }[_fate]
     fault(f"commit unknown, {_fate}", "wire")(on_one(_strike))
 
@@ -142,7 +150,8 @@ async def wire_cut(scene: Scene, hand: Hand) -> Outcome:
 @fault("wire stalled", "wire", counts_as="partition")
 @on_one
 async def wire_stalled(scene: Scene, hand: Hand) -> Outcome:
-    """No data passes between a worker and the server for up to two leases, and no connection breaks; then all of it arrives."""
+    """No data passes between a worker and the server for up to two leases, and no connection
+    breaks; then all of it arrives."""
     owned = scene.owned(hand)
     _wire(hand).stall()
     try:
@@ -161,7 +170,8 @@ def _wire(hand: Hand) -> Wire:
 
 @fault("pool exhausted")
 async def pool_exhausted(scene: Scene) -> Outcome:
-    """Another program takes all remaining connections of the server, while the workers lose half of theirs."""
+    """Another program takes all remaining connections of the server, while the workers lose half of
+    theirs."""
     url, held = scene.crew.site.url, []
 
     def take() -> bool:
@@ -192,7 +202,8 @@ async def pool_exhausted(scene: Scene) -> Outcome:
 
 @fault("held snapshot")
 async def held_snapshot(scene: Scene) -> Outcome:
-    """A session holds a snapshot of the whole store for up to twenty seconds: nothing can be vacuumed."""
+    """A session holds a snapshot of the whole store for up to twenty seconds: nothing can be
+    vacuumed."""
     before = scene.pulse.commits
 
     def hold(seconds: float) -> bool:
@@ -211,7 +222,8 @@ async def held_snapshot(scene: Scene) -> Outcome:
 
 @fault("locked")
 async def locked(scene: Scene) -> Outcome:
-    """A session that is no worker's locks a table for up to twelve seconds: commits or heartbeats wait, and workers name the session."""
+    """A session that is no worker's locks a table for up to twelve seconds: commits or heartbeats
+    wait, and workers name the session."""
     since, table = time.time(), scene.draw.choice(LOCKED)
 
     def hold(seconds: float) -> bool:
@@ -232,7 +244,8 @@ async def locked(scene: Scene) -> Outcome:
 
 @fault("disk full", "small disk")
 async def disk_full(scene: Scene) -> Outcome:
-    """The file system of the server is full for some seconds; then it has space again, and the server is started if it ended."""
+    """The file system of the server is full for some seconds; then it has space again, and the
+    server is started if it ended."""
     site = scene.crew.site
     assert isinstance(site, SmallDisk)
     failed = scene.crew.report.events["commit_failed"]
@@ -250,7 +263,8 @@ async def disk_full(scene: Scene) -> Outcome:
 
 @fault("failover", "replicated", counts_as="crash")
 async def failover(scene: Scene) -> Outcome:
-    """SIGKILL to all processes of the primary; its synchronous standby is promoted and gets a new standby."""
+    """SIGKILL to all processes of the primary; its synchronous standby is promoted and gets a new
+    standby."""
     site = scene.crew.site
     assert isinstance(site, Replicated)
     async with scene.site_lock:
@@ -263,7 +277,8 @@ async def failover(scene: Scene) -> Outcome:
 
 @fault("failover that loses", "lagging", counts_as="crash")
 async def failover_that_loses(scene: Scene) -> Outcome:
-    """An asynchronous standby falls behind for up to two seconds; then the primary is killed, and the standby is promoted without its newest commits."""
+    """An asynchronous standby falls behind for up to two seconds; then the primary is killed, and
+    the standby is promoted without its newest commits."""
     site = scene.crew.site
     assert isinstance(site, Lagging)
     async with scene.site_lock:

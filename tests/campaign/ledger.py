@@ -1,4 +1,5 @@
-"""One run: workers work, a reader reads, faults happen, the workers finish, everything is compared."""
+"""One run: workers work, a reader reads, faults happen, the workers finish, everything is
+compared."""
 
 from __future__ import annotations
 

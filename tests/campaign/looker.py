@@ -1,4 +1,5 @@
-"""Somebody who looks at the store from outside, again and again, whatever becomes of it meanwhile."""
+"""Somebody who looks at the store from outside, again and again, whatever becomes of it
+meanwhile."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Nexmark query whose workers are all killed several times, compared with SQL.
 
-The moments are drawn from the seed, by how much of the input is acknowledged: all of them come before
-its end. The seed also says when the auction began and how its events are shuffled and late.
+The moments are drawn from the seed, by how much of the input is acknowledged: all of them come
+before its end. The seed also says when the auction began and how its events are shuffled and late.
 """
 
 from __future__ import annotations

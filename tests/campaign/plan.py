@@ -92,7 +92,8 @@ WITHOUT_TABLES = {
 
 
 def one_round(number: int) -> list[Run]:
-    """Runs with all kinds of faults; each round has seeds of its own, and goes by another guarantee."""
+    """Runs with all kinds of faults; each round has seeds of its own, and goes by another
+    guarantee."""
     weak = ("weak", "tree")[number % 2]
     seed = 100 * number
 

@@ -1,8 +1,8 @@
 """How long intervals stand still, as somebody sees it who looks at their last commits.
 
-Five looks a second, from outside: while Postgres is away there is nothing to be seen, which counts as
-standing still. A stall of a fault is the longest time between two commits of one interval that it
-meets, from before it began until after its end; where faults overlap, so do their stalls.
+Five looks a second, from outside: while Postgres is away there is nothing to be seen, which counts
+as standing still. A stall of a fault is the longest time between two commits of one interval that
+it meets, from before it began until after its end; where faults overlap, so do their stalls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the workload in one snapshot after the other, while workers and Postgres are harmed.
 
-What is read is exactly what anybody else would see by SQL: the views, the user's tables, and the stored
-positions of the source, in one transaction. It runs in a thread of its own.
+What is read is exactly what anybody else would see by SQL: the views, the user's tables, and the
+stored positions of the source, in one transaction. It runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ STRAY = "SELECT (SELECT count(*) FROM dead_letters), (SELECT count(*) FROM pendi
 def read(
     connection: psycopg.Connection[Any], work: Work, *, pending: bool, loses: bool = False
 ) -> Snapshot:
-    """One snapshot, in a transaction of its own; of a server that `loses` commits, with its incarnation."""
+    """One snapshot, in a transaction of its own; of a server that `loses` commits, with its
+    incarnation."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         connection.execute(LOCK.encode())
@@ -147,7 +148,8 @@ class Reader(Looker):
 
 
 def judge(url: str, rows: int) -> tuple[list[str], int]:
-    """What Postgres itself finds wrong when all is done, in words; and links of chains that are broken."""
+    """What Postgres itself finds wrong when all is done, in words; and links of chains that are
+    broken."""
     query = sql.SQL(FINAL).format(
         keys=sql.Literal(KEYS), stride=sql.Literal(STRIDE), partitions=sql.Literal(PARTITIONS)
     )

@@ -1,4 +1,5 @@
-"""The Postgres of a run: an embedded one, one on a small disk of its own, or two of which one follows.
+"""The Postgres of a run: an embedded one, one on a small disk of its own, or two of which one
+follows.
 
 What a site is told to do blocks; it is done in a thread.
 """
@@ -193,8 +194,8 @@ class Replicated:
                 raise
 
     def fail_over(self) -> None:
-        """The primary's machine is gone, and the standby becomes the primary: if there is one, which
-        may have ended when the primary crashed."""
+        """The primary's machine is gone, and the standby becomes the primary: if there is one,
+        which may have ended when the primary crashed."""
         try:
             with self._connect(self._primary) as connection:
                 self._wait(connection, self._followed)
@@ -298,12 +299,14 @@ class Replicated:
 
 
 class Lagging(Replicated):
-    """A primary, and a standby that commits do not wait for: what a failover loses is the newest."""
+    """A primary, and a standby that commits do not wait for: what a failover loses is the
+    newest."""
 
     synchronous = False
 
     def hold_back(self) -> int:
-        """Let nothing more come to the standby, as on a slow line; gives where that stands, in bytes."""
+        """Let nothing more come to the standby, as on a slow line; gives where that stands, in
+        bytes."""
         with self._connect(self._primary) as connection:
             for (pid,) in connection.execute("SELECT pid FROM pg_stat_replication").fetchall():
                 os.kill(pid, signal.SIGSTOP)
@@ -363,7 +366,8 @@ time_t time(time_t *now) {
 
 
 class Stepping(Replicated):
-    """A server whose clock can be set, by a library that is loaded before all others; no standby."""
+    """A server whose clock can be set, by a library that is loaded before all others; no
+    standby."""
 
     def __init__(self, directory: Path, programs: Path | None = None) -> None:
         compiler = shutil.which("cc")

@@ -21,15 +21,22 @@ WRITE_SECONDS = 2.0
 TAIL_BYTES = 20_000
 
 QUESTIONS = (
-    "SELECT interval_id, computation, slot_from, slot_to, owner, n, position, acked FROM latest_commits",
+    (
+        "SELECT interval_id, computation, slot_from, slot_to, owner, n, position, acked FROM "
+        "latest_commits"
+    ),
     "SELECT id, computation, owner, wanted_by, sequencer, split_at, merge_with FROM key_interval",
     "SELECT id, pid, heartbeat_at, lease_until, stopped, address, lease_until > now() FROM worker",
     "SELECT receiver, log, count(*), min(seq), max(seq) FROM pending_productions GROUP BY 1, 2",
     "SELECT id, family, log, low, high FROM bucket",
-    "SELECT at, interval_id, what, from_worker, to_worker, reason FROM placement_event "
-    "ORDER BY id DESC LIMIT 60",
-    "SELECT pid, state, wait_event_type, wait_event, xact_start, query_start, backend_type, "
-    "left(query, 300) FROM pg_stat_activity",
+    (
+        "SELECT at, interval_id, what, from_worker, to_worker, reason FROM placement_event "
+        "ORDER BY id DESC LIMIT 60"
+    ),
+    (
+        "SELECT pid, state, wait_event_type, wait_event, xact_start, query_start, backend_type, "
+        "left(query, 300) FROM pg_stat_activity"
+    ),
     "SELECT locktype, relation::regclass, pid, mode, granted FROM pg_locks WHERE NOT granted",
 )
 
@@ -43,7 +50,8 @@ async def diagnose(crew: Crew, directory: Path) -> Path:
     await asyncio.sleep(WRITE_SECONDS)
     await asyncio.to_thread(_ask, crew.site.url, directory / "store.txt")
     lines = [
-        f"worker {hand.number} {hand.id} pid {hand.pid} busy {hand.busy} armed {hand.control.armed!r}"
+        f"worker {hand.number} {hand.id} pid {hand.pid} busy {hand.busy} armed "
+        f"{hand.control.armed!r}"
         for hand in crew.alive
     ]
     (directory / "workers.txt").write_text("\n".join(lines) + "\n")

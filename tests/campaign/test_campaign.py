@@ -181,8 +181,9 @@ def test_where_no_order_is_promised_other_numbers_are_no_anomaly(
 
 STORED_ROWS = 13_013
 UPDATE_STATE = ";".join(
-    f"UPDATE {table} SET value = jsonb_set(value, '{{{{{{0}}}}}}', to_jsonb((value ->> '{{0}}')::int + {{1}})) "
-    "WHERE key = '7' AND computation = (SELECT id FROM computation WHERE name = '{2}')"
+    f"UPDATE {table} SET value = jsonb_set(value, '{{{{{{0}}}}}}', to_jsonb((value ->> "
+    "'{0}')::int + {1})) WHERE key = '7' AND computation = (SELECT id FROM computation WHERE "
+    "name = '{2}')"
     for table in ("state", "state_change")
 )
 """Whether it is folded or not."""
@@ -197,8 +198,10 @@ HARMS = [
     ("nonmonotonic read", "DELETE FROM receipt WHERE account = 7"),
     (
         "unseen",
-        "UPDATE commit_record SET position = jsonb_set(position, '{reader,row}', '20000') "
-        "WHERE position IS NOT NULL",
+        (
+            "UPDATE commit_record SET position = jsonb_set(position, '{reader,row}', '20000') "
+            "WHERE position IS NOT NULL"
+        ),
     ),
 ]
 

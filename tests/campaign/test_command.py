@@ -1,4 +1,5 @@
-"""``python -m tests.campaign``: it goes on where it stood, tells what held, and leaves nothing behind."""
+"""``python -m tests.campaign``: it goes on where it stood, tells what held, and leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.campaign.results import FaultCount, Result
 from tests.campaign.wire import Commits
 from tests.support.forked_commands import ROOT
 
-# -- the command ------------------------------------------------------------------------------------
+# -- the command
+# ------------------------------------------------------------------------------------
 
 
 def arguments(directory: Path, *more: str) -> list[str]:
@@ -142,7 +144,8 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not logs[0].parent.exists()
 
 
-# -- the wire -----------------------------------------------------------------------------------------
+# -- the wire
+# -----------------------------------------------------------------------------------------
 
 
 def message(kind: bytes, body: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """A proxy between a worker and Postgres that knows what a commit is, and cuts right there.
 
-It reads what the worker writes: messages of a letter and a length. A commit is the engine's statement
-where that stands alone, else the ``COMMIT`` after it. When it was told to, it lets the next one meet a
-fate (`FATES`), at any of the worker's connections:
+It reads what the worker writes: messages of a letter and a length. A commit is the engine's
+statement where that stands alone, else the ``COMMIT`` after it. When it was told to, it lets the
+next one meet a fate (`FATES`), at any of the worker's connections:
 
 =========  ===========================================================================
 unsent     the connection breaks, and Postgres never hears of the commit

@@ -7,9 +7,9 @@ Deposits are made when they are read: row `o` of a partition is deposit number `
                                   ├─> ledger            upserted each TENTH deposit
                                   └─> receipt           one more row each TWENTY_FIFTH
 
-``accounts`` keeps count, sum and sum of squares of the numbers of an account; both tables are written
-in its commit. ``pass`` is there if what is promised is weak, and goes by a key of its own. How many rows
-there are stands in a file: at first so many that nobody comes to the end.
+``accounts`` keeps count, sum and sum of squares of the numbers of an account; both tables are
+written in its commit. ``pass`` is there if what is promised is weak, and goes by a key of its own.
+How many rows there are stands in a file: at first so many that nobody comes to the end.
 """
 
 from __future__ import annotations

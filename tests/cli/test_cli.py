@@ -110,7 +110,11 @@ def test_help_and_version_load_neither_postgres_nor_spark(directory: Path) -> No
         ("wheel", 2, "not of the form MODULE:PIPELINE"),
         ("nothing:pipeline", 2, "there is no module 'nothing' in "),
         ("wheel.py:pipeline", 2, "Give the name of the module, not of its file: wheel:…"),
-        ("wheel:pipelin", 2, "has no 'pipelin'. Pipelines in this module: build, forgiving, cycle"),
+        (
+            "wheel:pipelin",
+            2,
+            "has no 'pipelin'. Pipelines in this module: build, forgiving, cycle",
+        ),
         ("wheel:LINES", 2, "'wheel:LINES' is a Stream, not a Pipeline"),
         ("wheel:text", 2, "cannot be called without arguments"),
         ("wheel:Letters", 2, "returns a Letters, not a Pipeline"),
@@ -445,8 +449,8 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
     running.until(lambda line: line["event"] == "progress" and line["seconds"] > 1)
     assert running.log[-1]["read"] == 0
     told = shell("pause", name)
-    assert told == (
-        f"paused 0 injectors of {name}\nalready paused: lines_injector\n"
+    assert (
+        told == f"paused 0 injectors of {name}\nalready paused: lines_injector\n"
         "1 worker running: will stop reading within 2 s\n"
     )
     (status,) = shell.json("status", name)["pipelines"]
@@ -465,8 +469,8 @@ def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
     assert "complete" in stdout
     assert shell.counts() == expected(first, second)
     told = shell("resume", name)
-    assert told == (
-        f"resumed 0 injectors of {name}\nnot paused: lines_injector\nno worker is running\n"
+    assert (
+        told == f"resumed 0 injectors of {name}\nnot paused: lines_injector\nno worker is running\n"
     )
 
 
@@ -664,11 +668,11 @@ def test_sql_prints_rows_in_three_forms(own_shell: Shell, own_store: Path) -> No
         return own_shell("sql", text, "--format", form, code=code)
 
     query = "SELECT word, minute, value FROM counts ORDER BY minute, word LIMIT 2"
-    assert ask(query, "table") == (
-        " word | minute                 | value\n"
-        "------+------------------------+-------\n"
-        " ant  | 2024-01-01 00:00:00+00 |    32\n"
-        " bee  | 2024-01-01 00:00:00+00 |    52\n"
+    assert (
+        ask(query, "table") == " word | minute                 | value\n"
+        "------+------------------------+-------\n "
+        "ant  | 2024-01-01 00:00:00+00 |    32\n "
+        "bee  | 2024-01-01 00:00:00+00 |    52\n"
         "(2 rows)\n"
     )
     assert json.loads(ask(query, "json"))[1] == {
@@ -863,7 +867,8 @@ def test_it_is_said_before_which_input_ends(tmp_path: Path) -> None:
 
 
 def test_rows_after_the_end_of_time_are_refused_with_the_ways_out(shell: Shell) -> None:
-    """A plain run on a file that has grown: every new row would be late, and dropped without a word."""
+    """A plain run on a file that has grown: every new row would be late, and dropped without a
+    word."""
     shell.write(lines(20))
     _, _, said = shell.start("run", "wheel:pipeline").end()
     assert "event_time_will_end" in said

@@ -342,9 +342,9 @@ async def test_a_client_certificate_is_asked_for(
         assert (await get(service, "/healthz", tls=client(authority)))[0] == 200
         status, text, _ = await get(service, "/metrics", tls=client(authority))
         assert status == 401
-        assert text == (
-            "this needs the header Authorization: Bearer TOKEN, with a token of MILLWHEEL_HTTP_TOKENS or a client "
-            "certificate of MILLWHEEL_HTTP_AUTHORITY\n"
+        assert (
+            text == "this needs the header Authorization: Bearer TOKEN, with a token of"
+            " MILLWHEEL_HTTP_TOKENS or a client certificate of MILLWHEEL_HTTP_AUTHORITY\n"
         )
         found = await get(service, "/status", tls=client(authority), Authorization="Bearer open")
         assert found[0] == 200

@@ -1,4 +1,5 @@
-"""Mending a running pipeline by the command line: dead letters, states, timers, and the log of it all."""
+"""Mending a running pipeline by the command line: dead letters, states, timers, and the log of it
+all."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.support.shells import Shell
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """A directory with a running service of `tests.faults.mended`: accounts 0 to 4, 10 dead letters."""
+    """A directory with a running service of `tests.faults.mended`: accounts 0 to 4, 10 dead
+    letters."""
     directory = Path(tempfile.mkdtemp(prefix="mw-operating-", dir="/tmp"))
     directory.chmod(0o755)
     store = directory / "store"

@@ -234,7 +234,7 @@ async def test_without_workers_what_was_handed_over_is_cut_at_once() -> None:
         return [(r.id, r.slot_from, r.slot_to) for r in rows if r.computation == tally]
 
     assert await desk.do(desk.operator.split(lower.id, None, 30)) == SLOTS // 4
-    (_, (made, *_), _) = await parts()
+    _, (made, *_), _ = await parts()
     await desk.do(desk.operator.merge(made, upper.id, 30))
     assert [edges for _, *edges in await parts()] == [[0, SLOTS // 4], [SLOTS // 4, SLOTS]]
     assert desk.told == []
@@ -271,7 +271,8 @@ async def test_a_worker_that_runs_alone_does_nothing_of_the_kind() -> None:
     await engine.kill()
 
 
-# -- the command ------------------------------------------------------------------------------------
+# -- the command
+# ------------------------------------------------------------------------------------
 
 
 class Command:
@@ -367,7 +368,7 @@ async def test_the_command_moves_splits_and_merges(
         stop.set()
     rows = (await command.list())["intervals"]
     assert all(row["owner"] is None and row["load"] is None for row in rows)
-    (first, *_) = (row for row in rows if row["kind"] == "computation")
+    first, *_ = (row for row in rows if row["kind"] == "computation")
     told = await command("split", first["id"], "--at", 5)
     assert told == f"split interval {first['id']} at slot 5\n"
     assert "no worker runs this pipeline" in await command("move", first["id"], "a", code=2)

@@ -81,7 +81,10 @@ def test_an_operator_mends_a_parked_key(shell: Shell) -> None:
     (shell.directory / "mended").write_text(str(POISON - 1))
     assert "done: 1" in shell("dead-letters", "retry", "--key", "0")
     until(shell, FAILING - 1)
-    order = "SELECT string_agg(number || ' ' || place, ', ' ORDER BY place) FROM passed WHERE account = 0"
+    order = (
+        "SELECT string_agg(number || ' ' || place, ', ' ORDER BY place) FROM passed WHERE "
+        "account = 0"
+    )
     assert f"0 1, {KEYS} 2, {2 * KEYS} 3" in shell("sql", order)
 
     # One is left out: the next ones of its key begin.

@@ -1,7 +1,7 @@
 """``millwheel worker`` and ``millwheel run --workers``, as those meet them who type them.
 
-The pipelines are those of `tests.support.shells`, on an embedded Postgres that most commands are given
-the URL of, as if somebody else ran it.
+The pipelines are those of `tests.support.shells`, on an embedded Postgres that most commands are
+given the URL of, as if somebody else ran it.
 """
 
 from __future__ import annotations
@@ -153,32 +153,47 @@ def gated(shell: Workers) -> Rows:
     return rows
 
 
-# -- nothing is started -----------------------------------------------------------------------------
+# -- nothing is started
+# -----------------------------------------------------------------------------
 
 PEM = ("--tls-certificate", "none.pem", "--tls-key", "none.key")
 WRONG: dict[tuple[str, ...], str] = {
-    ("--listen", "nonsense"): "'nonsense' is not of the form HOST:PORT, as in 127.0.0.1:9464; "
-    "port 0 picks a free port",
+    (
+        "--listen",
+        "nonsense",
+    ): "'nonsense' is not of the form HOST:PORT, as in 127.0.0.1:9464; port 0 picks a free port",
     ("--listen", "::1:70"): "'::1:70': write an IPv6 address in brackets, as in [::1]:9464",
-    ("--http", "localhost:x"): "'localhost:x' is not of the form HOST:PORT, as in 127.0.0.1:9464; "
-    "port 0 picks a free port",
-    ("--advertise", "here:70000"): "'here:70000' is not an address: write host, host:port or, "
-    "for IPv6, [::1]:7340",
-    ("--advertise", "fe80::1"): "'fe80::1' is not an address: write host, host:port or, for "
-    "IPv6, [::1]:7340",
-    ("--secret-file", "nowhere"): "--secret-file nowhere cannot be read: No such file or directory",
+    ("--http", "localhost:x"): (
+        "'localhost:x' is not of the form HOST:PORT, as in 127.0.0.1:9464; port 0 picks a free port"
+    ),
+    (
+        "--advertise",
+        "here:70000",
+    ): "'here:70000' is not an address: write host, host:port or, for IPv6, [::1]:7340",
+    (
+        "--advertise",
+        "fe80::1",
+    ): "'fe80::1' is not an address: write host, host:port or, for IPv6, [::1]:7340",
+    (
+        "--secret-file",
+        "nowhere",
+    ): "--secret-file nowhere cannot be read: No such file or directory",
     ("--tls-certificate", "a.pem"): "--tls-certificate and --tls-key need each other",
     ("--tls-key", "a.key"): "--tls-certificate and --tls-key need each other",
     ("--tls-authority", "a.pem"): "--tls-authority needs --tls-certificate and --tls-key",
     ("--tls-one-way",): "--tls-one-way needs --tls-certificate and --tls-key",
     ("--tls-any-host",): "--tls-any-host needs --tls-certificate and --tls-key",
-    (*PEM,): "TLS cannot be set up with the certificate none.pem, the key none.key and the "
-    "system's CAs: [Errno 2] No such file or directory",
+    (*PEM,): (
+        "TLS cannot be set up with the certificate none.pem, the key none.key and the "
+        "system's CAs: [Errno 2] No such file or directory"
+    ),
     (
         *PEM,
         "--tls-any-host",
-    ): "TLS without an authority of its own trusts all CAs of the system, so it must check the "
-    "host name too: anyone can get such a certificate",
+    ): (
+        "TLS without an authority of its own trusts all CAs of the system, so it must check the "
+        "host name too: anyone can get such a certificate"
+    ),
 }
 
 
@@ -249,7 +264,8 @@ def test_a_plain_postgres_is_not_migrated_behind_its_owners_back(shell: Workers)
     assert "not_there_yet" not in shell("status")
 
 
-# -- a worker's life --------------------------------------------------------------------------------
+# -- a worker's life
+# --------------------------------------------------------------------------------
 
 
 def test_until_done(shell: Workers) -> None:
@@ -355,7 +371,8 @@ def test_a_second_sigterm_ends_it_at_once(shell: Workers) -> None:
     assert not shell.free(), "it had no time for that"
 
 
-# -- among others -----------------------------------------------------------------------------------
+# -- among others
+# -----------------------------------------------------------------------------------
 
 
 def test_a_secret_by_file_is_the_same_as_by_the_environment(shell: Workers) -> None:
@@ -403,7 +420,7 @@ def test_tls_between_two_processes(shell: Workers, tmp_path: Path) -> None:
     second = shell.worker(*arguments)
     for running in (first, second):
         running.until(lambda line: line["event"] == "link_up")
-    ((address,), *_) = shell.rows("SELECT address FROM {}", "worker")
+    (address,), *_ = shell.rows("SELECT address FROM {}", "worker")
     host, _, port = address.rpartition(":")
     assert ssl.get_server_certificate((host, int(port))) == certificate.read_text()
     shell.wait(lambda: len(shell.rows("SELECT DISTINCT owner FROM {}", "key_interval")) == 2)
@@ -445,13 +462,14 @@ def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_pat
         assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
 
 
-# -- several of one command -------------------------------------------------------------------------
+# -- several of one command
+# -------------------------------------------------------------------------
 
 
 def test_workers_close_all_windows_at_the_end(shell: Workers) -> None:
     told = shell("run", "wheel:pipeline", "--workers", "2", "--keep-open", code=2)
-    assert told == (
-        "error: --workers runs to the end of the input and closes all windows there, so it "
+    assert (
+        told == "error: --workers runs to the end of the input and closes all windows there, so it "
         "cannot be combined with --keep-open\n"
     )
     told = shell("worker", "wheel:pipeline", "--until-done", "--keep-open", code=2)
@@ -537,7 +555,7 @@ def test_a_terminal_gets_one_bar_and_what_workers_warn_of_above_it(shell: Worker
         """Kills one worker in the middle; once that was told, Ctrl-C."""
         nonlocal killed
         if not killed and shell.rows("SELECT count(*) > 0 FROM {}", "states")[0][0]:
-            ((pid,), *_) = shell.rows("SELECT pid FROM {} WHERE NOT stopped", "worker")
+            (pid,), *_ = shell.rows("SELECT pid FROM {} WHERE NOT stopped", "worker")
             os.kill(pid, signal.SIGKILL)
             killed = True
         return b"worker_killed" in shown

@@ -53,7 +53,12 @@ def windows(
 
 
 def pane(
-    minute: int, value: int, number: int = 0, late: bool = False, final: bool = True, key: str = "a"
+    minute: int,
+    value: int,
+    number: int = 0,
+    late: bool = False,
+    final: bool = True,
+    key: str = "a",
 ) -> Pane[int]:
     return Pane(key, at(60 * minute), at(60 * minute + 60), value, number, late, final)
 
@@ -128,7 +133,8 @@ def test_a_window_needs_a_size() -> None:
         windows("amend", allowed=timedelta(-1))
 
 
-# -- what is late -----------------------------------------------------------------------------------
+# -- what is late
+# -----------------------------------------------------------------------------------
 
 
 async def test_late_records_are_dropped_and_counted() -> None:
@@ -263,7 +269,8 @@ async def test_keys_of_every_kind_come_back_in_panes() -> None:
         assert type(seen[0]) is type(key)
 
 
-# -- folds ------------------------------------------------------------------------------------------
+# -- folds
+# ------------------------------------------------------------------------------------------
 
 
 class Mean(msgspec.Struct):
@@ -316,7 +323,8 @@ async def test_hourly_panes_summed_into_days_equal_direct_days() -> None:
     assert sorted(world.rows("summed"), key=str) == sorted(world.rows("direct"), key=str)
 
 
-# -- equal to batch ------------------------------------------------------------------------------------
+# -- equal to batch
+# ------------------------------------------------------------------------------------
 
 
 def with_table(late: Late, lateness: float) -> Any:

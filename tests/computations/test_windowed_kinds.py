@@ -480,9 +480,9 @@ async def told_behind_a_far_item(
     after: list[Item],
     timers_first: bool = False,
 ) -> list[Any]:
-    """The panes of three lots of items. The second one is processed when the watermark is at `second`
-    already, but no timer that is due by it has fired, or only those that had been set before: all
-    wait behind a far item of their key."""
+    """The panes of three lots of items. The second one is processed when the watermark is at
+    `second` already, but no timer that is due by it has fired, or only those that had been set
+    before: all wait behind a far item of their key."""
     waiting = Waiting(windows, numbers, to=LISTS)
     waiting.gate = gate = Gate()
     source = script(ITEMS, first)
@@ -527,7 +527,8 @@ async def told_behind_a_far_item(
 
 
 async def test_a_session_is_over_when_the_watermark_says_so_not_when_its_timer_fires() -> None:
-    """What is near it then begins one of its own, which keeps its place when the other is forgotten."""
+    """What is near it then begins one of its own, which keeps its place when the other is
+    forgotten."""
     one, two, three = Item("a", 1, 0), Item("a", 2, 9), Item("a", 3, 16)
     told = await told_behind_a_far_item(Session(10 * SECOND), [one], 15, [two], [three])
     assert told == [(0, 10, [1]), (9, 26, [2, 3])]
@@ -738,7 +739,8 @@ LONG: list[Any] = [
 @pytest.mark.parametrize("windows", LONG, ids=repr)
 @pytest.mark.parametrize("late", ["drop", "amend"])
 async def test_windows_that_reach_beyond_the_calendar_are_told(windows: Any, late: Any) -> None:
-    """At both ends of it. Their bounds stop there; all of them are over when the input has ended."""
+    """At both ends of it. Their bounds stop there; all of them are over when the input has
+    ended."""
     ends = {0: MIN_TIME, 1: MIN_TIME + 1, 2: LAST_INSTANT - 20 * 86_400_000_000, 3: LAST_INSTANT}
     pipeline = Pipeline("kinds", settings=QUICK)
     values = [Item("ab"[number // 2], number) for number in ends]

@@ -109,7 +109,8 @@ def promtool(tmp_path: Path) -> Any:
         pytest.skip("there is no promtool on this machine (Debian's package prometheus has it)")
 
     def firing(series: Series) -> set[str]:
-        """The alerts that fire after an hour and a half, or after a day if there is a sample for it."""
+        """The alerts that fire after an hour and a half, or after a day if there is a sample for
+        it."""
         minutes = 1560 if any("x1600" in values for values in series.values()) else 90
         written = [
             {"series": name, "values": values.replace("x90", f"x{minutes}")}
@@ -166,7 +167,8 @@ def test_the_series_of_the_incidents_are_those_that_are_exported() -> None:
 
 @pytest.mark.parametrize("kind", ["followed file", "whole file", "followed directory"])
 async def test_a_file_that_is_behind_is_seen_by_the_alert(tmp_path: Path, kind: str) -> None:
-    """Its worker exports a figure that the rule asks for. (Other sources: their own tests of `lag`.)"""
+    """Its worker exports a figure that the rule asks for. (Other sources: their own tests of
+    `lag`.)"""
     path = tmp_path / "items.jsonl"
     path.write_bytes(b'{"key":"k","number":1,"time":1}\n' * 5)
     sources: dict[str, Source] = {

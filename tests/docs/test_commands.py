@@ -1,7 +1,7 @@
 """Commands of the pages and of the examples' docstrings exist, with their options and arguments.
 
-They are parsed as the command line parses them, and not run: most need a store, a broker or a cluster.
-`tests/docs/test_readme.py` and the tests of the examples run some.
+They are parsed as the command line parses them, and not run: most need a store, a broker or a
+cluster. `tests/docs/test_readme.py` and the tests of the examples run some.
 """
 
 from __future__ import annotations

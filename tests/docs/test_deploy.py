@@ -104,7 +104,7 @@ def test_the_compose_file_is_one() -> None:
 
 
 def test_the_health_check_asks_what_is_answered() -> None:
-    (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)'", COMPOSE)[0]
+    port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)'", COMPOSE)[0]
     assert f"--http 0.0.0.0:{port}" in COMPOSE
     assert path == "/readyz"
 

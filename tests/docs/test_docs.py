@@ -1,4 +1,5 @@
-"""The code of the documents runs, their links lead somewhere, and each benchmark has its command."""
+"""The code of the documents runs, their links lead somewhere, and each benchmark has its
+command."""
 
 import asyncio
 import re

@@ -56,8 +56,8 @@ GLOSSARY = (
 
 
 def texts() -> Iterator[tuple[Path, str]]:
-    """Every Python, SQL and Markdown file of the tree. The symbolic links in `millwheel` lead to folders
-    that are walked by themselves."""
+    """Every Python, SQL and Markdown file of the tree. The symbolic links in `millwheel` lead to
+    folders that are walked by themselves."""
     yield from ((path, path.read_text()) for path in sorted(ROOT.glob("*.md")))
     for folder in FOLDERS:
         for where, inside, names in os.walk(ROOT / folder):
@@ -125,8 +125,8 @@ def functions_of(path: str) -> dict[str, str]:
 
 
 def planted_in(path: str) -> dict[str, str]:
-    """Bugs that a module can plant: the docstring of each, by its name. One that it takes from another
-    module has none here."""
+    """Bugs that a module can plant: the docstring of each, by its name. One that it takes from
+    another module has none here."""
     documented = functions_of(path)
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "PLANTED":

@@ -206,8 +206,8 @@ LATE_TABLES: dict[Kind, str] = {
 async def test_what_is_later_than_allowed_goes_to_the_late_stream(
     query: str, tmp_path: Path, oracle: Oracle, environment: Callable[[Options], None]
 ) -> None:
-    """It is counted, and the answer is that to what is left. Files have no watermark of their own, so that
-    what is shuffled there is late."""
+    """It is counted, and the answer is that to what is left. Files have no watermark of their own,
+    so that what is shuffled there is late."""
     options = msgspec.structs.replace(OUT_OF_ORDER, directory=tmp_path, lateness=timedelta(0))
     write(tmp_path, options)
     environment(options)
@@ -303,8 +303,8 @@ COUNTED = """
 async def test_amended_within_the_allowed_lateness_the_table_is_the_batch_answer(
     windows: Any, key: Callable[[Bid], int], batch: str, tmp_path: Path
 ) -> None:
-    """The watermark waits for nobody; windows take what is up to 3 s late. If they take it for half a
-    second only, the rest is in the late stream, and in no window."""
+    """The watermark waits for nobody; windows take what is up to 3 s late. If they take it for half
+    a second only, the rest is in the late stream, and in no window."""
     write(tmp_path, FEWER_TOO_LATE)
     for allowed in (3 * SECOND, SECOND / 2):
         world = World(amending(windows, key, allowed))

@@ -1,4 +1,5 @@
-"""The example that writes to SQLite: a process that is killed again and again, and each row once."""
+"""The example that writes to SQLite: a process that is killed again and again, and each row
+once."""
 
 from __future__ import annotations
 

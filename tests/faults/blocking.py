@@ -50,7 +50,8 @@ DONE = Stream("done", Done)
 
 
 class Work(Computation[Task, Seen]):
-    """Naps in a call that blocks, sets very many timers, or blocks until there is a file `woken`."""
+    """Naps in a call that blocks, sets very many timers, or blocks until there is a file
+    `woken`."""
 
     writes = (DONE,)
 

@@ -1,7 +1,9 @@
-"""``python -m tests.faults.chaos [--seconds 600] [--workers 4] [--seed 1]``: real processes, real faults.
+"""``python -m tests.faults.chaos [--seconds 600] [--workers 4] [--seed 1]``: real processes, real
+faults.
 
-Worker processes share the pipeline of `tests.support.visits` on an embedded Postgres, each behind a proxy
-that knows frames. Until the time is up one fault after the other happens to them, drawn by the seed:
+Worker processes share the pipeline of `tests.support.visits` on an embedded Postgres, each behind a
+proxy that knows frames. Until the time is up one fault after the other happens to them, drawn by
+the seed:
 
 =============  ===========================================================================
 kill           SIGKILL; a new worker comes some seconds later
@@ -17,8 +19,8 @@ backends       sessions of the workers are terminated
 =============  ===========================================================================
 
 Then the workers finish, and everything must be exactly what a batch computes of the input, or, with
-``--mode``, at least or at most that: the exit code says so. What happened, how many zombies were fenced, and how long intervals of the
-dead stood still, is printed.
+``--mode``, at least or at most that: the exit code says so. What happened, how many zombies were
+fenced, and how long intervals of the dead stood still, is printed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""``python -m tests.faults.folder [--rows 4000] [--kills 10]``: a followed directory, and workers that are killed.
+"""``python -m tests.faults.folder [--rows 4000] [--kills 10]``: a followed directory, and workers
+that are killed.
 
-Two workers follow a directory in which files are begun, continued, renamed, rotated, copied and truncated,
-compressed, and removed once they are read. Files that rest for a second are finished. In the end each row must have
-been processed once.
+Two workers follow a directory in which files are begun, continued, renamed, rotated, copied and
+truncated, compressed, and removed once they are read. Files that rest for a second are finished. In
+the end each row must have been processed once.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ def follow(directory: Path, rows: int, kills: int, seed: int, say: Callable[[str
         twice = sorted({number for number, times in found if times > 1})
         assert sorted(found) == wanted, f"twice: {twice}, {service.log()}"
         service.wait(
-            "SELECT count(*) FROM key_interval AS k JOIN log AS l ON l.interval_id = k.id AND l.source IS NOT NULL",
+            "SELECT count(*) FROM key_interval AS k JOIN log AS l ON l.interval_id = k.id AND "
+            "l.source IS NOT NULL",
             lambda left: left <= 2,
         )
         say(f"{writer.rows:,} rows of a followed directory, {service.kills} kills: each once")

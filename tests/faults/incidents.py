@@ -1,4 +1,5 @@
-"""A pipeline with one poison key and one slow key, for the incidents that `docs/incidents.md` is about."""
+"""A pipeline with one poison key and one slow key, for the incidents that `docs/incidents.md` is
+about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``python -m tests.faults.kill_flights [--kills 20] [--seed 1] [--postgres]``: a year of flights, killed again and again.
+"""``python -m tests.faults.kill_flights [--kills 20] [--seed 1] [--postgres]``: a year of flights,
+killed again and again.
 
 Runs ``millwheel run examples.flights:pipeline`` on an embedded store and sends it SIGKILL at
 seeded numbers of acknowledged rows spread over the whole run, each time after at least one
@@ -148,7 +149,8 @@ class FlightsRun:
             )
 
     def kill_at(self, rows: int) -> tuple[int, int]:
-        """Start, and SIGKILL when `rows` are acknowledged; gives rows and commits since the start."""
+        """Start, and SIGKILL when `rows` are acknowledged; gives rows and commits since the
+        start."""
         process = self.start()
         try:
             return self.wait_for_rows(process, rows)

@@ -1,9 +1,11 @@
-"""``python -m tests.faults.live [--minutes 10] [--kills 10] [--seed 1]``: a live service, killed again and again.
+"""``python -m tests.faults.live [--minutes 10] [--kills 10] [--seed 1]``: a live service, killed
+again and again.
 
 Two ``millwheel worker examples.fraud:pipeline`` share an embedded store and read files to which
 another process appends: in pieces that end anywhere, with rotation by renaming and by copying and
-truncating, and with new files that appear. Workers are killed and started again meanwhile. In the end
-every row of the three tables must equal what plain arithmetic says of the rows that were written.
+truncating, and with new files that appear. Workers are killed and started again meanwhile. In the
+end every row of the three tables must equal what plain arithmetic says of the rows that were
+written.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ class Growing:
 
 
 def produce(directory: Path, seconds: float, seed: int) -> None:
-    """Write for so long; then say in each file that it is over, and in `told.jsonl` all that was written."""
+    """Write for so long; then say in each file that it is over, and in `told.jsonl` all that was
+    written."""
     random = Random(seed)
     payments = directory / "payments"
     payments.mkdir(parents=True, exist_ok=True)
@@ -287,7 +290,8 @@ def live(
                 service.kill_one(random)
                 judged = service.read("SELECT count(*) FROM unpaid")
                 say(
-                    f"{time.monotonic() - began:5.0f} s: kill {service.kills}, unpaid so far: {judged}"
+                    f"{time.monotonic() - began:5.0f} s: kill {service.kills}, unpaid so far: "
+                    f"{judged}"
                 )
         assert writer.returncode == 0
         told = [

@@ -1,8 +1,10 @@
-"""``python -m tests.faults.mended [--letters 100000] [--edits 10000] [--kills 20]``: what failed is mended under load.
+"""``python -m tests.faults.mended [--letters 100000] [--edits 10000] [--kills 20]``: what failed is
+mended under load.
 
-Two workers read a file that grows. Half of the records fail at first and become dead letters. Then all of them are
-retried by one filter, and thousands of states are edited, while the file grows on and workers are killed and started
-again. In the end each record must have had its effect once, and each edit its effect once.
+Two workers read a file that grows. Half of the records fail at first and become dead letters. Then
+all of them are retried by one filter, and thousands of states are edited, while the file grows on
+and workers are killed and started again. In the end each record must have had its effect once, and
+each edit its effect once.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ def mend(
     """Run it, and compare.
 
     Raises:
-        AssertionError: a record or an edit has had its effect not once, or a worker ended by itself.
+        AssertionError: a record or an edit has had its effect not once, or a worker ended by
+            itself.
     """
     random = Random(1)
     append(directory, range(2 * letters), keys)
@@ -142,8 +145,8 @@ def mend(
         places = Counter((account, place) for _, account, place in rows)
         assert max(places.values()) == 1
         states = service.read(
-            "SELECT key::text::integer, value ->> 'total', value ->> 'booked', value ->> 'edits' FROM states "
-            "WHERE computation = 'book'"
+            "SELECT key::text::integer, value ->> 'total', value ->> 'booked', value ->> 'edits' "
+            "FROM states WHERE computation = 'book'"
         )
         wanted = Counter[int]()
         for number in range(written):
@@ -152,8 +155,8 @@ def mend(
         assert {int(found) for *_, found in states} == {each}
         assert service.read("SELECT count(*) FROM dead_letter") == [(0,)]
         say(
-            f"{letters:,} dead letters of {keys:,} keys and {each * keys:,} edits, {service.kills} kills, {written:,} "
-            "records: each once"
+            f"{letters:,} dead letters of {keys:,} keys and {each * keys:,} edits, {service.kills} "
+            f"kills, {written:,} records: each once"
         )
     finally:
         service.stop()

@@ -1,9 +1,11 @@
-"""``python -m tests.faults.owners [--seconds 60] [--seed 1]``: the store's protocol of ownership, without the engine.
+"""``python -m tests.faults.owners [--seconds 60] [--seed 1]``: the store's protocol of ownership,
+without the engine.
 
-Processes claim, commit, fold, release, split and merge the same few intervals as fast as the store lets them.
-All the while they are frozen for up to twice their lease, or killed, at any instant. A commit raises the counts
-of some keys by one, and writes each new count into `ledger`, whose primary key is (key, count). So a change of
-state that gets lost is made once more, and refused; at the end the counts must be those of the ledger.
+Processes claim, commit, fold, release, split and merge the same few intervals as fast as the store
+lets them. All the while they are frozen for up to twice their lease, or killed, at any instant. A
+commit raises the counts of some keys by one, and writes each new count into `ledger`, whose primary
+key is (key, count). So a change of state that gets lost is made once more, and refused; at the end
+the counts must be those of the ledger.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class Outcome:
     differences: list[Any]
     """Keys whose count is not that of the ledger."""
     exits: list[int]
-    """Exit codes of owners that have ended by themselves; 1: a change was lost, or the owner has failed."""
+    """Exit codes of owners that have ended by themselves; 1: a change was lost, or the owner has
+    failed."""
 
 
 class Held:

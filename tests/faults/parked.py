@@ -1,8 +1,10 @@
-"""``python -m tests.faults.parked [--records 60000] [--kills 20]``: keys are parked and mended, and workers killed.
+"""``python -m tests.faults.parked [--records 60000] [--kills 20]``: keys are parked and mended, and
+workers killed.
 
-Two workers read a file that grows. Some records fail until they are mended, some of them twice; their keys are parked, and
-retried by one filter again and again. In the end each account must have had its records once and in order, and the windows
-downstream, for which the low watermark is held, must have all of them, as if nothing had failed.
+Two workers read a file that grows. Some records fail until they are mended, some of them twice;
+their keys are parked, and retried by one filter again and again. In the end each account must have
+had its records once and in order, and the windows downstream, for which the low watermark is held,
+must have all of them, as if nothing had failed.
 """
 
 from __future__ import annotations
@@ -121,7 +123,8 @@ def park(directory: Path, records: int, kills: int, say: Callable[[str], None]) 
     """Run it, and compare.
 
     Raises:
-        AssertionError: a record was not processed once and in order, a window lacks one, or a worker ended by itself.
+        AssertionError: a record was not processed once and in order, a window lacks one, or a
+            worker ended by itself.
     """
     random = Random(2)
     service = Service(directory, "tests.faults.parked:pipeline", "parked", "PARKED_INPUT")
@@ -147,7 +150,8 @@ def park(directory: Path, records: int, kills: int, say: Callable[[str], None]) 
                 ) or [(0, 0)]
                 most = max(most, keys)
                 say(
-                    f"{time.monotonic() - began:5.0f} s: kill {service.kills}, {keys:,} keys are parked, {rows:,} wait"
+                    f"{time.monotonic() - began:5.0f} s: kill {service.kills}, {keys:,} keys are "
+                    f"parked, {rows:,} wait"
                 )
             time.sleep(0.5)
         (directory / "mended").write_text(str(records))
@@ -167,8 +171,9 @@ def park(directory: Path, records: int, kills: int, say: Callable[[str], None]) 
         panes = service.read("SELECT records FROM panes ORDER BY start")
         assert panes[:closed] == [(int(WINDOW.total_seconds()),)] * closed
         say(
-            f"{records:,} records of {KEYS} keys, {retried:,} retries, up to {most:,} keys parked at a kill, "
-            f"{service.kills} kills: each once and in order, and {closed} windows downstream are whole"
+            f"{records:,} records of {KEYS} keys, {retried:,} retries, up to {most:,} keys parked "
+            f"at a kill, {service.kills} kills: each once and in order, and {closed} windows "
+            "downstream are whole"
         )
     finally:
         service.stop()

@@ -1,7 +1,8 @@
-"""``python -m tests.faults.rolling [--seconds 60] [--workers 3] [--stay]``: new code, one worker after the other.
+"""``python -m tests.faults.rolling [--seconds 60] [--workers 3] [--stay]``: new code, one worker
+after the other.
 
-Worker processes share the pipeline of `tests.support.visits_later` on an embedded Postgres. All begin with
-the ``first`` code. Then, under load:
+Worker processes share the pipeline of `tests.support.visits_later` on an embedded Postgres. All
+begin with the ``first`` code. Then, under load:
 
 1. each is stopped by SIGTERM and replaced by one with ``later`` code, of which the state of a
    computation and a stream have another type; one that is still old is killed meanwhile, and comes

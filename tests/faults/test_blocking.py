@@ -1,4 +1,5 @@
-"""Real workers that stand: user code blocks the event loop (decision 63), or other sessions lock tables."""
+"""Real workers that stand: user code blocks the event loop (decision 63), or other sessions lock
+tables."""
 
 from __future__ import annotations
 
@@ -158,7 +159,9 @@ def test_a_lock_that_stops_commits_is_named_everywhere(start: Callable[[str], Se
         assert waits["sessions"][0].startswith(who)
         until(lambda: who in look(service, "/readyz"))
         (seconds,) = re.findall(
-            r"^millwheel_oldest_commit_seconds\{.*\} (.*)$", look(service, "/metrics"), re.MULTILINE
+            r"^millwheel_oldest_commit_seconds\{.*\} (.*)$",
+            look(service, "/metrics"),
+            re.MULTILINE,
         )
         assert float(seconds) >= 5
         until(lambda: who in command(service, "status"), 60)

@@ -1,7 +1,8 @@
-"""The cable between two machines is pulled out (`tests.support.machines`): nothing but the batch answer.
+"""The cable between two machines is pulled out (`tests.support.machines`): nothing but the batch
+answer.
 
-Both workers go on to reach Postgres, by its socket. So nobody dies, no lease ends, and what is left is
-decision 22: who does not reach the others owns nothing, says so, and comes back.
+Both workers go on to reach Postgres, by its socket. So nobody dies, no lease ends, and what is left
+is decision 22: who does not reach the others owns nothing, says so, and comes back.
 """
 
 from __future__ import annotations

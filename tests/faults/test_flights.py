@@ -1,4 +1,5 @@
-"""The main job on real processes: killed, and its Postgres killed, it ends as if nothing had been."""
+"""The main job on real processes: killed, and its Postgres killed, it ends as if nothing had
+been."""
 
 import random
 from datetime import UTC, datetime

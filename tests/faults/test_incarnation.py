@@ -1,4 +1,5 @@
-"""Servers that come back without their newest commits, for real: each survivor must notice (decision 40)."""
+"""Servers that come back without their newest commits, for real: each survivor must notice
+(decision 40)."""
 
 from __future__ import annotations
 
@@ -97,8 +98,8 @@ async def opened(url: str) -> PostgresStore:
 
 
 async def patiently(store: PostgresStore, what: Callable[[], Any]) -> Any:
-    """Until the server answers, one way or the other: pools find out one by one that lines are cut, and
-    on a busy machine a new primary takes a moment to answer."""
+    """Until the server answers, one way or the other: pools find out one by one that lines are cut,
+    and on a busy machine a new primary takes a moment to answer."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -205,8 +206,8 @@ async def test_a_pooled_connection_to_another_server_is_closed_unused(server: Se
 async def test_a_pipeline_is_deployed_first_in_one_incarnation_only(
     server: Server, mishap: Callable[[Server], None]
 ) -> None:
-    """After a restart in order as well: a backup of the directory comes back with the same id. Numbers
-    of bundles that were given in the lost time would be given to other records."""
+    """After a restart in order as well: a backup of the directory comes back with the same id.
+    Numbers of bundles that were given in the lost time would be given to other records."""
     store = await opened(server.url)
     assert (await deploy(store)).is_first
     assert (await deploy(store)).is_first
@@ -436,7 +437,8 @@ async def test_a_server_that_never_waits_for_its_disk_is_warned_of_once(schema: 
 
 
 async def test_a_lane_whose_chain_was_cut_behind_its_back_says_so(postgres: PostgresSite) -> None:
-    """As after a restore into the running server: no connection was lost, and the commits are gone."""
+    """As after a restore into the running server: no connection was lost, and the commits are
+    gone."""
     owner = await Owner.take(postgres.store)
     await owner.write(owner.fill(owner.commit(), 2))
     await owner.write(owner.fill(owner.commit(), 2, first=10))

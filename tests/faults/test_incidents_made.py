@@ -1,4 +1,5 @@
-"""Each incident of `docs/incidents.md` is made on purpose; the commands as printed there name the cause, and mend it."""
+"""Each incident of `docs/incidents.md` is made on purpose; the commands as printed there name the
+cause, and mend it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Scene(Shell):
         self.service = Service(directory, "tests.faults.incidents:pipeline", "ops", "OPS_INPUT")
 
     def asked(self, section: str, command: str, **replaced: str) -> str:
-        """What a command says that is printed in a section of the page; placeholders are replaced."""
+        """What a command says that is printed in a section of the page; placeholders are
+        replaced."""
         text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         (line,) = (
             line for line in re.findall(r"\$ millwheel (.+)", text) if line.startswith(command)

@@ -1,4 +1,5 @@
-"""Owners of intervals that are frozen and killed at any instant: the store loses no change (I3, I4, I15)."""
+"""Owners of intervals that are frozen and killed at any instant: the store loses no change (I3, I4,
+I15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real workers go over to new code and back under load (`tests.faults.rolling`): nothing but the batch answer."""
+"""Real workers go over to new code and back under load (`tests.faults.rolling`): nothing but the
+batch answer."""
 
 from __future__ import annotations
 

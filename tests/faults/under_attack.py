@@ -1,8 +1,9 @@
-"""``python -m tests.faults.under_attack [--rows 40000] [--kills 3] [--without-secret]``: workers among liars.
+"""``python -m tests.faults.under_attack [--rows 40000] [--kills 3] [--without-secret]``: workers
+among liars.
 
-Two ``millwheel worker tests.faults.under_attack:pipeline`` share an embedded store. Peers of both, which
-know the secret (or do not), say all the time what no worker says, or only the owner may say, while workers
-are killed and started again. In the end the sums must equal plain arithmetic.
+Two ``millwheel worker tests.faults.under_attack:pipeline`` share an embedded store. Peers of both,
+which know the secret (or do not), say all the time what no worker says, or only the owner may say,
+while workers are killed and started again. In the end the sums must equal plain arithmetic.
 """
 
 from __future__ import annotations
@@ -200,8 +201,8 @@ class Attack:
         addresses = read("SELECT address FROM worker WHERE NOT stopped AND lease_until > now()")
         secrets = read("SELECT secret FROM peer_secret")
         incarnations = read(
-            "SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || tableoid::text || ' '"
-            " || id::text FROM incarnation"
+            "SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || tableoid::text "
+            "|| ' ' || id::text FROM incarnation"
         )
         logs = [log for (log,) in read("SELECT id FROM log")]
         rows = read("SELECT id, computation, slot_from, slot_to, sequencer FROM key_interval")
@@ -220,7 +221,12 @@ class Attack:
                 self.ended[type(error).__name__] += 1
 
     async def _lie(
-        self, address: str, secret: bytes | None, incarnation: str, logs: list[int], rows: list[Any]
+        self,
+        address: str,
+        secret: bytes | None,
+        incarnation: str,
+        logs: list[int],
+        rows: list[Any],
     ) -> str:
         attacker = await Attacker.call(address)
         name = f"evil {self._random.randrange(3)}"
@@ -273,7 +279,8 @@ async def attack(
                 service.kill_one(random)
                 killed += 1
                 say(
-                    f"{time.monotonic() - began:4.0f} s: kill {killed}, counted so far: {done[0][0]:,}"
+                    f"{time.monotonic() - began:4.0f} s: kill {killed}, counted so far: "
+                    f"{done[0][0]:,}"
                 )
         found = {key: (count, total) for key, count, total in service.read("TABLE sums")}
         assert found == service.wanted

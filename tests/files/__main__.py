@@ -1,4 +1,5 @@
-"""``python -m tests.files [COUNT] [FIRST SEED]``: run histories of followed files against the model."""
+"""``python -m tests.files [COUNT] [FIRST SEED]``: run histories of followed files against the
+model."""
 
 from __future__ import annotations
 

@@ -151,7 +151,8 @@ class Folders(Files):
         return done.issuperset(self.lines_of(path))
 
     def has_twin(self, path: Path) -> bool:
-        """Whether another file had the same rows: then nothing tells which of them a copy belongs to."""
+        """Whether another file had the same rows: then nothing tells which of them a copy belongs
+        to."""
         return any(self.expected.count(line) > 1 for line in self.lines_of(path))
 
     # -- the writers

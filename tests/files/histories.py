@@ -122,7 +122,8 @@ class Files(ABC):
 
 
 def was_truncated(path: Path, position: Any) -> bool:
-    """Whether a file that is known by a position has lost these bytes: nothing tells this once it is compressed."""
+    """Whether a file that is known by a position has lost these bytes: nothing tells this once it
+    is compressed."""
     data, here = path.read_bytes(), path.stat().st_ino
     return any(
         inode == here and list(fingerprint(known[0], data, data[: known[0]])) != known

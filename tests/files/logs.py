@@ -209,8 +209,8 @@ class Logs(Files):
                     chosen.rename(path)
                     self.disturbed = True  # a file that was begun before a crash may come after it
                     self.append(1 + b % 3, 0)
-                    # A line that comes late into a file elsewhere is not read. The reader waits until
-                    # the rows before it are acknowledged.
+                    # A line that comes late into a file elsewhere is not read. The reader waits
+                    # until the rows before it are acknowledged.
                     await self.read_all()
                     if b % 2:
                         await self.crash(a)

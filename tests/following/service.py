@@ -1,9 +1,11 @@
-"""Two pipelines on two servers, joined by a numbered table: ``python -m tests.following.service [--kills 50]``.
+"""Two pipelines on two servers, joined by a numbered table: ``python -m tests.following.service
+[--kills 50]``.
 
-A process appends flights to a file. Two workers count them by airport and hour, on one server, and write a pane of each
-hour to a numbered table, late ones too. Two workers of another pipeline, on another server, follow that table, and add up
-the panes by airport and day. Workers on both sides are killed, and intervals of the first pipeline are split and merged,
-which makes senders appear and end. In the end the second pipeline must have each pane once, and equal plain arithmetic.
+A process appends flights to a file. Two workers count them by airport and hour, on one server, and
+write a pane of each hour to a numbered table, late ones too. Two workers of another pipeline, on
+another server, follow that table, and add up the panes by airport and day. Workers on both sides
+are killed, and intervals of the first pipeline are split and merged, which makes senders appear and
+end. In the end the second pipeline must have each pane once, and equal plain arithmetic.
 """
 
 from __future__ import annotations
@@ -144,7 +146,13 @@ async def cut(workers: Workers, choice: random.Random) -> str | None:
 
 
 def run(
-    directory: Path, kills: int, *, seed: int, flights: int, rate: float, say: Callable[[str], None]
+    directory: Path,
+    kills: int,
+    *,
+    seed: int,
+    flights: int,
+    rate: float,
+    say: Callable[[str], None],
 ) -> list[str]:
     """Run the two pipelines; returns the differences.
 
@@ -189,8 +197,8 @@ def run(
             "SELECT count(*), count(*) FILTER (WHERE late) FROM SCHEMA.pane_log"
         )
         say(
-            f"{flights} flights, {panes} panes, {amended} of them late, {senders} senders, {ended} of them ended: "
-            f"{len(wrong)} differences"
+            f"{flights} flights, {panes} panes, {amended} of them late, {senders} senders, {ended} "
+            f"of them ended: {len(wrong)} differences"
         )
         return [*one.errors, *two.errors, *wrong]
     finally:
@@ -227,7 +235,10 @@ def _differences(one: Workers, two: Workers, feed: Feed) -> list[str]:
         for origin, value in expected.items()
         if found.get(origin) != value
     ]
-    closed = "SELECT origin, date_trunc('day', hour), count(*) FROM SCHEMA.pane_log GROUP BY 1, 2 ORDER BY 1, 2"
+    closed = (
+        "SELECT origin, date_trunc('day', hour), count(*) FROM SCHEMA.pane_log GROUP BY 1, 2 ORDER "
+        "BY 1, 2"
+    )
     days = one.query(closed)
     got = two.query("SELECT origin, day, panes FROM SCHEMA.airport_day ORDER BY 1, 2")
     last = max((day for _, day, _ in days), default=None)

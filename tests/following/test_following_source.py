@@ -179,7 +179,8 @@ async def test_each_column_arrives_as_it_was(upstream: Upstreams) -> None:
 
 
 class Renamed(msgspec.Struct, rename="camel"):
-    """Fields of the table under other names in JSON: by a rule, each by itself, and two that are exchanged."""
+    """Fields of the table under other names in JSON: by a rule, each by itself, and two that are
+    exchanged."""
 
     at: datetime
     is_good: bool = msgspec.field(default=False, name="good")
@@ -391,7 +392,8 @@ async def test_senders_of_the_engine_have_not_ended_while_the_pipeline_is_on_spa
     upstream.write(0, 20)
     await asyncio.to_thread(upstream.run)
     upstream.execute(
-        "INSERT INTO spark_query (checkpoint, levels, sender, batch, low_watermark, output_watermark, counters, "
+        "INSERT INTO spark_query (checkpoint, levels, sender, batch, low_watermark, "
+        "output_watermark, counters, "
         "table_rows, began_at, changed_at) "
         """VALUES ('', '{}', 99, 3, 8, 7, '{}', '{"kept_log": 5}', now(), now())"""
     )

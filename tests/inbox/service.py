@@ -2,9 +2,10 @@
 
 ``python -m tests.inbox.service [--kills 20] [--zombies 4]``
 
-Eight writers send orders in short and long transactions, roll some of them back, release and roll back savepoints,
-and repeat ids. Workers are killed and frozen. In the end the table must equal the sums of the committed orders, and
-the windows by time of sending must have all of them: none was late.
+Eight writers send orders in short and long transactions, roll some of them back, release and roll
+back savepoints, and repeat ids. Workers are killed and frozen. In the end the table must equal the
+sums of the committed orders, and the windows by time of sending must have all of them: none was
+late.
 """
 
 from __future__ import annotations

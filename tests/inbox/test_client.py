@@ -60,7 +60,8 @@ async def test_alone_each_record_is_committed_at_once(
 
 
 async def test_in_the_callers_transaction(postgres: PostgresSite, client: Client) -> None:
-    """psycopg and SQLAlchemy, with and without an event loop: rolled back with it, committed with it."""
+    """psycopg and SQLAlchemy, with and without an event loop: rolled back with it, committed with
+    it."""
     url = postgres.schema.url
     of_sqlalchemy = url.replace("postgresql://", "postgresql+psycopg://")
     async with await psycopg.AsyncConnection.connect(url) as connection:

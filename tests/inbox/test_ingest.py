@@ -267,7 +267,8 @@ PARTS = Stream("words", Part)
 
 
 async def test_a_poisoned_request_fails_alone(postgres: PostgresSite) -> None:
-    """What msgspec passes over, and Postgres does not: a number without end, a text that is no UTF-8."""
+    """What msgspec passes over, and Postgres does not: a number without end, a text that is no
+    UTF-8."""
     owner = await Owner.take(postgres.store)
     await postgres.store.open_inbox(
         "words", owner.injector.id, requires_id=False, remember=timedelta(days=1)
@@ -482,7 +483,8 @@ async def test_a_time_that_would_not_count_is_refused(serve: Serve) -> None:
 async def test_an_id_of_the_value_counts_also_with_a_key(
     postgres: PostgresSite, serve: Serve
 ) -> None:
-    """The key is that of the request; a record does not come twice because its sender has made another one."""
+    """The key is that of the request; a record does not come twice because its sender has made
+    another one."""
     client = await serve({"id": str.lower})
 
     async def post(body: str, key: str | None, kind: str = "application/json") -> Any:
@@ -633,7 +635,8 @@ def test_mistakes(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_an_accepted_record_is_there_after_a_kill() -> None:
-    """Clients repeat what has no answer, with the same key; a server that takes records is killed and replaced."""
+    """Clients repeat what has no answer, with the same key; a server that takes records is killed
+    and replaced."""
     directory = Path(tempfile.mkdtemp(prefix="millwheel-ingest-", dir=quick_directory()))
     directory.chmod(0o755)
     url = embedded.start(directory / "store").url

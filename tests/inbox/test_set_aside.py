@@ -1,4 +1,5 @@
-"""A record that was accepted and cannot be read: one command, which the error names, sets it aside."""
+"""A record that was accepted and cannot be read: one command, which the error names, sets it
+aside."""
 
 from __future__ import annotations
 
@@ -112,7 +113,13 @@ async def test_a_row_that_is_processed_stays_so() -> None:
 
 @pytest.mark.parametrize(
     ("verb", "row"),
-    [("set_aside", "1"), ("set_aside", None), ("set_aside", True), ("set_aside", -1), ("retry", 1)],
+    [
+        ("set_aside", "1"),
+        ("set_aside", None),
+        ("set_aside", True),
+        ("set_aside", -1),
+        ("retry", 1),
+    ],
 )
 async def test_a_request_that_was_written_by_hand_is_not_believed(verb: str, row: Any) -> None:
     world = World(pipeline())
@@ -187,7 +194,8 @@ BAD = {
 @pytest.mark.process
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_the_error_names_the_command(shell: Shell, bad: Bad) -> None:
-    """Records are sent before a worker has run, and one of them stops it until the command is given."""
+    """Records are sent before a worker has run, and one of them stops it until the command is
+    given."""
     target = f"tests.inbox.test_set_aside:{bad.pipeline}"
     assert "stream rows takes records" in shell("migrate", target)
     assert "takes records" not in shell("migrate", target)

@@ -12,14 +12,16 @@ from millwheel.kafka.port import Message, Position, Refused, Topic
 
 
 class FakeBrokers:
-    """One partition of one topic, and positions. It is a `KafkaOutput` as well, and its own writer."""
+    """One partition of one topic, and positions. It is a `KafkaOutput` as well, and its own
+    writer."""
 
     def __init__(self) -> None:
         self.written: list[Message] = []
         self.positions: list[Position] = []
         """The position; later ones show after further questions."""
         self.left_open: tuple[list[Message], Position] | None = None
-        """A transaction that its coordinator is committing: the next writer of the id waits for it."""
+        """A transaction that its coordinator is committing: the next writer of the id waits for
+        it."""
         self.topic_settings: dict[str, str | None] = {}
         self.refuses: dict[bytes | None, str] = {}
         """The brokers' error for messages with a value."""

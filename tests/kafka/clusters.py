@@ -25,12 +25,15 @@ _numbers = itertools.count(1)
 
 
 def guarded_broker(directory: Path, settings: Sequence[str] = ()) -> tuple[KafkaBroker, str]:
-    """A broker that has not started, and a second address of it that asks for a name and a password."""
+    """A broker that has not started, and a second address of it that asks for a name and a
+    password."""
     made = KafkaBroker(directory, nodes=2)
     (open_, guarded, controller, _), made.ports = made.ports, [made.ports[0], made.ports[2]]
     made.settings += [
-        f"listeners=PLAINTEXT://127.0.0.1:{open_},CONTROLLER://127.0.0.1:{controller},"
-        f"GUARDED://127.0.0.1:{guarded}",
+        (
+            f"listeners=PLAINTEXT://127.0.0.1:{open_},CONTROLLER://127.0.0.1:{controller},"
+            f"GUARDED://127.0.0.1:{guarded}"
+        ),
         "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
         "listener.name.guarded.sasl.enabled.mechanisms=PLAIN",
         f'listener.name.guarded.plain.sasl.jaas.config={PLAIN} user_anna="secret";',
@@ -114,7 +117,8 @@ class RealSite:
         return name
 
     async def _make(self, name: str, partitions: int) -> None:
-        # The broker looks for old records every five minutes, and those of a test are of the year 2023.
+        # The broker looks for old records every five minutes, and those of a test are of the year
+        # 2023.
         topic = NewTopic(name, partitions, 1, topic_configs={"retention.ms": "-1"})
         for _ in range(100):
             answer = await self._admin.create_topics([topic])

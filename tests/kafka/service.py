@@ -1,9 +1,11 @@
-"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kill 100] [--zombie 20] …``.
+"""Workers on a real Kafka under faults: ``python -m tests.kafka.service [--kill 100] [--zombie 20]
+…``.
 
-Two ``millwheel worker`` processes read a topic, and write totals into a table and into another topic. This process
-writes single records, committed and aborted transactions to the topic, adds partitions, and lets faults happen
-(`tests.kafka.faults`). In the end the table must equal the sums of the committed records, and a reader of committed
-records must find each total of each customer once, and in order unless intervals were split, merged or moved.
+Two ``millwheel worker`` processes read a topic, and write totals into a table and into another
+topic. This process writes single records, committed and aborted transactions to the topic, adds
+partitions, and lets faults happen (`tests.kafka.faults`). In the end the table must equal the sums
+of the committed records, and a reader of committed records must find each total of each customer
+once, and in order unless intervals were split, merged or moved.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ class Writer:
             await self._atomic.abort_transaction()
 
     async def grow(self) -> None:
-        """Add a partition, and wait until the producers know it: they refuse one that they do not know."""
+        """Add a partition, and wait until the producers know it: they refuse one that they do not
+        know."""
         if self.partitions == MOST_PARTITIONS:
             return
         number = self.partitions + 1
@@ -185,8 +188,8 @@ class Output:
         stable, ends = await committed.end_offsets(places), await everything.end_offsets(places)
         await everything.stop()
         self.not_readable = [
-            f"in the topic, partition {place.partition} has {ends[place]} records, and is readable up to "
-            f"{stable[place]}"
+            f"in the topic, partition {place.partition} has {ends[place]} records, and is readable "
+            f"up to {stable[place]}"
             for place in places
             if stable[place] < ends[place]
         ]
@@ -213,14 +216,16 @@ class Output:
     def missing(self, expected: Mapping[int, Total]) -> list[str]:
         """Totals that are not there."""
         return [
-            f"in the topic, of customer {customer} {len(lost)} of {total.orders} are missing, from {min(lost)} on"
+            f"in the topic, of customer {customer} {len(lost)} of {total.orders} are missing, from "
+            f"{min(lost)} on"
             for customer, total in expected.items()
             if (lost := set(range(1, total.orders + 1)) - self._seen.get(customer, set()))
         ]
 
 
 async def begun(bootstrap: str) -> int:
-    """How many writers the transactional ids of the sink have had: each raises the epoch of its id."""
+    """How many writers the transactional ids of the sink have had: each raises the epoch of its
+    id."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     groups = [name for name, *_ in await admin.list_consumer_groups()]

@@ -30,7 +30,8 @@ from tests.kafka.readers import end, numbers, opened, read
 async def test_a_reader_outlives_its_broker(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start gives up where nobody answers; a reader that has begun waits for as long as it takes."""
+    """A start gives up where nobody answers; a reader that has begun waits for as long as it
+    takes."""
     monkeypatch.setattr(aio, "PATIENCE_SECONDS", 0.5)
     site = RealSite(broker.bootstrap)
     await site.open()

@@ -1,4 +1,5 @@
-"""The fetcher by aiokafka: errors amid a fetch, compressed records, and an end that is not confirmed any more."""
+"""The fetcher by aiokafka: errors amid a fetch, compressed records, and an end that is not
+confirmed any more."""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ async def test_a_missing_right_is_named() -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 async def test_compressed_records_are_read(broker: KafkaBroker, codec: str) -> None:
-    """By what the extra installs: none of these libraries is a development dependency of its own."""
+    """By what the extra installs: none of these libraries is a development dependency of its
+    own."""
     site = RealSite(broker.bootstrap)
     await site.open()
     topic = await site.make()

@@ -1,4 +1,5 @@
-"""Messages of records: keys and timestamps, and the reasons for which a topic deletes or refuses them."""
+"""Messages of records: keys and timestamps, and the reasons for which a topic deletes or refuses
+them."""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ def test_a_store_that_was_restored_from_a_backup() -> None:
 
 
 def test_a_position_that_went_back() -> None:
-    """A hung transaction was aborted by hand, or the group was reset: acknowledged records are missing."""
+    """A hung transaction was aborted by hand, or the group was reset: acknowledged records are
+    missing."""
     with pytest.raises(OutputError, match="Kafka has bundle 5, but bundle 7 was acknowledged"):
         decide(8, 7, 5, repeat=False)
     with pytest.raises(OutputError, match="set the offset of the group to 7"):

@@ -220,7 +220,8 @@ async def _until(reader: KafkaReader, *, caught_up: bool) -> None:
 async def test_what_was_passed_behind_the_last_row_may_be_deleted(
     cluster: KafkaSite, tail: str, end_: int
 ) -> None:
-    """Markers, aborted records and skipped tombstones are no rows: nothing is missing without them."""
+    """Markers, aborted records and skipped tombstones are no rows: nothing is missing without
+    them."""
     topic = await cluster.make()
     if tail == "committed":
         async with cluster.transaction(topic, numbers(3)):

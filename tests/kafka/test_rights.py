@@ -1,4 +1,5 @@
-"""Rights that are withdrawn, and a topic that is deleted, amid a transaction of the sink: nothing behind it is lost."""
+"""Rights that are withdrawn, and a topic that is deleted, amid a transaction of the sink: nothing
+behind it is lost."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class Rights:
 
 @pytest.fixture(scope="module")
 def strict(broker: KafkaBroker) -> Iterator[tuple[str, str]]:
-    """A broker that asks who may do what: its addresses for everybody, who may do all, and for anna."""
+    """A broker that asks who may do what: its addresses for everybody, who may do all, and for
+    anna."""
     del broker  # it has shown that Kafka can be started here
     settings = [f"authorizer.class.name={ACL}", "super.users=User:ANONYMOUS"]
     made, guarded = guarded_broker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")), settings)

@@ -246,7 +246,8 @@ async def test_another_message_type_of_the_same_schema_is_refused(site: Site) ->
 
 
 async def test_from_the_sink_to_the_source(broker: KafkaBroker, site: Site) -> None:
-    """Over a real broker: what the sink writes, the source reads; a value without a place in the schema is refused."""
+    """Over a real broker: what the sink writes, the source reads; a value without a place in the
+    schema is refused."""
     real = RealSite(broker.bootstrap)
     await real.open()
     topic = await real.make()

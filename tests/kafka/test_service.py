@@ -29,7 +29,8 @@ def directory() -> Iterator[Path]:
 def test_each_committed_record_counts_once(broker: KafkaBroker, directory: Path) -> None:
     """Nothing is lost or doubled by kills, a zombie, aborted transactions and added partitions.
 
-    The broker that is killed is one of its own: that of the other tests has so many topics that it starts slowly.
+    The broker that is killed is one of its own: that of the other tests has so many topics that it
+    starts slowly.
     """
     del broker  # it has shown that Kafka can be started here
     said: list[str] = []

@@ -59,7 +59,8 @@ async def _sell(brokers: str, port: int, workers: Workers) -> set[int]:
 
 
 async def _alerts(brokers: str, expected: int) -> list[int]:
-    """The orders that a reader of committed records finds, waiting until there are as many as expected."""
+    """The orders that a reader of committed records finds, waiting until there are as many as
+    expected."""
     consumer = AIOKafkaConsumer(
         bootstrap_servers=brokers,
         isolation_level="read_committed",

@@ -357,7 +357,8 @@ async def test_a_new_writer_fences_the_one_before(bench: Bench) -> None:
 async def test_a_position_that_a_coordinator_cannot_tell_yet_is_asked_for_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """aiokafka drops the error of the whole answer. Without its position a bundle would be written twice."""
+    """aiokafka drops the error of the whole answer. Without its position a bundle would be written
+    twice."""
     writer = await bench.client.writer("w")
     await writer.write(bench.topic, [Message(0, None, b"a", 0)], Position(1))
     await writer.close()

@@ -37,7 +37,8 @@ async def test_the_position_is_read_after_the_predecessors_transaction_has_ended
 async def test_a_stranger_that_is_writing_is_noticed_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A copy of the store writes under the same id: its transaction ends first, and shows where it is."""
+    """A copy of the store writes under the same id: its transaction ends first, and shows where it
+    is."""
     brokers = FakeBrokers()
     brokers.positions = [Position(1)]
     brokers.left_open = [message(b'"theirs"')], Position(5)

@@ -18,7 +18,8 @@ from tests.kafka.readers import end, opened, read
 from tests.support.certificates import Authority
 
 Guarded = tuple[str, str, Path]
-"""The addresses for everybody and for holders of a certificate, and the folder of the certificates."""
+"""The addresses for everybody and for holders of a certificate, and the folder of the
+certificates."""
 
 
 @pytest.fixture(scope="module")

@@ -221,7 +221,8 @@ async def test_who_does_not_fit_never_gets_up(site: Site) -> None:
 async def test_a_given_secret_and_the_stores_refuse_each_other_and_say_which_is_which(
     site: Site,
 ) -> None:
-    """Also if the given one is what the store's is: somebody has configured one of the two wrongly."""
+    """Also if the given one is what the store's is: somebody has configured one of the two
+    wrongly."""
     same = greeting.Secret(SECRET.value, "store")
     one, two_ = await site.worker("one", secret=SECRET), await site.worker("two", secret=same)
     with capture_logs() as logs:
@@ -426,7 +427,8 @@ async def test_who_starts_over_lets_nobody_in_meanwhile(site: Site) -> None:
 
 @everywhere
 async def test_who_was_let_in_while_the_other_started_over_is_sent_away(site: Site) -> None:
-    """A TLS handshake may begin before and end after: what is said then is of the former incarnation."""
+    """A TLS handshake may begin before and end after: what is said then is of the former
+    incarnation."""
     one = await site.worker("one", incarnation="first")
     one.links.hang_up()
     visitor = one.links._admit("10.0.0.9:1")

@@ -74,7 +74,8 @@ from tests.support.worlds import end_scripts
 LARGEST = (1 << 63) - 1
 
 
-# -- at the port, with the standard library ---------------------------------------------------------
+# -- at the port, with the standard library
+# ---------------------------------------------------------
 
 
 class Plant:
@@ -141,7 +142,11 @@ async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
     with capture_logs() as logs:
         await plant.start()
         before = [engine.progress()["low_watermark"] for engine in plant.engines]
-        for secret, kind in ((None, "given"), (b"another sixteen bytes", "given"), (None, "store")):
+        for secret, kind in (
+            (None, "given"),
+            (b"another sixteen bytes", "given"),
+            (None, "store"),
+        ):
             attacker = await Attacker.call(plant.address)
             answer = await attacker.greet(
                 plant.name, "evil", secret, kind, await plant.store.incarnation()
@@ -256,10 +261,11 @@ async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:
 
 
 async def test_a_record_of_somebody_who_owns_nothing_is_not_taken() -> None:
-    """It is well formed, from a peer that knows the secret: the store is asked, and knows better."""
+    """It is well formed, from a peer that knows the secret: the store is asked, and knows
+    better."""
     plant = Plant(many(1500))
     await plant.start()
-    (engine, _) = plant.engines
+    engine, _ = plant.engines
     interval = await plant.tally()
     item = msgspec.json.encode(Item("forged", 4711))
     row = (7, "items", b'"forged"', interval.slots[0], 0, 0, 0, len(item), b"", False, item, 1, 0)
@@ -292,7 +298,8 @@ async def test_a_goodbye_is_logged_shortened_and_on_one_line() -> None:
     assert len(line["reason"]) == 500
 
 
-# -- a peer that knows the secret, on virtual time ---------------------------------------------------
+# -- a peer that knows the secret, on virtual time
+# ---------------------------------------------------
 
 
 class Forger:
@@ -370,7 +377,8 @@ async def test_forged_acknowledgements_lose_nothing_while_workers_are_killed(see
 
 
 async def test_forged_answers_about_a_stream_count_for_nothing() -> None:
-    """Only the worker that a stream goes to may say that it is not there, wants it again or has it."""
+    """Only the worker that a stream goes to may say that it is not there, wants it again or has
+    it."""
     values = many(900)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
@@ -578,7 +586,8 @@ async def test_a_former_owner_is_not_believed_about_what_was_sent_to_it() -> Non
 async def test_a_log_that_is_lost_and_still_sent_from_here_is_not_taken_from_its_new_owner() -> (
     None
 ):
-    """What is taken would be acknowledged to this worker itself. Its next commit tells it of the loss."""
+    """What is taken would be acknowledged to this worker itself. Its next commit tells it of the
+    loss."""
     values = many(600)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
@@ -756,8 +765,8 @@ async def test_unknown_streams_are_garbage_of_the_same_generation_and_too_new_of
 async def test_a_migration_that_fails_stops_the_worker_and_not_the_link(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a peer of other code sends is right by that code: the error is of the migration. What is no
-    JSON is right by no code."""
+    """What a peer of other code sends is right by that code: the error is of the migration. What is
+    no JSON is right by no code."""
     values = many(600)
     cluster = Cluster(counting(values))
     first, second = await cluster.join(), await cluster.join()
@@ -831,7 +840,8 @@ class WorkerLink:
     def close(self) -> None: ...
 
 
-# -- plain data -------------------------------------------------------------------------------------
+# -- plain data
+# -------------------------------------------------------------------------------------
 
 
 def stream(*numbers: int, sent: int = 99, to: str = "a") -> Outgoing:

@@ -389,7 +389,8 @@ async def trickle(cluster: Cluster, first: Engine, source: Script, values: list[
 
 
 async def test_an_interval_that_is_handed_over_slowly_gets_nothing_twice() -> None:
-    """It takes nothing any more and is not anybody else's yet, for as long as its last commits take."""
+    """It takes nothing any more and is not anybody else's yet, for as long as its last commits
+    take."""
     values = many(350)
     wire, source = Wire(), script(ITEMS, values[:300])
     limits = replace(LIMITS, max_unacked_records=2000)

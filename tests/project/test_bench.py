@@ -1,4 +1,5 @@
-"""The bench: reports from figures of before, what other engines are measured with, what is right."""
+"""The bench: reports from figures of before, what other engines are measured with, what is
+right."""
 
 from __future__ import annotations
 

@@ -125,7 +125,8 @@ def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_sdist_is_whole_and_has_no_tests(sdist: Path) -> None:
-    """It needs real files where the checkout has links: a link out of its folder unpacks to nothing."""
+    """It needs real files where the checkout has links: a link out of its folder unpacks to
+    nothing."""
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
         assert all(member.isfile() or member.isdir() for member in members)
@@ -174,7 +175,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["wheel", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sdist", "folder"))]
+    "kind",
+    ["wheel", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("sdist", "folder"))],
 )
 def test_each_way_of_installing_gives_the_same_files_and_they_work(
     kind: str, source: Path, wheel: zipfile.ZipFile, sdist: Path, tmp_path: Path
@@ -198,9 +200,9 @@ def write_zeitgeist(directory: Path) -> None:
     """The program of the README, and three lines of input."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     (directory / "zeitgeist.py").write_text(
-        f"import millwheel, millwheel.store, pathlib, os\n"
-        f"for module in (millwheel, millwheel.store):\n"
-        f"    assert pathlib.Path(module.__file__).is_relative_to(os.environ['PYTHONPATH'])\n"
+        "import millwheel, millwheel.store, pathlib, os\n"
+        "for module in (millwheel, millwheel.store):\n    "
+        "assert pathlib.Path(module.__file__).is_relative_to(os.environ['PYTHONPATH'])\n"
         f"{blocks[0]}"
     )
     line = '{"at": "2024-01-01T00:00:00Z", "query": "tea"}\n'

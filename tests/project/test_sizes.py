@@ -1,8 +1,8 @@
 """Limits of the size of a class, and one class for each name.
 
 A class with more methods, lines or attributes than these is two classes. A class name that is used
-twice makes a reader, and a search, find the wrong one. Each exception has its reason here; an exception
-that is not needed any more has to be removed.
+twice makes a reader, and a search, find the wrong one. Each exception has its reason here; an
+exception that is not needed any more has to be removed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,12 @@ LARGE = {
     "Tables": "one attribute for each table of the store in memory",
     "Store": "the port of the store: one method for each statement that the engine needs",
     "Settings": "one attribute for each option; it has no behaviour",
-    "ComputationStatus": "one attribute for each figure of a computation in `status`; it has no behaviour",
-    "Interval": "one attribute for each part of its owner's soft state, which live and end together",
+    "ComputationStatus": (
+        "one attribute for each figure of a computation in `status`; it has no behaviour"
+    ),
+    "Interval": (
+        "one attribute for each part of its owner's soft state, which live and end together"
+    ),
     "Engine": "builds and connects all rooms, and has an attribute for each",
 }
 """Classes above a limit, each with the reason."""
@@ -117,8 +121,7 @@ def test_each_class_has_a_name_of_its_own() -> None:
 
 
 def test_the_figures_of_a_class() -> None:
-    (class_,) = ast.parse(
-        """
+    (class_,) = ast.parse("""
 class Lane:
     limit: ClassVar[int] = 3
     name: str
@@ -132,8 +135,7 @@ class Lane:
 
     @size.setter
     def size(self, size: int) -> None: ...
-"""
-    ).body
+""").body
     assert isinstance(class_, ast.ClassDef)
     assert attributes_of(class_) == {"name", "queue", "a"}
     assert size_of(class_, "lane.py") == ClassSize("Lane", "lane.py", 2, 13, 3)

@@ -52,7 +52,8 @@ def beating(most: int) -> tuple[Pipeline, Script]:
 
 
 async def warnings(most: int, *, keep_open: bool = False) -> tuple[list[object], bool]:
-    """The computations of each warning, of three looks amid the run; and whether the run has ended."""
+    """The computations of each warning, of three looks amid the run; and whether the run has
+    ended."""
     pipeline, source = beating(most)
     source.end()
     engine = Engine(

@@ -1,4 +1,5 @@
-"""What a source of the user's raises is told as the source's fault, and not as a bug of millwheel."""
+"""What a source of the user's raises is told as the source's fault, and not as a bug of
+millwheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The lease while a thread watches the event loop; `tests/faults/test_blocking.py` has real workers."""
+"""The lease while a thread watches the event loop; `tests/faults/test_blocking.py` has real
+workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sinks outside the store: what the engine gives them, and what it does with records that they refuse."""
+"""Sinks outside the store: what the engine gives them, and what it does with records that they
+refuse."""
 
 from __future__ import annotations
 

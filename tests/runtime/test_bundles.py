@@ -406,8 +406,8 @@ async def test_a_bundle_that_is_larger_than_the_cap_of_its_source_by_now_comes_a
 
 @dataclass
 class Behind:
-    """A bundle of records of the second of two sources, open when its worker dies; at the next start
-    the first one has enough rows to use up all credits before the second has any.
+    """A bundle of records of the second of two sources, open when its worker dies; at the next
+    start the first one has enough rows to use up all credits before the second has any.
 
     The sink is not behind anybody strong who would have stored its records.
     """
@@ -482,7 +482,9 @@ BEHIND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("how", BEHIND)
-async def test_a_bundle_comes_again_though_other_records_have_used_up_the_credits(how: str) -> None:
+async def test_a_bundle_comes_again_though_other_records_have_used_up_the_credits(
+    how: str,
+) -> None:
     """They wait behind the bundle, un-ACKed, so that nothing more could be made again."""
     behind = Behind(**BEHIND[how])
     world = World(behind.made)
@@ -538,7 +540,7 @@ async def test_members_that_nobody_has_stored_are_stored_once_with_their_bundle(
     world = World(made)
     engine = await world.start()
     await world.until(lambda: gate.reached, tick=0.01)
-    (scope, _) = outside.calls[0]
+    scope, _ = outside.calls[0]
     interval = world.interval("to_outside")
     for _ in range(5):
         interval.touch(urgent=True)
@@ -746,7 +748,7 @@ async def test_postgres_has_the_number_and_the_members_while_a_bundle_is_open(
     await run()
     ((told,),) = schema.query(position, t="latest_commits")
     assert told["number"] == 2
-    (first, *_) = outside.given
+    first, *_ = outside.given
     members = [value.number for _, value in outside.given[first[0], 2]]
     assert len(told["open"]) == len(members)
     query = (
@@ -1304,7 +1306,8 @@ def test_a_clock_that_goes_back_does_not_make_a_bundle_wait() -> None:
 
 
 def test_a_later_claim_knows_where_the_copies_of_members_are() -> None:
-    """It acknowledges them with the bundle: the members themselves may have come from their senders."""
+    """It acknowledges them with the bundle: the members themselves may have come from their
+    senders."""
     bundling = Batches(Bundles(), None)
     bundling.offer([weak(1), weak(2)], now=0)
     bundling.close(0)

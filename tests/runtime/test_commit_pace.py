@@ -1,4 +1,5 @@
-"""When a lane commits: records wait for one commit at each stage, and watermarks are not in their way.
+"""When a lane commits: records wait for one commit at each stage, and watermarks are not in their
+way.
 
 On virtual time, where a commit takes a millisecond and everything else none.
 """

@@ -359,7 +359,8 @@ async def test_a_zombie_whose_commit_is_late_is_fenced() -> None:
 async def test_a_zombie_that_recovers_from_an_error_does_not_take_its_intervals_back(
     intervals: int,
 ) -> None:
-    """A worker that claims its own interval again takes none from another worker (I3, placement)."""
+    """A worker that claims its own interval again takes none from another worker (I3,
+    placement)."""
     values = [Item("abcdef"[n % 6], n) for n in range(60)]
     world = World(tally_pipeline(script(ITEMS, values), replace(SMALL, intervals=intervals)))
     gate = Gate()

@@ -96,7 +96,8 @@ FOLLOWED = Stream("followed", Counted)
 
 
 async def test_what_the_parts_of_a_split_send_comes_after_what_the_whole_has_sent() -> None:
-    """The upper part does not have the log of the whole, whose records may still be on their way."""
+    """The upper part does not have the log of the whole, whose records may still be on their
+    way."""
     met: dict[str, list[int]] = {}
     gate = Gate()
 
@@ -190,7 +191,7 @@ async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
     async def forestall(name: str) -> None:
         if name == "split":
             cluster.store.faults.before_call = None
-            (found, *_) = await cluster.parts("recount")
+            found, *_ = await cluster.parts("recount")
             assert await other.owned.take([row.id], {row.id: found.sequencer})
 
     cluster.store.faults.before_call = forestall
@@ -498,7 +499,7 @@ async def test_part_files_go_by_interval_and_no_line_is_lost_or_doubled(
 
     engine = await cluster.join()
     await until(lambda: engine.processed > 100)
-    (writer, *_) = (i.step.name for i in engine.intervals if i.part_file is not None)
+    writer, *_ = (i.step.name for i in engine.intervals if i.part_file is not None)
     lower, upper = await cluster.parts(writer)
     await cluster.split(lower)
     await until(lambda: len(cluster.done("split")) == 1)
@@ -632,7 +633,7 @@ async def test_what_was_cut_or_is_about_to_be_is_left_alone() -> None:
     cluster = Lone(counting(many(200), replace(BALANCED, placement_cooldown_seconds=5.0)))
     first, _ = [await cluster.join() for _ in range(2)]
     await _rest(cluster)
-    (row, _) = await cluster.parts("tally")
+    row, _ = await cluster.parts("tally")
     balancer = Balancer(first.env)
     histogram = [[slot, 1.0] for slot in range(100)]
     hot = {"intervals": {str(row.id): {"cpu": 5.0, "histogram": histogram}}}

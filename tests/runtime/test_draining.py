@@ -1,4 +1,5 @@
-"""Intervals that are to leave while user code keeps them: the worker looks after all else meanwhile."""
+"""Intervals that are to leave while user code keeps them: the worker looks after all else
+meanwhile."""
 
 from __future__ import annotations
 
@@ -209,8 +210,8 @@ async def test_one_that_drains_keeps_no_other_from_being_handed_over_or_cut() ->
     kept = note_kept(first)
     await cluster.wish(interval, second)
     await cluster.go(lambda: interval.leaving)
-    (other, *_) = (i for i in first.intervals if i.step.name == "recount")
-    (partition, *_) = [i for e in cluster.alive for i in e.intervals if i.source_task is not None]
+    other, *_ = (i for i in first.intervals if i.step.name == "recount")
+    partition, *_ = [i for e in cluster.alive for i in e.intervals if i.source_task is not None]
     to = second if partition in first.intervals else first
     middle = sum(other.slots) // 2
     await cluster.wish(partition, to)

@@ -333,8 +333,8 @@ class Box(msgspec.Struct):
 async def test_code_that_changes_its_input_sees_the_original_when_it_runs_again(
     why: str, intervals: int
 ) -> None:
-    """User code may run more than once; what it did to the value it was given is no effect. With two
-    lanes its record is not read again, but queued again where it is."""
+    """User code may run more than once; what it did to the value it was given is no effect. With
+    two lanes its record is not read again, but queued again where it is."""
     boxes = Stream("boxes", Box)
     failed: list[int] = []
 

@@ -1,4 +1,5 @@
-"""How a run ends: `sys.exit` and its like in user code fail the record, and end no worker with their own code."""
+"""How a run ends: `sys.exit` and its like in user code fail the record, and end no worker with
+their own code."""
 
 from __future__ import annotations
 

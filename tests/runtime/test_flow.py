@@ -22,7 +22,16 @@ from millwheel.store.port import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
-from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
+from tests.support.clusters import (
+    AGAIN,
+    SHARED,
+    Cluster,
+    Recount,
+    check,
+    counting,
+    many,
+    number_of,
+)
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, time_of
 from tests.support.worlds import Gate, World
@@ -158,7 +167,8 @@ async def test_a_row_that_is_larger_than_all_credits_passes_alone() -> None:
 
 @pytest.mark.parametrize("most", [1, 4])
 async def test_rows_that_are_given_up_make_room_for_others(most: int) -> None:
-    """Their letter is durable, and no reader acknowledges them: who else would have the rest read?"""
+    """Their letter is durable, and no reader acknowledges them: who else would have the rest
+    read?"""
 
     def time_of_good(item: Item) -> datetime:
         if item.number < 20:

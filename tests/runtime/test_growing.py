@@ -159,7 +159,8 @@ async def test_a_new_partition_moves_no_watermark_back_and_holds_it_from_then_on
 
 
 class Clocked(Shelf):
-    """A shelf that shows how far it is in event time, also for partitions that are not found yet."""
+    """A shelf that shows how far it is in event time, also for partitions that are not found
+    yet."""
 
     timestamps = True
     shows_time = True

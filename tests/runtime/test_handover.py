@@ -1,4 +1,5 @@
-"""What happens to records under way when an interval changes hands, or its worker only thinks so."""
+"""What happens to records under way when an interval changes hands, or its worker only thinks
+so."""
 
 from __future__ import annotations
 
@@ -205,8 +206,8 @@ async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> No
 
 
 async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
-    """A lease is over while a lane waits for the store, and a commit of the lane is refused: both have
-    the lane stop, and neither may go on before it has."""
+    """A lease is over while a lane waits for the store, and a commit of the lane is refused: both
+    have the lane stop, and neither may go on before it has."""
     cluster = Faulty(None, 0)
     first = await cluster.join()
     await cluster.go(lambda: first.processed > 20)
@@ -374,7 +375,7 @@ async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
         return Fate(copies=0) if isinstance(decode(body), Report) and sender == "w1" else FAIR
 
     cluster.ether.weather = lose_reports
-    (tally, recount) = (
+    tally, recount = (
         next(i for i in first.intervals if i.step.name == name) for name in ("tally", "recount")
     )
     await cluster.pass_time(move(tally, first, second))

@@ -117,7 +117,8 @@ async def test_a_row_that_waits_for_long_keeps_the_ids_of_those_behind_it() -> N
 
 @pytest.mark.parametrize("resting", ["", "paused", "at its end"])
 async def test_buckets_go_while_the_pipeline_is_well(resting: str) -> None:
-    """Also when a partition reads nothing for long: its owner's commits say that it has sent nothing."""
+    """Also when a partition reads nothing for long: its owner's commits say that it has sent
+    nothing."""
     one, two = source_of(), source_of(0, "two")
     pipeline = with_ids([one, two], LIMITS)
     world = World(pipeline)

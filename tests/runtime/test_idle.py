@@ -164,7 +164,8 @@ async def test_those_that_are_silent_do_not_wait_for_each_other() -> None:
 
 
 async def test_one_that_is_held_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a partition with an open transaction, or without a leader: silence is no idleness if rows may be owed."""
+    """As a partition with an open transaction, or without a leader: silence is no idleness if rows
+    may be owed."""
     held: set[str] = set()
 
     def caught_up(reader: ScriptReader) -> bool:

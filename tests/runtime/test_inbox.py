@@ -115,7 +115,8 @@ async def test_time_goes_on_without_records() -> None:
 
 
 async def test_time_waits_for_open_transactions_and_records_do_not() -> None:
-    """Their records have older times and places than those that are committed before them, and none is late or lost."""
+    """Their records have older times and places than those that are committed before them, and none
+    is late or lost."""
     world = World(made())
     await world.start()
     commit = world.store.begin_to_send("items", msgspec.json.encode(Item("a", 1)))

@@ -105,7 +105,8 @@ async def test_a_time_that_would_have_no_effect_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "error"), [(datetime(2024, 5, 1), "no time zone"), ("8:00", "must be an aware datetime")]
+    ("at", "error"),
+    [(datetime(2024, 5, 1), "no time zone"), ("8:00", "must be an aware datetime")],
 )
 def test_a_time_without_a_zone_is_refused(at: Any, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):

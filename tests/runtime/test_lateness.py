@@ -1,9 +1,9 @@
 """Which records are late: what is promised, whatever the size of bundles (docs/guarantees.md).
 
-*On time is never late.* A record that comes within the lateness that its source declares is counted.
-*Late is told within a bound* where the source is read directly. A record is late when its window is
-closed, and a window is closed at the latest when twice as many rows as may be on their way
-(`max_pending`) have been read after the row that ended it. In between it depends on how far the
+*On time is never late.* A record that comes within the lateness that its source declares is
+counted. *Late is told within a bound* where the source is read directly. A record is late when its
+window is closed, and a window is closed at the latest when twice as many rows as may be on their
+way (`max_pending`) have been read after the row that ended it. In between it depends on how far the
 pipeline has got.
 """
 

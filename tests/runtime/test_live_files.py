@@ -266,7 +266,8 @@ async def test_files_that_were_removed_leave_no_interval_and_no_descriptor(tmp_p
 async def test_files_that_do_not_grow_leave_no_interval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are finished. One that grows again is read from there, also after a crash, and in a copy."""
+    """They are finished. One that grows again is read from there, also after a crash, and in a
+    copy."""
     monkeypatch.setattr(following, "FINISHED_SECONDS", 0.5)
     world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.1))
     count = 300

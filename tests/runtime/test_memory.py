@@ -1,4 +1,5 @@
-"""Bounds: credits hold back whoever sends, the cache stays small, big state costs what is touched."""
+"""Bounds: credits hold back whoever sends, the cache stays small, big state costs what is
+touched."""
 
 from __future__ import annotations
 
@@ -287,7 +288,8 @@ def test_a_full_cache_stays_full_of_the_frequent_keys() -> None:
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 30])
 async def test_states_of_records_behind_are_loaded_with_the_missing_ones(cache_bytes: int) -> None:
-    """So that not every chunk waits for the store; also if they are forgotten while they are loaded."""
+    """So that not every chunk waits for the store; also if they are forgotten while they are
+    loaded."""
     values = [Item(f"key {n % 500}", n) for n in range(2000)]
     limits = replace(QUICK, cache_bytes=cache_bytes, chunk_records=10, bundle_records=50,
                      max_unacked_records=1000, fold_seconds=0.05, housekeeping_seconds=0.05)  # fmt: skip

@@ -125,8 +125,8 @@ class Yields(Computation[Item, None]):
 def test_a_plain_function_where_a_coroutine_is_awaited(kind: Any, method: str) -> None:
     told = refused(lambda p: p.add(kind(), ITEMS.by(key_of)))
     line = getattr(kind, method).__code__.co_firstlineno
-    assert told == (
-        f"{kind.__name__}.{method} ({__file__}:{line}) is a plain function; "
+    assert (
+        told == f"{kind.__name__}.{method} ({__file__}:{line}) is a plain function; "
         f"write `async def {method}`"
     )
 
@@ -172,8 +172,10 @@ def test_a_class_without_the_method_that_is_called() -> None:
 def test_a_method_whose_name_is_almost_right(kind: Any, name: str) -> None:
     told = refused(lambda p: p.add(kind(), ITEMS.by(key_of)))
     line = inspect.getsourcelines(kind)[1]
-    assert told == (
-        f"{kind.__name__} ({__file__}:{line}) defines {name}s, which is never called; rename it to {name}"
+    assert (
+        told
+        == f"{kind.__name__} ({__file__}:{line}) defines {name}s, which is never called; rename it"
+        f" to {name}"
     )
 
 

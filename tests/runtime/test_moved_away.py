@@ -1,4 +1,5 @@
-"""A pipeline that was moved to Spark while its workers live: they end, and own nothing of it again."""
+"""A pipeline that was moved to Spark while its workers live: they end, and own nothing of it
+again."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.support.worlds import World
 async def test_a_worker_of_a_pipeline_that_was_moved_away_ends(
     kind: Callable[..., World],
 ) -> None:
-    """One that has the pipeline to itself may notice at a commit; both say at the next start what has happened."""
+    """One that has the pipeline to itself may notice at a commit; both say at the next start what
+    has happened."""
     world = kind(tally_pipeline(script(ITEMS, [Item("a", 0, 10)])))
     engine = await (world.join() if isinstance(world, Cluster) else world.start())
     await world.until(lambda: world.numbers() == [0], tick=0.01)

@@ -1,4 +1,5 @@
-"""Rows of numbered tables: those of each sender are numbered without gaps, whatever becomes of its workers."""
+"""Rows of numbered tables: those of each sender are numbered without gaps, whatever becomes of its
+workers."""
 
 from __future__ import annotations
 

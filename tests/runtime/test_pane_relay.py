@@ -1,4 +1,5 @@
-"""A table with a row for each key shows the newest pane: of the last window, and of that the last one."""
+"""A table with a row for each key shows the newest pane: of the last window, and of that the last
+one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Keys are parked and mended while intervals move, workers crash, and commits are lost or refused: each record once, in order."""
+"""Keys are parked and mended while intervals move, workers crash, and commits are lost or refused:
+each record once, in order."""
 
 from __future__ import annotations
 

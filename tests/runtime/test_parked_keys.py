@@ -1,4 +1,5 @@
-"""The key of a failed record is parked: it stands still in order, and comes out as without the failure."""
+"""The key of a failed record is parked: it stands still in order, and comes out as without the
+failure."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from millwheel.core.model import to_micros
 from millwheel.errors import CommitUnknown, GraphError, UserCodeError
 from millwheel.store.port import Commit
 from millwheel.testing import advance, inject
-from tests.support.parking import BAD, ask, drained, number_in, parked, quiet, timed, work, world_of
+from tests.support.parking import (
+    BAD,
+    ask,
+    drained,
+    number_in,
+    parked,
+    quiet,
+    timed,
+    work,
+    world_of,
+)
 from tests.support.pipelines import QUICK, Kept, doing, produce, script
 from tests.support.store_sites import REFUSED
 from tests.support.values import ITEMS, Item, at
@@ -196,9 +207,10 @@ async def test_records_that_arrive_while_the_waiting_ones_run_come_after_them() 
     source.append(inject(ITEMS, Item("b", 6, 6.0)))
     await quiet(world)
     assert world.numbers() == [1, 6]
-    assert parked(world) == [(2, "waiting"), (3, "waiting")], (
-        "4 and 5 are not stored: their turn is near"
-    )
+    assert parked(world) == [
+        (2, "waiting"),
+        (3, "waiting"),
+    ], "4 and 5 are not stored: their turn is near"
     assert not world.interval("do").is_idle(world.clock.now())
     gate.open()
     await quiet(world)

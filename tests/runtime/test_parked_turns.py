@@ -1,4 +1,5 @@
-"""A parked key has one turn at a time: orders that records, rows, timers and operators' requests must keep."""
+"""A parked key has one turn at a time: orders that records, rows, timers and operators' requests
+must keep."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ async def fail_or_produce(record: Record[Item], ctx: Context[Kept]) -> None:
 
 
 @pytest.mark.parametrize("fails_again", [False, True])
-async def test_records_that_come_together_stay_in_order_beyond_the_limit(fails_again: bool) -> None:
+async def test_records_that_come_together_stay_in_order_beyond_the_limit(
+    fails_again: bool,
+) -> None:
     """They arrive while the failed one is retried: one of them has room, the others have not."""
     gate = Gate()
     waits = False
@@ -116,7 +119,8 @@ async def test_timers_set_by_timers_fire_before_the_records_that_came_later(held
 
 
 async def test_a_timer_that_was_just_set_fires_before_a_row_behind_other_work() -> None:
-    """An operator's request waits at a gate while a row's timer and the next row wait for the key."""
+    """An operator's request waits at a gate while a row's timer and the next row wait for the
+    key."""
     first, second = Gate(), Gate()
 
     async def begin(record: Record[Item], ctx: Context[Kept]) -> None:
@@ -214,7 +218,8 @@ async def test_the_hold_ends_with_the_last_row_whatever_ends_it(verbs: tuple[str
 
 
 async def test_the_hold_stays_while_a_record_waits_that_came_before_the_retry() -> None:
-    """The key's user code waits; then a record that fails and the retry of an older one have their turns."""
+    """The key's user code waits; then a record that fails and the retry of an older one have their
+    turns."""
     gate = Gate()
 
     async def begin(record: Record[Item], ctx: Context[Kept]) -> None:
@@ -312,7 +317,8 @@ async def test_rows_of_a_refused_commit_do_not_overtake_each_other() -> None:
 
 
 async def test_rows_that_are_read_amid_a_recovery_are_read_again() -> None:
-    """The commit that gives a row up fails once; reading the productions of the new claim takes a while."""
+    """The commit that gives a row up fails once; reading the productions of the new claim takes a
+    while."""
     refused = {2}
 
     async def refuse(record: Record[Item], ctx: Context[Kept]) -> None:
@@ -358,7 +364,8 @@ async def test_rows_that_are_read_amid_a_recovery_are_read_again() -> None:
 async def test_records_of_a_refused_commit_run_again_in_their_order(
     singly: int, on_error: Any
 ) -> None:
-    """One of 2 and 3 has run in a chunk, the other by itself since it has waited, and 9 is at fault."""
+    """One of 2 and 3 has run in a chunk, the other by itself since it has waited, and 9 is at
+    fault."""
     gate = Gate()
     is_armed = False
 

@@ -1,4 +1,5 @@
-"""Windows of parked keys come out as without the failure, whenever it is mended, and whatever stops meanwhile."""
+"""Windows of parked keys come out as without the failure, whenever it is mended, and whatever stops
+meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A gap behind the last row, which a reader has passed: no row speaks of it, and its position is stored all the same."""
+"""A gap behind the last row, which a reader has passed: no row speaks of it, and its position is
+stored all the same."""
 
 from __future__ import annotations
 

@@ -800,7 +800,8 @@ async def test_a_table_outlives_its_worker_folded_or_not(
     ) == [(cell, {"tax": 7, "fee": 2}, {"0": [7, 2]}) for cell in range(CELLS)]
     assert schema.query("SELECT key, count FROM {t}", t="state_of_judge") == [("a", 2)]
     assert schema.query(
-        "SELECT DISTINCT slot, key FROM {t} WHERE computation = 'judge' AND key ? 'cell' ORDER BY 1",
+        "SELECT DISTINCT slot, key FROM {t} WHERE computation = 'judge' AND key ? 'cell' ORDER "
+        "BY 1",
         t="states",
     ) == [(cell * SLOTS // CELLS, {"cell": cell}) for cell in range(CELLS)]
 

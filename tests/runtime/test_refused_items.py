@@ -1,4 +1,5 @@
-"""A record or timer that has blocked a former owner, or that an operator sets aside, is given up on, and no other one."""
+"""A record or timer that has blocked a former owner, or that an operator sets aside, is given up
+on, and no other one."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ async def count(record: Record[Item], ctx: Context[Kept]) -> None:
 
 
 async def owned_before(world: World) -> int:
-    """Let a first owner claim all intervals, and end before a row is durable; gives the log of the source."""
+    """Let a first owner claim all intervals, and end before a row is durable; gives the log of the
+    source."""
     engine = await world.start()
     (injector,) = engine.injectors
     await engine.kill()
@@ -128,7 +130,8 @@ async def test_one_that_blocks_again_and_again_is_refused_until_its_letter_is_du
 
 
 async def test_a_note_of_a_record_that_is_durable_after_all_is_forgotten() -> None:
-    """Its commit was on the wire when the limit was reached; dedup drops it when it is read again."""
+    """Its commit was on the wire when the limit was reached; dedup drops it when it is read
+    again."""
     world = World(doing(items(0, 1), count, on_error="dead_letter"))
     first = await world.start()
     (injector,) = first.injectors

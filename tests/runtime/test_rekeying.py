@@ -1,4 +1,5 @@
-"""Key extractors that change under one name: nothing counts twice, and nothing is left behind unsaid."""
+"""Key extractors that change under one name: nothing counts twice, and nothing is left behind
+unsaid."""
 
 from __future__ import annotations
 
@@ -31,9 +32,7 @@ LANES = replace(QUICK, intervals=4)
 
 By = Callable[[Item], Key]
 BEFORE: By = lambda item: item.key  # noqa: E731 - the name of both is what they share
-AS_BEFORE: By = lambda record: (  # noqa: E731
-    record.key  # another name, and a line of its own
-)
+AS_BEFORE: By = lambda record: record.key  # noqa: E731  # another name, and a line of its own
 AFTER: By = lambda item: item.key.upper()  # noqa: E731
 
 
@@ -120,7 +119,8 @@ Odder.__name__ = "Odd"
 
 @pytest.mark.parametrize("weakly", [False, True], ids=["of a source", "made again"])
 async def test_what_nobody_can_tell_anything_of_counts_once_too(weakly: bool) -> None:
-    """Whether keys are others is not known here; it does not matter for what was not acknowledged."""
+    """Whether keys are others is not known here; it does not matter for what was not
+    acknowledged."""
     world = await killed(tallied(Odd(), weakly=weakly))
     engine = await world.start(tallied(Odder(), weakly=weakly))
     await world.finish(engine)
@@ -161,8 +161,8 @@ async def test_who_says_a_version_goes_on_from_there() -> None:
 
 
 async def test_keys_are_not_changed_while_workers_of_former_code_run() -> None:
-    """A rolling upgrade: records on their way would count under both. When all have stopped, new ones
-    go on; one of the former code finds nothing left to do."""
+    """A rolling upgrade: records on their way would count under both. When all have stopped, new
+    ones go on; one of the former code finds nothing left to do."""
     values = [Item("abcdefgh"[number % 8], number) for number in range(400)]
     settings = replace(LANES, chunk_records=3, bundle_records=6, max_unacked_records=12,
                        placement_seconds=0.2, lease_seconds=3.0)  # fmt: skip

@@ -1,4 +1,5 @@
-"""Requests of operators: each takes its turn among the records of its key, and has its effect once."""
+"""Requests of operators: each takes its turn among the records of its key, and has its effect
+once."""
 
 from __future__ import annotations
 

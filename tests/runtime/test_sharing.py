@@ -1,4 +1,5 @@
-"""Several workers on one pipeline: engines in one event loop, on one store, over one fake network."""
+"""Several workers on one pipeline: engines in one event loop, on one store, over one fake
+network."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def in_small_commits() -> Pipeline:
 
 
 class Losing:
-    """Saves what is stored before each commit; the server comes back as it was `back` commits ago."""
+    """Saves what is stored before each commit; the server comes back as it was `back` commits
+    ago."""
 
     def __init__(self, world: World, at: int, back: int) -> None:
         self._world, self._at, self._back = world, at, back
@@ -209,7 +210,8 @@ class Keeping(Outside):
 async def test_a_database_elsewhere_loses_nothing_of_what_the_store_has_lost(
     at: int, back: int
 ) -> None:
-    """Its greatest number may be one that the store has never given, by now: nothing is left out."""
+    """Its greatest number may be one that the store has never given, by now: nothing is left
+    out."""
     values = [Item("abc"[n % 3], n, n) for n in range(14)]
     outside = Keeping()
     world = World(outward(outside, values))
@@ -228,7 +230,8 @@ async def test_a_bundle_that_is_stored_keeps_its_number_and_the_next_one_is_abov
     saved: list[Any] = []
 
     def durable(commit: Commit) -> None:
-        """OpenCommit 1 is closed; what comes after that is lost when bundle 2 has been delivered."""
+        """OpenCommit 1 is closed; what comes after that is lost when bundle 2 has been
+        delivered."""
         if not saved and outside.calls == [] and any(_bundles_in(commit)):
             saved.append(world.store.saved())
         elif len(saved) == 1 and len(outside.calls) == 2:
@@ -270,7 +273,9 @@ def _bundles_in(commit: Commit) -> list[str]:
     return [
         link_id
         for link in commit.intervals
-        for link_id in msgspec.json.decode(link.position or b"{}").get("bundle", {}).get("open", [])
+        for link_id in (
+            msgspec.json.decode(link.position or b"{}").get("bundle", {}).get("open", [])
+        )
     ]
 
 

@@ -1040,7 +1040,8 @@ def test_a_plain_value_may_be_state() -> None:
     assert layout.encode(layout.new()) == layout.empty
 
 
-# -- versions ---------------------------------------------------------------------------------------
+# -- versions
+# ---------------------------------------------------------------------------------------
 
 
 def old_pipeline(source: Any, state: type, name: str = "versions") -> Pipeline:
@@ -1181,8 +1182,8 @@ async def test_migrations_that_were_tried_are_told() -> None:
 async def test_a_migration_that_fails_when_its_key_is_read_is_no_fault_of_the_record(
     monkeypatch: pytest.MonkeyPatch, code: type[Versioned], retries: int
 ) -> None:
-    """No dead letter, whatever `on_error` says: the worker stops, and the corrected code goes on with
-    all that has come for the key."""
+    """No dead letter, whatever `on_error` says: the worker stops, and the corrected code goes on
+    with all that has come for the key."""
     monkeypatch.setattr(trial, "TRIED_STATES", 0)
     world, source = await with_states_of_version_one()
     options: dict[str, Any] = {"on_error": "dead_letter", "retries": retries}

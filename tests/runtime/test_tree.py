@@ -103,7 +103,8 @@ def entry(patience: float = 1.0) -> Entry:
 @given(data=st.data())
 @examples(30)
 def test_a_root_is_done_when_all_that_came_of_it_is_and_not_before(data: st.DataObject) -> None:
-    """Any tree, its reports in any order, and some of them twice: then it is never done too early."""
+    """Any tree, its reports in any order, and some of them twice: then it is never done too
+    early."""
     chance = data.draw(st.randoms(use_true_random=False))
     twice = data.draw(st.booleans())
     roots, tracked = Roots("one"), entry()
@@ -196,7 +197,8 @@ def test_who_is_patient_does_not_hide_who_is_not() -> None:
 
 @pytest.mark.parametrize("end", ["its tree is done", "a commit notes it"])
 def test_how_often_a_record_was_replayed_is_forgotten_when_it_is_through(end: str) -> None:
-    """If its sender starts over and sends it once more, it is met with the patience of the first time."""
+    """If its sender starts over and sends it once more, it is met with the patience of the first
+    time."""
     roots, tracked = Roots("one"), entry(patience=1.0)
     for began in (0.0, 10.0):
         roots.begin(roots.next_token(), tracked, delivery(0), 1, began)
@@ -667,8 +669,8 @@ async def hand_over(engine: Engine, interval: Interval) -> None:
 @pytest.mark.parametrize("leaf", "abf")
 @pytest.mark.parametrize("on", "abe")
 async def test_who_waits_for_room_in_a_queue_of_another_lane_goes_on(on: str, leaf: str) -> None:
-    """The queue is full of what others sent, nothing of its own is on its way that could be told of,
-    and no watermark moves: nobody else wakes its lane."""
+    """The queue is full of what others sent, nothing of its own is on its way that could be told
+    of, and no watermark moves: nobody else wakes its lane."""
 
     class Tell(Relay):
         def __init__(self) -> None:

@@ -144,7 +144,8 @@ async def test_what_code_decides_before_and_after_it_waits_counts_once(
 async def test_keys_before_one_that_stops_a_chunk_keep_their_effects(
     effect: str, ends: str
 ) -> None:
-    """Each kind of effect, alone: user code that counts and does nothing else has its counts, too."""
+    """Each kind of effect, alone: user code that counts and does nothing else has its counts,
+    too."""
     gate = Gate()
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:
@@ -395,7 +396,9 @@ async def test_work_that_is_done_while_a_bucket_is_opened_goes_with_its_own_comm
 
 
 @pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
-async def test_waiting_code_runs_again_after_the_lane_started_over(error: Exception | None) -> None:
+async def test_waiting_code_runs_again_after_the_lane_started_over(
+    error: Exception | None,
+) -> None:
     gate = Gate()
 
     async def do(record: Record[Item], ctx: Context[Kept]) -> None:

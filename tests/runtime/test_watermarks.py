@@ -221,8 +221,8 @@ class Copy(Computation[Counted, None]):
 
 
 class Older:
-    """A record at 100 s whose code waits, before it produces something of 50 s or after it, while the
-    source gets to 200 s."""
+    """A record at 100 s whose code waits, before it produces something of 50 s or after it, while
+    the source gets to 200 s."""
 
     def __init__(self, *, waits: str, fails: bool = False, weak: bool = False) -> None:
         self.gate, self.fails = Gate(), fails

@@ -293,8 +293,8 @@ async def test_a_straggler_that_arrives_at_last_is_forgotten() -> None:
 
 
 async def test_nobody_waits_for_what_was_sent_between_stored_ones_and_is_made_again() -> None:
-    """Every other record has an effect, and what comes of it is stored; the rest has numbers between
-    those, and after a crash it comes again under other ones."""
+    """Every other record has an effect, and what comes of it is stored; the rest has numbers
+    between those, and after a crash it comes again under other ones."""
 
     class CountOdd(Relay):
         async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
@@ -989,8 +989,8 @@ def fickle(manner: str, code: Computation[Item, None]) -> Pipeline:
 
 @pytest.mark.parametrize("manner", ["by key", "spread"])
 async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) -> None:
-    """The second run of one worker says something else under the same id: neither dropped nor taken,
-    and looked for where the first one went."""
+    """The second run of one worker says something else under the same id: neither dropped nor
+    taken, and looked for where the first one went."""
     world = World(fickle(manner, Fickle()))
     cut = False
 
@@ -1008,8 +1008,8 @@ async def test_code_that_does_not_do_the_same_again_is_found_out(manner: str) ->
 
 @pytest.mark.parametrize("manner", ["by key", "spread"])
 async def test_the_first_value_stays_when_the_code_is_changed_after_a_crash(manner: str) -> None:
-    """A bug fix in weak code, deployed after a kill: values that were durable stay, which is counted
-    and logged once; all others are the new code's; and each start goes well."""
+    """A bug fix in weak code, deployed after a kill: values that were durable stay, which is
+    counted and logged once; all others are the new code's; and each start goes well."""
     world = World(fickle(manner, Fickle()))
     reached = asyncio.Event()
 

@@ -1,4 +1,5 @@
-"""The store in memory and the engines that the tests of the runtime share (`tests.support.worlds`)."""
+"""The store in memory and the engines that the tests of the runtime share
+(`tests.support.worlds`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""A simulated Kafka, for the sink of the live code: transactions, writers that are fenced, positions.
+"""A simulated Kafka, for the sink of the live code: transactions, writers that are fenced,
+positions.
 
-A request takes time; it may be lost before it arrives, or its answer after it took effect. It takes effect
-whatever has become of the worker meanwhile. As in Kafka:
+A request takes time; it may be lost before it arrives, or its answer after it took effect. It takes
+effect whatever has become of the worker meanwhile. As in Kafka:
 
-* Becoming the writer of an id aborts what its predecessor has left open, or waits for the end of what that has
-  committed, and refuses each later request of the predecessor.
+* Becoming the writer of an id aborts what its predecessor has left open, or waits for the end of
+  what that has committed, and refuses each later request of the predecessor.
 * A commit is decided at once; messages and position show a moment later.
 * What is aborted is never read.
 """
@@ -154,7 +155,8 @@ class SimulatedSink(KafkaSink):
 
 
 class SimulatedClient:
-    """A connection: as that of aiokafka, it asks again until it is answered, but for a transaction."""
+    """A connection: as that of aiokafka, it asks again until it is answered, but for a
+    transaction."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers

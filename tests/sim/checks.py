@@ -1,7 +1,7 @@
 """What must hold at every step, each under one name: docs/invariants.md, by the ledger.
 
-A check is asked before its event is written into the ledger, with the event, or after it (`STANDING`).
-It returns nothing, and says ``must(...)`` of what has to be so.
+A check is asked before its event is written into the ledger, with the event, or after it
+(`STANDING`). It returns nothing, and says ``must(...)`` of what has to be so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def must(holds: object, what: str, *about: Any) -> None:
 
 
 def acknowledged_is_durable(ledger: Ledger, commit: Commit) -> None:
-    """I1: what a sender stores as acknowledged has its effects in the store, or what stands for it."""
+    """I1: what a sender stores as acknowledged has its effects in the store, or what stands for
+    it."""
     for link in commit.intervals:
         for log, (first, runs) in acked_of(link).items():
             before = ledger.acked.get(log, (0, []))
@@ -196,8 +197,8 @@ def holds_are_what_was_promised(ledger: Ledger, commit: Commit) -> None:
 
 
 def user_code_is_told_what_is_stored(ledger: Ledger, commit: Commit) -> None:
-    """I5, I7: no input watermark that is not stored, and nothing late without cause. What is sent at
-    most once is not waited for, so that it may be late, as may a copy of what came in time."""
+    """I5, I7: no input watermark that is not stored, and nothing late without cause. What is sent
+    at most once is not waited for, so that it may be late, as may a copy of what came in time."""
     for number, event in ledger.journal(commit):
         told = input_of(ledger, ledger.ids[f"n{number}"])
         must(event.watermark <= told, "user code was told what was not stored", event)
@@ -313,7 +314,8 @@ def what_is_read_is_bounded(ledger: Ledger) -> None:
 
 
 def what_is_sent_is_bounded(ledger: Ledger) -> None:
-    """I8: a log has no more on its way than its credits, and what two bundles made of their last."""
+    """I8: a log has no more on its way than its credits, and what two bundles made of their
+    last."""
     limits = ledger.plan.limits
     most = limits.unacked + 2 * (limits.bundle + limits.chunk) * MOST_OUTPUTS
     on_their_way = Counter(log for log, _ in ledger.undone)
@@ -337,7 +339,8 @@ def a_retired_log_is_done(ledger: Ledger, logs: Sequence[int]) -> None:
 
 
 def no_bucket_goes_too_early(ledger: Ledger, bucket: Bucket) -> None:
-    """I9: what may be sent again finds the bucket of its id; what was written last finds its own."""
+    """I9: what may be sent again finds the bucket of its id; what was written last finds its
+    own."""
     if bucket.family == "source":
         for offset, dot in ledger.rows(bucket.log):
             if bucket.low <= offset < bucket.high:
@@ -376,7 +379,8 @@ def keys_keep_their_order(ledger: Ledger, commit: Commit) -> None:
 
 
 def readers_see_what_was_committed(ledger: Ledger, tables: Tables, interval: int) -> None:
-    """I15: what is folded and what is not, together, is what commits have left: no less, no more."""
+    """I15: what is folded and what is not, together, is what commits have left: no less, no
+    more."""
     part = ledger.parts[interval]
     low, high = part.slots
     states, timers = tables.tail(interval, tables.intervals[interval].folded)

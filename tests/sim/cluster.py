@@ -35,8 +35,8 @@ ELSEWHERE = 500
 LIMIT_SECONDS = 300.0
 """Within which everything is done, once nothing goes wrong any more."""
 STILL_SECONDS = 15.0
-"""How long nothing may become of what was given and is not done, once nothing goes wrong any more: a
-lease is over by then, and somebody else at it."""
+"""How long nothing may become of what was given and is not done, once nothing goes wrong any more:
+a lease is over by then, and somebody else at it."""
 LOOK_SECONDS = 0.25
 TURN_SECONDS = 0.01
 """Between two looks at how many commits there are."""
@@ -128,9 +128,9 @@ class Cluster:
         )
 
     async def _settle(self) -> None:
-        """Nothing comes to anybody's help: no row, no word of time, no fault. What was given is done by
-        and by, and at no time does nothing become of it for long, unless the server has yet to find out
-        that somebody is gone in the middle of a transaction."""
+        """Nothing comes to anybody's help: no row, no word of time, no fault. What was given is
+        done by and by, and at no time does nothing become of it for long, unless the server has yet
+        to find out that somebody is gone in the middle of a transaction."""
         left, since = self.monitor.left(), self._loop.time()
         while left != NOTHING_LEFT:
             if all(worker.over for worker in self.workers):
@@ -378,9 +378,9 @@ class Cluster:
             for i in engine.intervals:
                 logs = [(log.id, log.first, log.next_seq, log.unacked) for log in i.logs]
                 lines.append(
-                    f"  {i.name} id {i.id} input {i.watermarks.input} stored {i.watermarks.durable} intake "
-                    f"{len(i.intake)} busy {len(i.backlog)} leaving {i.leaving} dirty {i.dirty} "
-                    f"logs {logs}"
+                    f"  {i.name} id {i.id} input {i.watermarks.input} stored "
+                    f"{i.watermarks.durable} intake {len(i.intake)} busy {len(i.backlog)} leaving "
+                    f"{i.leaving} dirty {i.dirty} logs {logs}"
                 )
             for r in engine.remotes.remotes():
                 streams = {log: (s.epoch, s.last, len(s.unacked)) for log, s in r.streams.items()}

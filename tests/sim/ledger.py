@@ -93,7 +93,8 @@ class Ledger:
         self.weak: set[tuple[int, int]] = set()
         """(log, number) of those."""
         self.undone: dict[tuple[int, int], Sent] = {}
-        """Strong productions that no commit of their reader has noted, and no sender as acknowledged."""
+        """Strong productions that no commit of their reader has noted, and no sender as
+        acknowledged."""
         self.acked: dict[int, Acked] = {}
         self.seen: set[tuple[int, bytes]] = set()
         """(computation, name of the id), for ever."""
@@ -210,7 +211,8 @@ class Ledger:
             self.logs[log] = id_
 
     def read(self, claims: Sequence[Claim], now: float) -> None:
-        """What a claim reads counts unless there is a newer one: whoever made it was cut off then."""
+        """What a claim reads counts unless there is a newer one: whoever made it was cut off
+        then."""
         for claim in claims:
             part = self.parts.get(claim.interval.id)
             if part is None or part.sequencer <= claim.interval.sequencer:

@@ -48,8 +48,8 @@ class LoopClock:
 
 
 class HonestLinks(Links):
-    """Links among workers of which none sends garbage: a frame that is taken for it is refused again
-    and again, whenever it is sent again."""
+    """Links among workers of which none sends garbage: a frame that is taken for it is refused
+    again and again, whenever it is sent again."""
 
     watch: Watch
 

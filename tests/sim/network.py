@@ -1,7 +1,8 @@
-"""The network of a simulated cluster: the `FakeNetwork`, reached from machines that may stand still or end.
+"""The network of a simulated cluster: the `FakeNetwork`, reached from machines that may stand still
+or end.
 
-What a worker writes is carried by the fake network, which belongs to no machine; what comes to a worker is
-taken by its own machine: later if it is paused, never if it is gone.
+What a worker writes is carried by the fake network, which belongs to no machine; what comes to a
+worker is taken by its own machine: later if it is paused, never if it is gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What must have come of a scenario in the end: the graph run by hand, over all that its sources gave."""
+"""What must have come of a scenario in the end: the graph run by hand, over all that its sources
+gave."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ decode = msgspec.json.Decoder(Dot).decode
 
 
 def check_outcome(scenario: Scenario, store: MemoryStore, brokers: Brokers | None) -> None:
-    """Each stream has exactly what it should have; at least that where effects happen at least once,
-    at most that where records may be lost; and nothing is left over. Topics too, if there are brokers.
+    """Each stream has exactly what it should have; at least that where effects happen at least
+    once, at most that where records may be lost; and nothing is left over. Topics too, if there are
+    brokers.
 
     Raises:
         Violation: it is not so.
@@ -69,8 +71,8 @@ def _compare(
 
 
 def is_known(scenario: Scenario, number: int) -> bool:
-    """Whether the values alone say what a node makes of them: of windows only if nothing is late and
-    nothing lost or doubled, of nodes of timers never."""
+    """Whether the values alone say what a node makes of them: of windows only if nothing is late
+    and nothing lost or doubled, of nodes of timers never."""
     plan = scenario.plan
     node = plan.nodes[number]
     exact = not scenario.loses(number) and not scenario.doubles(number)

@@ -1,4 +1,5 @@
-"""The pipeline of a scenario: the nodes of `tests.support.random_graphs`, each added in its mode."""
+"""The pipeline of a scenario: the nodes of `tests.support.random_graphs`, each added in its
+mode."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What is to happen in one simulation, as plain data whose text makes it again.
 
-The pipeline and what its sources give are a `tests.support.random_graphs.Plan`; beside it stand how each
-node is added, who works on it with what clock, how bad wire and server are, and what happens when.
-The seed draws what is too small to be told: how long each call takes, which frame is lost.
+The pipeline and what its sources give are a `tests.support.random_graphs.Plan`; beside it stand how
+each node is added, who works on it with what clock, how bad wire and server are, and what happens
+when. The seed draws what is too small to be told: how long each call takes, which frame is lost.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Act:
     """Which worker or interval, counted through those that are there."""
     how: float = 0.0
     commits: int | None = None
-    """It happens before that if so many commits have taken effect: while there is something to do."""
+    """It happens before that if so many commits have taken effect: while there is something to
+    do."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Calls:
     slow: float = 0.0
     slow_seconds: float = 1.0
     usual_seconds: float = 0.004
-    """How long a call takes at the most that nothing is wrong with: also when the weather is good."""
+    """How long a call takes at the most that nothing is wrong with: also when the weather is
+    good."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,11 @@ class Scenario:
     air: Air = Air()
     calls: Calls = Calls()
     copy_after: int | None = None
-    """After so many commits the store is copied, and in the end another cluster goes on from there."""
+    """After so many commits the store is copied, and in the end another cluster goes on from
+    there."""
     quiet: bool = False
-    """Whether the sources stay open until all that they gave is done: nothing comes to anybody's help."""
+    """Whether the sources stay open until all that they gave is done: nothing comes to anybody's
+    help."""
     topics: bool = False
     """Whether what the nodes produce goes to topics of Kafka as well."""
     seed: int = 0

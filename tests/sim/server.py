@@ -1,14 +1,16 @@
-"""The database of a simulated cluster: the store in memory, behind a server with sessions and locks.
+"""The database of a simulated cluster: the store in memory, behind a server with sessions and
+locks.
 
-What a worker asks for is done here, by the server's own tasks and in its own time, whatever has become
-of the worker meanwhile. As in Postgres (`millwheel.store.lane`, `millwheel.store.placement`):
+What a worker asks for is done here, by the server's own tasks and in its own time, whatever has
+become of the worker meanwhile. As in Postgres (`millwheel.store.lane`,
+`millwheel.store.placement`):
 
 * A commit passes the fence, holds its intervals by share locks, and takes effect at its COMMIT.
-* A claim, release, cut or wish waits for these locks for half a second; then the sessions of those who
-  are in the way, and may be, are ended: their commits never were.
+* A claim, release, cut or wish waits for these locks for half a second; then the sessions of those
+  who are in the way, and may be, are ended: their commits never were.
 * A claim raises the sequencers first, and reads later, in one snapshot (I4).
-* A server that crashes may come back as it was some time before; all its sessions are ended then, and what it
-  was about to do never is.
+* A server that crashes may come back as it was some time before; all its sessions are ended then,
+  and what it was about to do never is.
 * A session whose connection is gone ends as soon as the server notices, or when it has said nothing
   for 30 s within a transaction.
 

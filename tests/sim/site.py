@@ -1,4 +1,5 @@
-"""The simulated server as a site of the store's contract: nothing goes wrong, and everything at once."""
+"""The simulated server as a site of the store's contract: nothing goes wrong, and everything at
+once."""
 
 from __future__ import annotations
 

@@ -42,12 +42,13 @@ FOUND_SOON = (
 """Bugs that one of the first few seeds shows."""
 SOON = 20
 HANGS = (19, 839, 100, 518)
-"""They showed: room in a reader's queue that nobody was told of; records for an interval that nobody was
-known to own, and that were not sent when it was the one again who had refused it; a copy of a bundle's member that
-used up the last credit, while the member had come from its sender; a bundle that waited for a clock that had gone back."""
+"""They showed: room in a reader's queue that nobody was told of; records for an interval that
+nobody was known to own, and that were not sent when it was the one again who had refused it; a copy
+of a bundle's member that used up the last credit, while the member had come from its sender; a
+bundle that waited for a clock that had gone back."""
 HEARD_OF_A_LOST_PAST_SEEDS = (358, 425, 554)
-"""In each of these a link that stays up reports what the server has lost. Three, since a change of the
-engine's timing may hide one."""
+"""In each of these a link that stays up reports what the server has lost. Three, since a change of
+the engine's timing may hide one."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))

@@ -58,8 +58,8 @@ class Wire:
     async def _call(self, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Have something done by the server that this worker knows, and by no other.
 
-        A worker that starts over closes its connections: a call from before, which it does not wait for
-        any more, has no effect if it arrives later.
+        A worker that starts over closes its connections: a call from before, which it does not wait
+        for any more, has no effect if it arrives later.
         """
         starts = self._starts
 
@@ -125,8 +125,8 @@ class Wire:
 class LaneWire:
     """A `millwheel.store.port.StoreLane`: the worker's end of a session.
 
-    A commit with something of the user's in it goes in two trips, as in `millwheel.store.lane`: between
-    them it stands in the server, and holds its intervals.
+    A commit with something of the user's in it goes in two trips, as in `millwheel.store.lane`:
+    between them it stands in the server, and holds its intervals.
     """
 
     def __init__(self, server: Server, database: Database, session: Session) -> None:

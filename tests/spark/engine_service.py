@@ -1,8 +1,10 @@
-"""Pipelines on Spark, killed again and again: ``python -m tests.spark.engine_service [--kills 10] [--cluster] [NAME…]``.
+"""Pipelines on Spark, killed again and again: ``python -m tests.spark.engine_service [--kills 10]
+[--cluster] [NAME…]``.
 
-Each pipeline of `tests.support.spark_pipelines` runs by ``millwheel run --engine spark`` on ``local[2]``, or on a master
-with two workers; with ``--move`` it is moved to Spark and back amid its input. The driver, and on a cluster also the executors, are killed amid batches; a driver is started again,
-with the same command. In the end the tables must equal those of the engine.
+Each pipeline of `tests.support.spark_pipelines` runs by ``millwheel run --engine spark`` on
+``local[2]``, or on a master with two workers; with ``--move`` it is moved to Spark and back amid
+its input. The driver, and on a cluster also the executors, are killed amid batches; a driver is
+started again, with the same command. In the end the tables must equal those of the engine.
 """
 
 from __future__ import annotations
@@ -206,7 +208,8 @@ def run(
                     expected = rows_of(server.url, engine, table, columns)
                     got = rows_of(server.url, spark.pipeline, table, columns)
                     say(
-                        f"{name}: {table} has {len(got)} rows, {'equal' if got == expected else 'NOT EQUAL'}"
+                        f"{name}: {table} has {len(got)} rows, "
+                        f"{'equal' if got == expected else 'NOT EQUAL'}"
                     )
                     if got != expected:
                         found.append(
@@ -228,10 +231,11 @@ def run_moved(
     seed: int,
     say: Callable[[str], None],
 ) -> list[str]:
-    """Move pipelines to Spark and back amid their input; returns the differences from undisturbed runs.
+    """Move pipelines to Spark and back amid their input; returns the differences from undisturbed
+    runs.
 
-    A third of the input is processed by a worker process, a third on Spark, whose driver is killed, and a third by
-    the engine again.
+    A third of the input is processed by a worker process, a third on Spark, whose driver is killed,
+    and a third by the engine again.
     """
     choice = random.Random(seed)
     whole, file = directory / "whole.jsonl", directory / "flights.jsonl"
@@ -275,7 +279,8 @@ def run_moved(
                 expected = rows_of(server.url, engine, table, columns)
                 got = rows_of(server.url, spark.pipeline, table, columns)
                 say(
-                    f"{name}: {table} has {len(got)} rows, {'equal' if got == expected else 'NOT EQUAL'}"
+                    f"{name}: {table} has {len(got)} rows, "
+                    f"{'equal' if got == expected else 'NOT EQUAL'}"
                 )
                 if got != expected:
                     wrong.append(f"{name}: {table} differs: {len(got)} rows, not {len(expected)}")

@@ -1,8 +1,10 @@
-"""Aggregates that follow a running engine, both killed again and again: ``python -m tests.spark.service [--kills 20]``.
+"""Aggregates that follow a running engine, both killed again and again: ``python -m
+tests.spark.service [--kills 20]``.
 
-A process appends flights to a file. Two workers count them by airport and hour, with late flights that amend closed
-hours, and ``millwheel spark`` keeps sums by month in a table and in Parquet files. Workers and the process with Spark
-are killed, with all their children. In the end hours, months and files must equal plain arithmetic.
+A process appends flights to a file. Two workers count them by airport and hour, with late flights
+that amend closed hours, and ``millwheel spark`` keeps sums by month in a table and in Parquet
+files. Workers and the process with Spark are killed, with all their children. In the end hours,
+months and files must equal plain arithmetic.
 """
 
 from __future__ import annotations
@@ -222,14 +224,16 @@ def run(
 
 
 def _crash(workers: Workers, choice: random.Random) -> None:
-    """Kill a session of a task of Spark, which takes all others with it, and empties unlogged tables."""
+    """Kill a session of a task of Spark, which takes all others with it, and empties unlogged
+    tables."""
     before, more = _batches(workers), choice.randint(1, 3)
     while _batches(workers) < before + more:
         time.sleep(0.1)
     pids: list[tuple[Any, ...]] = []
     while not pids:
         pids = workers.query(
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'millwheel spark' AND query LIKE 'COPY%staging%'"
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'millwheel spark' AND query "
+            "LIKE 'COPY%staging%'"
         )
     os.kill(choice.choice(pids)[0], signal.SIGKILL)
     while True:
@@ -251,8 +255,8 @@ def _wait_for_hours(workers: Workers, feed: Feed) -> list[str]:
     deadline = time.monotonic() + 180
     while True:
         rows = workers.query(
-            "SELECT origin, to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24'), flights, cancelled, "
-            "delay_minutes, delayed_15 FROM SCHEMA.airport_hour"
+            "SELECT origin, to_char(hour AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24'), flights, "
+            "cancelled, delay_minutes, delayed_15 FROM SCHEMA.airport_hour"
         )
         found = {(origin, hour): tuple(sums) for origin, hour, *sums in rows}
         if found == expected:

@@ -1,9 +1,10 @@
 """A stand-in for Spark's stateful operator: the engine on Spark without Java.
 
-The source, the operators and the tables are the product's own. Only what Spark does between them is done here, by its
-rules: an operator gets the rows of a batch grouped by key, in no order, then the timers that the watermark has passed;
-the watermark of a batch is the greatest mark of the batches before, less the delay; a row that is not after the
-watermark of the batch before would be dropped, and is an error here, since no row of the product may be.
+The source, the operators and the tables are the product's own. Only what Spark does between them is
+done here, by its rules: an operator gets the rows of a batch grouped by key, in no order, then the
+timers that the watermark has passed; the watermark of a batch is the greatest mark of the batches
+before, less the delay; a row that is not after the watermark of the batch before would be dropped,
+and is an error here, since no row of the product may be.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class Kept:
 
 @dataclass(frozen=True)
 class Batch:
-    """The times of a batch, in milliseconds: its watermark, that of the batch before, and the clock."""
+    """The times of a batch, in milliseconds: its watermark, that of the batch before, and the
+    clock."""
 
     watermark: int
     before: int
@@ -233,7 +235,8 @@ class StandIn:
 
 
 class Frame:
-    """The rows of a batch, as a DataFrame that is written: only then the operators run, as in Spark."""
+    """The rows of a batch, as a DataFrame that is written: only then the operators run, as in
+    Spark."""
 
     def __init__(self, store: str, rows: Callable[[], list[Row]]) -> None:
         self._store = store

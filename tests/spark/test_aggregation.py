@@ -88,7 +88,7 @@ class Engine:
         self.owner = owner
 
     async def write(self, *hours: tuple[str, str, int]) -> None:
-        (row, *_) = self.owner.intervals
+        row, *_ = self.owner.intervals
         first = self.owner.links[row.id].table_rows.get("changes", 0)
         commit = self.owner.commit(row, table_rows={"changes": first + len(hours)})
         for number, (origin, hour, flights) in enumerate(hours):
@@ -163,7 +163,7 @@ async def test_a_group_whose_rows_are_gone_goes_as_well(engine: Engine, run: Any
     await engine.write(("JFK", "2013-01-01T00:00", 2))
     run(aggregate(by_month))
     assert len(await engine.months()) == 2, "nobody has told of the group"
-    (row, *_) = engine.owner.intervals
+    row, *_ = engine.owner.intervals
     commit = engine.owner.commit(row, table_rows={"changes": 4})
     commit.rows = [(CHANGES, ("EWR", datetime(2013, 1, 1, tzinfo=UTC), row.id, 3))]
     await engine.owner.write(commit)
@@ -245,7 +245,8 @@ async def test_rows_of_tasks_that_do_not_count_are_not_taken(
 async def test_a_batch_is_done_again_if_the_store_was_away(
     engine: Engine, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its staged rows are gone after a crash of the server; a table cannot be read while it is away."""
+    """Its staged rows are gone after a crash of the server; a table cannot be read while it is
+    away."""
     await engine.write(("EWR", "2013-01-01T00:00", 1))
     run(aggregate(by_month))
     await engine.write(("EWR", "2013-01-01T00:00", 2))
@@ -386,7 +387,7 @@ async def test_files_follow_what_changes(
     run(made)
     assert sums(tmp_path / "months") == {("it's/é", JANUARY): [5], ("JFK", FEBRUARY): [1, 8]}
     await engine.site.query("DELETE FROM {t} WHERE flights = 5", t="hours")
-    (row, *_) = engine.owner.intervals
+    row, *_ = engine.owner.intervals
     commit = engine.owner.commit(row, table_rows={"changes": 8})
     commit.rows = [(CHANGES, ("it's/é", datetime(2013, 1, 9, tzinfo=UTC), row.id, 7))]
     await engine.owner.write(commit)
@@ -435,7 +436,8 @@ def berlin(spark: SparkSession) -> Iterator[None]:
 async def test_files_are_right_in_a_session_with_changes_of_the_clock(
     engine: Engine, run: Any, tmp_path: Path, berlin: None
 ) -> None:
-    """Two hours have one local name; from scratch, and by groups; and what fails deletes nothing."""
+    """Two hours have one local name; from scratch, and by groups; and what fails deletes
+    nothing."""
     twice = ("2024-10-27 00:00:00", "2024-10-27 01:00:00")
     await engine.write(*(("EWR", hour, n) for n, hour in enumerate(twice)), ("JFK", twice[0], 9))
     run(of_hours(tmp_path / "hours"))

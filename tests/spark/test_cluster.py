@@ -38,8 +38,7 @@ def package(tmp_path: Path) -> Path:
     (package / "__init__.py").write_text("")
     (package / "units.py").write_text("def hours(minutes):\n    return minutes / 60\n")
     (package / "jobs.py").write_text(
-        textwrap.dedent(
-            """
+        textwrap.dedent("""
             from pyspark.sql import functions as F
             from wheel_cluster.units import hours
 
@@ -50,8 +49,7 @@ def package(tmp_path: Path) -> Path:
                 convert = F.udf(in_hours, "double")
                 rows = job.table("airport_hour").select(convert("minutes").alias("hours"))
                 (job.output / "total").write_text(str(rows.agg(F.sum("hours")).first()[0]))
-            """
-        )
+            """)
     )
     return package
 
@@ -63,7 +61,8 @@ def store(tmp_path: Path) -> Iterator[str]:
         connection.execute("CREATE SCHEMA flights")
         connection.execute("CREATE TABLE flights.commit_record (n bigint)")
         connection.execute(
-            "CREATE TABLE flights.airport_hour AS SELECT n AS minutes FROM generate_series(1, 600) AS n"
+            "CREATE TABLE flights.airport_hour AS SELECT n AS minutes FROM generate_series(1, 600) "
+            "AS n"
         )
     yield server.url
     embedded.remove(tmp_path / "store")

@@ -1,4 +1,5 @@
-"""``--engine spark`` without Java: the product's source, operators and tables, on a stand-in for Spark's operator."""
+"""``--engine spark`` without Java: the product's source, operators and tables, on a stand-in for
+Spark's operator."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class Place:
         return StandIn(f"{MODULE}:{name}", plan, self.url, **options)
 
     def engine_so_far(self, name: str) -> Pipeline:
-        """Run a pipeline with the engine over the input that is there, and leave its windows open."""
+        """Run a pipeline with the engine over the input that is there, and leave its windows
+        open."""
         pipeline: Pipeline = getattr(spark_pipelines, name)()
         migrate(self.url, pipeline.name)
         asyncio.run(Run(pipeline, self.url, keep_open=True).run())
@@ -176,7 +178,8 @@ def test_final_rows_are_those_of_the_engine(
 
 
 def write_trouble(path: Path) -> None:
-    """Lines of ten keys in order, with one that fails of each key, one that waits, and one that is no line."""
+    """Lines of ten keys in order, with one that fails of each key, one that waits, and one that is
+    no line."""
     lines = [{"at": at, "text": f"key_{at % 10}"} for at in range(1_000, 1_400)]
     lines += [{"at": 1_400 + key, "text": "bad_x"} for key in range(3)]
     text = [json.dumps(line) for line in [*lines, {"at": 1_500, "text": "awaits"}]]
@@ -194,7 +197,8 @@ def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("rows", [37, 100_000])
 def test_a_record_that_fails_is_set_aside(rows: int, place: Place, troubled: Path) -> None:
-    """It is tried again first; the key goes on without it; a line that is none is a dead letter too."""
+    """It is tried again first; the key goes on without it; a line that is none is a dead letter
+    too."""
     spark_pipelines.Trouble.tries = 0
     place.stand_in("trouble", rows=rows).run()
     seen = {row[0]: row[1:] for row in place.rows("trouble", "seen")}
@@ -218,7 +222,8 @@ def test_a_record_that_fails_is_set_aside(rows: int, place: Place, troubled: Pat
 def test_records_with_ids_keep_the_order_of_their_source(
     rows: int, place: Place, troubled: Path
 ) -> None:
-    """Though a task runs the ids of a batch in the order of a hash: for a computation, a log and a last value."""
+    """Though a task runs the ids of a batch in the order of a hash: for a computation, a log and a
+    last value."""
     place.stand_in("identified", rows=rows, tasks=3).run()
     seen = {row[0]: row[1:] for row in place.rows("identified", "seen")}
     assert seen == {f"key_{n}": (40, True) for n in range(10)} | {"await": (1, True)}
@@ -315,7 +320,8 @@ def test_what_only_a_call_shows_is_refused_then(
 
 
 def test_a_batch_is_written_once(place: Place) -> None:
-    """A driver that is killed after the store's commit does the batch again: it is there, and is left out."""
+    """A driver that is killed after the store's commit does the batch again: it is there, and is
+    left out."""
     stand_in = place.stand_in("hours", rows=500)
     stand_in.run(most=3)
     stored = StoredQuery(place.url, "flights")
@@ -353,7 +359,8 @@ def test_a_checkpoint_that_was_deleted_is_missed_before_spark_starts(
 
 
 def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None:
-    """The driver was killed after the store's commit: Spark does the batch again, and needs the state of it."""
+    """The driver was killed after the store's commit: Spark does the batch again, and needs the
+    state of it."""
     stand_in = place.stand_in("hours", rows=500)
     stand_in.run(most=3)
     rows = place.rows("flights", "pane_log")
@@ -365,7 +372,8 @@ def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None
 
 @contextmanager
 def staged(place: Place) -> Iterator[tuple[StoredQuery, Callable[[], int]]]:
-    """A query whose second batch is staged, as two tasks of Spark do, and how it is moved into the tables."""
+    """A query whose second batch is staged, as two tasks of Spark do, and how it is moved into the
+    tables."""
     place.stand_in("hours", rows=500).run(most=1)
     stored = StoredQuery(place.url, "flights")
     before = stored.next_of(QUERY, 1)
@@ -568,7 +576,8 @@ def test_a_changed_graph_is_refused(place: Place, environment: Callable[[str], N
 def test_a_query_that_has_done_nothing_may_change(
     place: Place, environment: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """A start that fails before its first batch has deployed the graph; the corrected code is not bound to it."""
+    """A start that fails before its first batch has deployed the graph; the corrected code is not
+    bound to it."""
     environment("words")
     stand_in = place.stand_in("words")
     pipeline = spark_pipelines.words()
@@ -732,8 +741,9 @@ def test_what_cannot_be_moved_is_not_paused(place: Place, monkeypatch: pytest.Mo
     moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
     with psycopg.connect(place.url) as connection:
         connection.execute(
-            "INSERT INTO flights_trips.timer (slot, computation, key, kind, tag, due, hold, set_at) "
-            "SELECT 1, id, '1', 'wall', 'x', 1, 1, 1 FROM flights_trips.computation WHERE kind = 'computation' LIMIT 1"
+            "INSERT INTO flights_trips.timer (slot, computation, key, kind, tag, due, hold, "
+            "set_at) SELECT 1, id, '1', 'wall', 'x', 1, 1, 1 FROM flights_trips.computation WHERE "
+            "kind = 'computation' LIMIT 1"
         )
     monkeypatch.setattr(moving, "_pause", lambda: pytest.fail("it was paused"))
     with pytest.raises(UsageError, match="cannot be moved: there are timers or holds"):
@@ -746,8 +756,8 @@ def test_a_move_waits_for_records_in_flight(place: Place) -> None:
     moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
     with psycopg.connect(place.url) as connection:
         connection.execute(
-            "INSERT INTO flights_trips.seen_record (slot, computation, id) "
-            "SELECT 1, 1, flights_trips.record_id(id, 1 << 30) FROM flights_trips.log WHERE source IS NOT NULL"
+            "INSERT INTO flights_trips.seen_record (slot, computation, id) SELECT 1, 1, "
+            "flights_trips.record_id(id, 1 << 30) FROM flights_trips.log WHERE source IS NOT NULL"
         )
     told: list[tuple[int, int]] = []
 
@@ -756,8 +766,8 @@ def test_a_move_waits_for_records_in_flight(place: Place) -> None:
         if len(told) == 2:
             with psycopg.connect(place.url) as connection:
                 connection.execute(
-                    "DELETE FROM flights_trips.seen_record WHERE id > flights_trips.record_id(0, 1 << 29)"
-                    " AND substring(id::text, 20) > '0000-000020000000'"
+                    "DELETE FROM flights_trips.seen_record WHERE id > flights_trips.record_id(0, 1 "
+                    "<< 29) AND substring(id::text, 20) > '0000-000020000000'"
                 )
 
     moving.to_spark("/checkpoint", tell)
@@ -861,7 +871,9 @@ def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> 
 def test_early_panes_by_number_are_not_refused() -> None:
     pipeline = Pipeline("early")
     pipeline.inject(
-        LINES, JsonLines("lines.jsonl"), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+        LINES,
+        JsonLines("lines.jsonl"),
+        timestamp=lambda line: datetime.fromtimestamp(line.at, UTC),
     )
     counts = Stream("counts", Pane[int])
     pipeline.add(
@@ -902,7 +914,8 @@ def test_a_text_with_nul_is_refused() -> None:
 
 @pytest.mark.parametrize("micros", [MIN_TIME, -1, 0, 999, 1_000, 10**15 + 1, MAX_TIME])
 def test_spark_calls_for_a_timer_as_soon_as_it_is_due(micros: int) -> None:
-    """A promise becomes a mark, Spark's watermark is a millisecond behind it, and stands for no more than the promise."""
+    """A promise becomes a mark, Spark's watermark is a millisecond behind it, and stands for no
+    more than the promise."""
     millis = int((mark_of(micros) - EPOCH).total_seconds() * 1000) - 1
     watermark = micros_of_watermark(millis)
     assert (watermark or MIN_TIME) <= max(micros, MIN_TIME)

@@ -42,7 +42,8 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.spark
 @pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) -> None:
-    """Two operators, a clock, tables with and without a key; the command is given again after a kill."""
+    """Two operators, a clock, tables with and without a key; the command is given again after a
+    kill."""
     said: list[str] = []
     wrong = engine_service.run(
         ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills, seed=1,
@@ -59,7 +60,8 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Killed between the store's commit of the first batch and Spark's: the checkpoint has no state yet."""
+    """Killed between the store's commit of the first batch and Spark's: the checkpoint has no state
+    yet."""
     url, file, target = (
         postgres_url(18),
         directory / "flights.jsonl",

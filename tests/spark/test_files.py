@@ -1,4 +1,5 @@
-"""Replacing groups of Parquet files, killed at any move: no file is gone whose successor is not there."""
+"""Replacing groups of Parquet files, killed at any move: no file is gone whose successor is not
+there."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def test_no_kill_loses_a_group(
 def test_a_batch_that_counts_is_not_undone(
     place: Place, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Though the process ends while it deletes what was there before, or right after the batch counts."""
+    """Though the process ends while it deletes what was there before, or right after the batch
+    counts."""
     changed = place.groups({**NEW, ("bob", "00"): ""})
     delete, left = shutil.rmtree, [number]
 

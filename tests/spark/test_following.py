@@ -1,4 +1,5 @@
-"""Following a numbered table with Spark: each row once, whatever order the commits of its senders have."""
+"""Following a numbered table with Spark: each row once, whatever order the commits of its senders
+have."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class Wheel:
 
 
 class Follower:
-    """Follows a table as Spark's driver and tasks would: plans a batch, reads it, keeps the offset."""
+    """Follows a table as Spark's driver and tasks would: plans a batch, reads it, keeps the
+    offset."""
 
     def __init__(self, made: MillwheelSource) -> None:
         reader = made.streamReader(made.schema())
@@ -317,7 +319,8 @@ async def test_a_checkpoint_of_another_pipeline_is_refused(wheel: Wheel) -> None
     ],
 )
 async def test_wrong_options_are_refused(wheel: Wheel, options: dict[str, str], text: str) -> None:
-    """At load(), or when the query starts: PySpark hides an error of `streamReader` behind one of its own."""
+    """At load(), or when the query starts: PySpark hides an error of `streamReader` behind one of
+    its own."""
     made = wheel.source(**options)
     if options.keys() & {"table"}:
         refused = made.streamReader(made.schema())

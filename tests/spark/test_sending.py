@@ -58,7 +58,12 @@ class Scores:
 
     def source(self, **options: str) -> MillwheelSource:
         schema = self.site.schema
-        given = {"store": schema.url, "pipeline": schema.name, "stream": "scores", "id": "customer"}
+        given = {
+            "store": schema.url,
+            "pipeline": schema.name,
+            "stream": "scores",
+            "id": "customer",
+        }
         return MillwheelSource({**given, **options})
 
     def writer(self, schema: st.StructType = FIELDS, **options: str) -> SendingWriter:

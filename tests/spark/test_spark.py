@@ -463,9 +463,10 @@ def test_infinite_times_are_the_ends_of_pythons(url: str, table: Callable[[str, 
     """And an interval is one, in microseconds."""
     table(
         "ends",
-        "AS SELECT i::timestamptz AS instant, i::timestamp AS local, i::date AS day, ARRAY[i::timestamptz] AS instants, "
-        "s::interval AS span FROM (VALUES ('infinity', '-2 days 1 second'), ('-infinity', NULL), (NULL, 'infinity'), "
-        "('2024-02-29', '25:00:00')) AS t (i, s)",
+        "AS SELECT i::timestamptz AS instant, i::timestamp AS local, i::date AS day, "
+        "ARRAY[i::timestamptz] AS instants, s::interval AS span FROM (VALUES ('infinity', '-2 "
+        "days 1 second'), ('-infinity', NULL), (NULL, 'infinity'), ('2024-02-29', '25:00:00')) AS "
+        "t (i, s)",
     )
     made = source(url, "ends")
     rows = [
@@ -783,9 +784,11 @@ def means_by_month(airport_hour: AirportHour) -> dict[tuple[str, dt.date], list[
     return {
         key: [
             *(
-                counts[kind, "minutes"] / departed
-                if (departed := counts[kind, "departed"])
-                else None
+                (
+                    counts[kind, "minutes"] / departed
+                    if (departed := counts[kind, "departed"])
+                    else None
+                )
                 for kind in ("all", False, True)
             ),
             counts[None, "hours"],
@@ -896,8 +899,7 @@ def test_what_is_published_was_written_whole(tmp_path: Path) -> None:
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module of jobs in the current directory, which is not on sys.path."""
     (tmp_path / "wheel_jobs.py").write_text(
-        textwrap.dedent(
-            """
+        textwrap.dedent("""
             def endless(job):
                 from pathlib import Path
                 from threading import Event
@@ -910,8 +912,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                 job.spark.sparkContext.parallelize([1], 1).mapPartitions(run).count()
 
             number = 1
-            """
-        )
+            """)
     )
     (tmp_path / "wheel_broken.py").write_text("1 / 0")
     (tmp_path / "wheel_needy.py").write_text("import there_is_no_such_package")
@@ -1011,7 +1012,10 @@ def test_sigterm_ends_a_running_job_and_leaves_nothing(
     os.mkfifo(tmp_path / "running")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    program = "import sys; from millwheel.spark import run_job; run_job('wheel_jobs:endless', *sys.argv[1:])"
+    program = (
+        "import sys; from millwheel.spark import run_job; run_job('wheel_jobs:endless', "
+        "*sys.argv[1:])"
+    )
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
         [sys.executable, "-c", program, url, "flights"],
@@ -1115,22 +1119,23 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
     from pyspark.errors import PythonException
 
     text = (
-        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-        '  File "x.py", line 1\nmillwheel.errors.StoreUnavailable: no store\nDETAIL: none'
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  "
+        'File "x.py", line 1\nmillwheel.errors.StoreUnavailable: no store\nDETAIL: none'
         "\n SQLSTATE: 38000"
     )
     error = from_worker(PythonException(text))
     assert type(error) is StoreUnavailable
     assert str(error) == "no store\nDETAIL: none"
     chained = (
-        'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 7, in process_record\n    prices[item]\n'
-        "KeyError: 'x'\n\nThe above exception was the direct cause of the following exception:\n\n"
-        'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 9, in check\n    check(item)\n'
-        '  File "/home/ada/shop.py", line 7, in process_record\n    prices[item]\n'
-        '  File "/usr/lib/python3.13/asyncio/base_events.py", line 653, in run\n    future.result()\n'
-        "millwheel.errors.UsageError: no such item\n\n"
-        "The above exception was the direct cause of the following exception:\n\n"
-        "Traceback (most recent call last):\nmillwheel.errors.UserCodeError: key 13: KeyError: 'x'\n SQLSTATE: 38000"
+        'Traceback (most recent call last):\n  File "/home/ada/shop.py", line 7, in '
+        "process_record\n    prices[item]\nKeyError: 'x'\n\nThe above exception was the direct "
+        "cause of the following exception:\n\nTraceback (most recent call last):\n  File "
+        '"/home/ada/shop.py", line 9, in check\n    check(item)\n  File "/home/ada/shop.py", line '
+        "7, in process_record\n    prices[item]\n  File "
+        '"/usr/lib/python3.13/asyncio/base_events.py", line 653, in run\n    '
+        "future.result()\nmillwheel.errors.UsageError: no such item\n\nThe above exception was "
+        "the direct cause of the following exception:\n\nTraceback (most recent call "
+        "last):\nmillwheel.errors.UserCodeError: key 13: KeyError: 'x'\n SQLSTATE: 38000"
     )
     error = from_worker(PythonException(chained))
     assert type(error) is UserCodeError
@@ -1142,9 +1147,10 @@ def test_an_error_from_a_worker_comes_out_as_what_it_was() -> None:
     assert from_worker(PythonException("builtins.ValueError: millwheel.errors.Nothing: x")) is None
     assert from_worker(ValueError("millwheel.errors.StoreError: x")) is None
     java = (
-        "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.\n\tat org.apache.A(A.scala:1)\n"
-        "Caused by: java.lang.RuntimeException: a wrapper\n\tat org.apache.B(B.scala:2)\n"
-        "Caused by: java.io.IOException: No space left on device\n\t... 20 more"
+        "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.\n\tat "
+        "org.apache.A(A.scala:1)\nCaused by: java.lang.RuntimeException: a wrapper\n\tat "
+        "org.apache.B(B.scala:2)\nCaused by: java.io.IOException: No space left on device\n\t... "
+        "20 more"
     )
     assert error_text(PythonException(java)).splitlines() == [
         "PythonException: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed.",

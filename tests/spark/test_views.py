@@ -1,4 +1,5 @@
-"""Each documented view can be read from Spark, also where watermarks are infinite and ages are intervals."""
+"""Each documented view can be read from Spark, also where watermarks are infinite and ages are
+intervals."""
 
 from __future__ import annotations
 

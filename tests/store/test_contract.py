@@ -1324,7 +1324,8 @@ async def test_a_bucket_does_not_end_before_what_was_told_until_the_clock_went_b
 
 
 async def test_a_long_lease_hides_a_step_of_the_clock_for_longer(site: Site) -> None:
-    """The last heartbeat was 19 s ago when the clock went back by 12 s: it is not ahead of the clock."""
+    """The last heartbeat was 19 s ago when the clock went back by 12 s: it is not ahead of the
+    clock."""
     _, bucket = await _current_bucket(site)
     await site.store.register_worker(str(uuid.uuid4()), 60.0)
     await site.clock_goes_back(-7)
@@ -1546,7 +1547,9 @@ async def test_a_source_bucket_stays_until_the_source_is_acknowledged_past_it(si
     assert bucket not in await site.store.live_buckets()
 
 
-async def test_a_source_bucket_stays_while_what_came_of_its_rows_may_come_again(site: Site) -> None:
+async def test_a_source_bucket_stays_while_what_came_of_its_rows_may_come_again(
+    site: Site,
+) -> None:
     owner = await Owner.take(site.store)
     log = owner.claims[owner.injector.id].logs[0].id
     old, new = [await site.store.open_bucket("source", log, low, low + 100) for low in (0, 100)]
@@ -1743,7 +1746,8 @@ async def test_lanes_commit_beside_each_other(site: Site) -> None:
     assert len(first.states) + len(second.states) == 30
 
 
-# -- what only the store in memory can do -----------------------------------------------------------
+# -- what only the store in memory can do
+# -----------------------------------------------------------
 
 
 @pytest.fixture
@@ -1887,7 +1891,8 @@ async def test_the_workers_of_a_pipeline_get_one_secret_whoever_asks_first(site:
 
 
 async def test_a_placement_names_the_logs_that_each_owner_sends(site: Site) -> None:
-    """Those of the last claim, and of claims before it that are not drained; retired ones are left out."""
+    """Those of the last claim, and of claims before it that are not drained; retired ones are left
+    out."""
     owner = await Owner.take(site.store)
     before = {row.id: row.logs for row in (await site.store.read_placement()).intervals}
     claims = await site.store.claim(owner.worker, list(before), again=True)

@@ -1,4 +1,5 @@
-"""Dead letters and requests about them in Postgres: counts, removals, and rows that somebody wrote by hand."""
+"""Dead letters and requests about them in Postgres: counts, removals, and rows that somebody wrote
+by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ ME = Actor("the test", "because")
 
 
 async def parked(postgres: PostgresSite) -> Owner:
-    """A pipeline with a parked key, of one failed record and one that waits, and a letter of another key."""
+    """A pipeline with a parked key, of one failed record and one that waits, and a letter of
+    another key."""
     owner = await Owner.take(postgres.store, await deploy(postgres.store, shared=True))
     first = owner.dead_letter(1)
     commit = owner.commit(owner.interval_of("key 1"))
@@ -87,8 +89,8 @@ async def test_who_writes_a_request_by_hand_is_told_at_once(
     await deploy(postgres.store)
     with pytest.raises((psycopg.errors.CheckViolation, psycopg.errors.InvalidTextRepresentation)):
         await postgres.query(
-            "INSERT INTO {r} (batch, asked_at, actor, reason, verb, computation, slot, key, due_at) "
-            "VALUES (1, now(), 'me', '', 'delete_state', 2, 1, %s, now())",
+            "INSERT INTO {r} (batch, asked_at, actor, reason, verb, computation, slot, key, "
+            "due_at) VALUES (1, now(), 'me', '', 'delete_state', 2, 1, %s, now())",
             key,
             r="request",
         )

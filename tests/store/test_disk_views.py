@@ -1,4 +1,5 @@
-"""Views that answer "why does the disk fill": sizes by kind, what keeps old buckets, what is not folded."""
+"""Views that answer "why does the disk fill": sizes by kind, what keeps old buckets, what is not
+folded."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ async def test_what_keeps_the_oldest_bucket_is_told(postgres: PostgresSite) -> N
 
 
 async def test_a_reader_of_any_table_of_the_oldest_bucket_is_told(postgres: PostgresSite) -> None:
-    """A report on the view `states` holds the tables with the changes, and not those of the commits."""
+    """A report on the view `states` holds the tables with the changes, and not those of the
+    commits."""
     await Owner.take(postgres.store)
     (bucket,) = [b for b in await postgres.store.live_buckets() if b.family == "time"]
     for table in tables_of(bucket):

@@ -184,7 +184,8 @@ async def test_the_time_that_no_later_record_is_before(postgres: PostgresSite) -
 
 
 async def test_the_time_of_a_record_is_after_its_transactions_id(postgres: PostgresSite) -> None:
-    """A transaction that only reads has no id, so a look before its first record does not meet it."""
+    """A transaction that only reads has no id, so a look before its first record does not meet
+    it."""
     inbox = await opened(postgres)
     schema = postgres.schema
     with connect(schema) as reader:

@@ -1,4 +1,5 @@
-"""Looks at one key by SQL: the slot of a key, its state, its timers, and records on their way to it."""
+"""Looks at one key by SQL: the slot of a key, its state, its timers, and records on their way to
+it."""
 
 from __future__ import annotations
 

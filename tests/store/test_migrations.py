@@ -97,9 +97,9 @@ def test_keys_are_compared_byte_by_byte(empty: Schema) -> None:
     """Alembic does not compare collations; the PyPI builds have no ICU."""
     migrate(empty.url, empty.name)
     rows = empty.query(
-        "SELECT c.relname, a.attname FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid "
-        "JOIN pg_collation AS l ON l.oid = a.attcollation WHERE c.relnamespace = %s::regnamespace "
-        "AND c.relkind = 'r' AND l.collname = 'C'",
+        "SELECT c.relname, a.attname FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = "
+        "a.attrelid JOIN pg_collation AS l ON l.oid = a.attcollation WHERE c.relnamespace = "
+        "%s::regnamespace AND c.relkind = 'r' AND l.collname = 'C'",
         '"order"',
     )
     described = {
@@ -187,8 +187,8 @@ def test_a_schema_from_before_the_first_release_is_left_alone(empty: Schema) -> 
 
 
 def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
-    """Holds of parked keys that are timers, parked letters of removed computations, drained logs, and requests that
-    ended workers. All other rows stay."""
+    """Holds of parked keys that are timers, parked letters of removed computations, drained logs,
+    and requests that ended workers. All other rows stay."""
     migrate(empty.url, empty.name)
     with psycopg.connect(empty.url, autocommit=True) as connection:
         connection.execute("SET client_min_messages = warning")
@@ -198,17 +198,36 @@ def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
             "ALTER TABLE request DROP CONSTRAINT request_slot, DROP CONSTRAINT request_key",
             "DROP TABLE leader, blocking_item",
             "UPDATE alembic_version SET version_num = '0008'",
-            "INSERT INTO computation (name, kind, version, state, upstream, paused, removed_at) VALUES "
-            "('here', 'computation', 1, '{}', '[]', false, NULL), ('gone', 'computation', 1, '{}', '[]', false, now())",
-            "INSERT INTO key_interval (id, computation, slot_from, slot_to, sequencer, generation) VALUES (9, 1, 0, 65536, 1, 1)",
-            "INSERT INTO log VALUES (1, 9, NULL, true), (2, 9, NULL, false), (3, 9, 'a file', true)",
-            "INSERT INTO timer (slot, computation, key, kind, tag, due, hold, set_at) VALUES "
-            "(1, 1, '1', 'watermark', 'millwheel:parked', 9, 3, 1), (1, 1, '1', 'watermark', 'mine', 9, 9, 1)",
-            "INSERT INTO dead_letter (slot, computation, stream, key, value, ts, place, error, traceback, attempts, stamp, parked) "
-            "SELECT 1, c.id, 's', '1', '1', 5, '', '', '', 1, 0, 'failed' FROM computation AS c",
-            "INSERT INTO request (batch, asked_at, actor, reason, verb, computation, slot, key, due_at) "
+            (
+                "INSERT INTO computation (name, kind, version, state, upstream, paused, "
+                "removed_at) VALUES ('here', 'computation', 1, '{}', '[]', false, NULL), ('gone', "
+                "'computation', 1, '{}', '[]', false, now())"
+            ),
+            (
+                "INSERT INTO key_interval (id, computation, slot_from, slot_to, sequencer, "
+                "generation) VALUES (9, 1, 0, 65536, 1, 1)"
+            ),
+            (
+                "INSERT INTO log VALUES (1, 9, NULL, true), (2, 9, NULL, false), (3, 9, 'a file', "
+                "true)"
+            ),
+            (
+                "INSERT INTO timer (slot, computation, key, kind, tag, due, hold, set_at) VALUES "
+                "(1, 1, '1', 'watermark', 'millwheel:parked', 9, 3, 1), (1, 1, '1', 'watermark', "
+                "'mine', 9, 9, 1)"
+            ),
+            (
+                "INSERT INTO dead_letter (slot, computation, stream, key, value, ts, place, error, "
+                "traceback, attempts, stamp, parked) SELECT 1, c.id, 's', '1', '1', 5, '', '', "
+                "'', 1, 0, 'failed' FROM computation AS c"
+            ),
+            "INSERT INTO request (batch, asked_at, actor, reason, verb, computation, slot, key, "
+            "due_at) "
             """SELECT 1, now(), '', '', 'retry', 1, 1, k, now() FROM unnest(ARRAY['k1', '"k\\"1"', '-3', '["a",1]', '1e9']) AS k""",
-            "INSERT INTO request (batch, asked_at, actor, reason, verb, due_at) VALUES (2, now(), '', '', 'pause', now())",
+            (
+                "INSERT INTO request (batch, asked_at, actor, reason, verb, due_at) VALUES (2, "
+                "now(), '', '', 'pause', now())"
+            ),
         ):
             connection.execute(statement)
     migrate(empty.url, empty.name)
@@ -283,7 +302,8 @@ def test_no_sql_stands_outside_the_store() -> None:
 
 
 def test_no_sql_stands_in_the_python_of_the_store() -> None:
-    """Lists of columns are composed there, and BEGIN, COMMIT and ROLLBACK sent; all else is a file."""
+    """Lists of columns are composed there, and BEGIN, COMMIT and ROLLBACK sent; all else is a
+    file."""
     found = [
         f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
         for path in sorted((ROOT / "store").rglob("*.py"))

@@ -155,7 +155,7 @@ async def test_the_placement_shows_whose_lease_is_over(site: Site, end: str) -> 
 @pytest.mark.parametrize("end", ["live", "stop", "run out", "unknown", "own", "released"])
 async def test_a_claim_by_comparison_takes_only_what_is_free(site: Site, end: str) -> None:
     owner = await Owner.take(site.store)
-    (row, _) = owner.intervals
+    row, _ = owner.intervals
     me = await worker(site.store)
     if end == "stop":
         await site.store.stop_worker(owner.worker)
@@ -493,7 +493,7 @@ async def test_the_leadership_of_a_dead_worker_is_free_at_once(postgres: Postgre
 
 async def test_wishes_of_a_former_leader_are_not_stored(site: Site) -> None:
     owner = await Owner.take(site.store)
-    (row, *_) = (await site.store.read_placement()).intervals
+    row, *_ = (await site.store.read_placement()).intervals
     one, two = await candidates(site.store)
     former = await site.store.try_lead(one, 30.0)
     assert former is not None
@@ -1074,18 +1074,21 @@ async def test_views_beside_a_split_see_all_or_nothing(postgres: PostgresSite) -
     async with session(postgres.schema) as reader:
         await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         text = postgres.schema.compose(
-            "SELECT computation, low_watermark::text, intervals FROM {w} ORDER BY 1", w="watermarks"
+            "SELECT computation, low_watermark::text, intervals FROM {w} ORDER BY 1",
+            w="watermarks",
         )
         before = await (await reader.execute(text)).fetchall()
         await wheel.store.merge(row.id, second.id, sequencers)
         assert await (await reader.execute(text)).fetchall() == before
     after = await postgres.query(
-        "SELECT low_watermark::text, intervals FROM {w} WHERE computation = 'count'", w="watermarks"
+        "SELECT low_watermark::text, intervals FROM {w} WHERE computation = 'count'",
+        w="watermarks",
     )
     assert after == [(before[0][1], 1)]
 
 
-# -- any sequence of splits and merges --------------------------------------------------------------
+# -- any sequence of splits and merges
+# --------------------------------------------------------------
 
 Cut = tuple[str, int, int]
 cuts: st.SearchStrategy[Cut] = st.one_of(

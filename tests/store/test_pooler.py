@@ -1,4 +1,5 @@
-"""A connection pooler between here and Postgres: said in one sentence, at once, whenever it appears."""
+"""A connection pooler between here and Postgres: said in one sentence, at once, whenever it
+appears."""
 
 from __future__ import annotations
 

@@ -569,7 +569,8 @@ async def sessions(store: PostgresStore, number: int) -> set[int]:
 
 
 async def test_successors_are_told_of_each_connection_at_once(postgres: PostgresSite) -> None:
-    """One that was opened just before its worker hangs may be in a fold, and a claim waits for it."""
+    """One that was opened just before its worker hangs may be in a fold, and a claim waits for
+    it."""
     worker = str(uuid.uuid4())
     await postgres.store.register_worker(worker, 60.0)
     lane = await postgres.store.open_lane()
@@ -581,8 +582,8 @@ async def test_successors_are_told_of_each_connection_at_once(postgres: Postgres
 
 
 async def test_a_claim_of_ones_own_does_not_wait_for_a_line_that_was_cut(schema: Schema) -> None:
-    """At its other end a fold of ours stands idle and holds the interval until the server's patience
-    is over, which is a minute."""
+    """At its other end a fold of ours stands idle and holds the interval until the server's
+    patience is over, which is a minute."""
     async with (
         Wire(schema.url) as wire,
         contextlib.aclosing(await PostgresSite.open(replace(schema, url=wire.url))) as site,
@@ -963,7 +964,8 @@ async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:
         assert 0.05 <= await postgres.store.oldest_snapshot_seconds() < 60.0
 
 
-# -- folds, killed at any moment (I15) --------------------------------------------------------------
+# -- folds, killed at any moment (I15)
+# --------------------------------------------------------------
 
 
 class Watched(Statements):
@@ -1078,9 +1080,9 @@ class Trial:
     def check_now(self) -> None:
         """The same, in the middle of something."""
         query = self.site.schema.compose(
-            "SELECT (SELECT jsonb_agg(jsonb_build_array(key, entry, value)) FROM {states}),"
-            " (SELECT jsonb_agg(jsonb_build_array(key, tag)) FROM {timers}),"
-            " (SELECT count(*) FROM {pending})",
+            "SELECT (SELECT jsonb_agg(jsonb_build_array(key, entry, value)) FROM {states}), "
+            "(SELECT jsonb_agg(jsonb_build_array(key, tag)) FROM {timers}), "
+            "(SELECT count(*) FROM {pending})",
             states="states",
             timers="timers",
             pending="pending_productions",
@@ -1205,11 +1207,15 @@ def _key(key: Any) -> Any:
 DOOM = (
     "CREATE TABLE {doom} (armed boolean)",
     "INSERT INTO {doom} VALUES (false)",
-    "CREATE FUNCTION {ends}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-    "IF (SELECT armed FROM {doom}) THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
-    "RETURN NULL; END $$",
-    "CREATE CONSTRAINT TRIGGER doom AFTER UPDATE ON {fold} DEFERRABLE INITIALLY DEFERRED "
-    "FOR EACH ROW EXECUTE FUNCTION {ends}()",
+    (
+        "CREATE FUNCTION {ends}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF (SELECT armed "
+        "FROM {doom}) THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NULL; "
+        "END $$"
+    ),
+    (
+        "CREATE CONSTRAINT TRIGGER doom AFTER UPDATE ON {fold} DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION {ends}()"
+    ),
 )
 """Ends a fold's session while it commits, if armed."""
 
@@ -1305,7 +1311,8 @@ async def test_a_fold_waits_for_a_claim_and_gives_way_to_it(postgres: PostgresSi
     assert await postgres.query("SELECT count(*) FROM {state}", state="state") == [(0,)]
 
 
-# -- plans ------------------------------------------------------------------------------------------
+# -- plans
+# ------------------------------------------------------------------------------------------
 
 MANY = 30_000
 

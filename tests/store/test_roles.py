@@ -1,4 +1,5 @@
-"""The roles of a pipeline: a reader reads, an operator asks, a worker works, and none can do more."""
+"""The roles of a pipeline: a reader reads, an operator asks, a worker works, and none can do
+more."""
 
 from __future__ import annotations
 
@@ -201,8 +202,9 @@ def test_an_operator_asks_and_pauses(schema: Schema, roles: Roles) -> None:
             )
         owner.execute(
             schema.compose(
-                "INSERT INTO {d} (slot, computation, stream, key, value, place, error, traceback, attempts, stamp) "
-                "VALUES (1, 1, 's', '1', '1', 'here', 'no', '', 1, 0), (1, 1, 's', '1', '1', 'here', 'no', '', 1, 0)",
+                "INSERT INTO {d} (slot, computation, stream, key, value, place, error, traceback, "
+                "attempts, stamp) VALUES (1, 1, 's', '1', '1', 'here', 'no', '', 1, 0), (1, 1, "
+                "'s', '1', '1', 'here', 'no', '', 1, 0)",
                 d="dead_letter",
             )
         )
@@ -239,7 +241,8 @@ def counting(schema: Schema, *numbers: int, name: str = "tally") -> Pipeline:
 
 
 async def run(pipeline: Pipeline, url: str) -> None:
-    """Run a pipeline as a login, which afterwards makes a bucket, and may drop all that there are."""
+    """Run a pipeline as a login, which afterwards makes a bucket, and may drop all that there
+    are."""
     store = await PostgresStore(url, pipeline.name).open()
     engine = Engine(pipeline, store, options=Options(keep_open=True), take_over=True)
     try:

@@ -1,4 +1,5 @@
-"""A login of the database without any right can hold up no pipeline: the locks that matter are rows and tables of its schema."""
+"""A login of the database without any right can hold up no pipeline: the locks that matter are rows
+and tables of its schema."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def hold_advisory_locks(session: psycopg.Connection[tuple[object, ...]], *names:
 
 
 def test_only_the_liveness_of_a_worker_is_told_by_an_advisory_lock() -> None:
-    """It only makes a takeover faster than the lease (decision 58). Any login may hold such a lock."""
+    """It only makes a takeover faster than the lease (decision 58). Any login may hold such a
+    lock."""
     found = {name for name, text in _texts().items() if "advisory" in text}
     assert found == {"heartbeat", "end_lost_leases"}
 

@@ -233,7 +233,7 @@ async def test_percentile_watermarks_are_shown_beside_the_exact_one(
         w="watermarks",
     )
     assert rows == [(from_micros(START + 70 * SECOND), from_micros(START + 90 * SECOND))]
-    (claim, *_) = await owner.claim(*owner.intervals)
+    claim, *_ = await owner.claim(*owner.intervals)
     assert claim.percentiles == {99.0: START + 70 * SECOND, 50.0: START + 90 * SECOND}
 
 
@@ -460,8 +460,9 @@ async def test_source_partitions_show_positions_and_what_waits(postgres: Postgre
         owner.worker, 60.0, {"intervals": {str(owner.injector.id): {"flow": flow}}}
     )
     ((*found, has_lag, owner_id),) = await postgres.query(
-        "SELECT injector, partition, next, acked, pending, lag_rows, lag_bytes, log_start, log_end, "
-        "acknowledged_in, held_by, ended, lag IS NOT DISTINCT FROM behind, owner FROM {v}",
+        "SELECT injector, partition, next, acked, pending, lag_rows, lag_bytes, log_start, "
+        "log_end, acknowledged_in, held_by, ended, lag IS NOT DISTINCT FROM behind, owner "
+        "FROM {v}",
         v="source_partitions",
     )
     assert found == ["lines", "file lines.txt", "41", 40, 3, 7, None, 12, 50, 0.5, "40", False]
@@ -517,7 +518,9 @@ async def test_dead_letters_show_what_was_given_up_and_why(postgres: PostgresSit
     ]  # fmt: skip
 
 
-async def test_views_join_with_the_users_own_tables_at_one_snapshot(postgres: PostgresSite) -> None:
+async def test_views_join_with_the_users_own_tables_at_one_snapshot(
+    postgres: PostgresSite,
+) -> None:
     owner = await Owner.take(postgres.store)
     await postgres.query("CREATE TABLE {mine} (word text, grade integer)", mine="mine")
     await postgres.query("INSERT INTO {mine} VALUES (%s, 1)", "a", mine="mine")
@@ -700,7 +703,12 @@ async def test_what_json_has_as_text_has_a_type_of_its_own(postgres: PostgresSit
     layout: StateLayout[Exact] = StateLayout(Exact, owner="count", limit=1 << 20)
     wrong = [
         {"price": "NaN", "tag": "no", "raw": "a", "day": "2024-02-30"},
-        {"price": "1e1000000", "tag": str(tag) + "0", "raw": "=AAA", "day": "2024-02-01T00:00:00Z"},
+        {
+            "price": "1e1000000",
+            "tag": str(tag) + "0",
+            "raw": "=AAA",
+            "day": "2024-02-01T00:00:00Z",
+        },
         {"price": "", "tag": 1, "raw": True, "day": []},
         {"price": "-Infinity", "tag": "", "raw": "AA\nAA", "day": "0000-00-00"},
     ]

@@ -31,7 +31,16 @@ from millwheel.runtime.process.tasks import end
 from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store, Wish
 from millwheel.store.rows import ARRAY_ROWS
-from tests.support.clusters import AGAIN, SHARED, Cluster, Recount, check, counting, many, number_of
+from tests.support.clusters import (
+    AGAIN,
+    SHARED,
+    Cluster,
+    Recount,
+    check,
+    counting,
+    many,
+    number_of,
+)
 from tests.support.pipelines import script
 from tests.support.sessions import lane_of, until, waiting_for_a_lock
 from tests.support.store_sites import (
@@ -278,7 +287,8 @@ async def test_a_commit_that_is_stopped_past_the_fence_is_ended(
     assert await postgres.rows(LOG) == []
 
 
-# -- two engines -------------------------------------------------------------------------------------
+# -- two engines
+# -------------------------------------------------------------------------------------
 
 
 class Later(Computation[Item, Count]):

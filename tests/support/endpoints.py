@@ -23,7 +23,8 @@ def fetch(url: str, tls: ssl.SSLContext | None = None, **headers: str) -> tuple[
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Values by the name of the metric and the values of its labels, which are in order of their names."""
+    """Values by the name of the metric and the values of its labels, which are in order of their
+    names."""
     return {
         (sample.name, tuple(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)

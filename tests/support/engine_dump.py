@@ -11,10 +11,11 @@ def dump(engine: Engine) -> str:
     lines = [f"worker {engine.worker[:8]} lease {engine.lease.left:.1f}"]
     lines += [
         f"  lane: {[i.name for i in lane.intervals]} recovering "
-        f"{lane.committer.state is Committing.RECOVERING} committing {lane.committer.is_committing} open "
-        f"{[i.name for i in lane.commits.open.works]} hands {len(lane.tasks)} running "
-        f"{lane.runner._task is not None and not lane.runner._task.done()} woken {lane.wake.is_set()} "
-        f"runner {lane.runner.state.value}"
+        f"{lane.committer.state is Committing.RECOVERING} committing "
+        f"{lane.committer.is_committing} open {[i.name for i in lane.commits.open.works]} hands "
+        f"{len(lane.tasks)} running "
+        f"{lane.runner._task is not None and not lane.runner._task.done()} woken "
+        f"{lane.wake.is_set()} runner {lane.runner.state.value}"
         for lane in (engine.lane,)
     ]
     for i in engine.intervals:

@@ -1,9 +1,10 @@
-"""Worker processes that share the pipeline of `tests.support.visits` on an embedded Postgres of their own.
+"""Worker processes that share the pipeline of `tests.support.visits` on an embedded Postgres of
+their own.
 
-What happens to them is another's part (`tests.faults.chaos`, `tests.faults.rolling`, `tests.faults.test_cables`). Here they are
-started, heard, and ended whatever happens, and in the end everything is compared with what a batch
-computes of the input. What they said is in ``workers.log`` beside the store, which stays where it
-is if something is wrong.
+What happens to them is another's part (`tests.faults.chaos`, `tests.faults.rolling`,
+`tests.faults.test_cables`). Here they are started, heard, and ended whatever happens, and in the
+end everything is compared with what a batch computes of the input. What they said is in
+``workers.log`` beside the store, which stays where it is if something is wrong.
 
 `bench.fleet` is not this one: it looks at workers from outside only, by what they store and cost.
 """
@@ -98,8 +99,8 @@ class Member:
         self, *options: str, pipeline: str = "tests.support.visits:pipeline", within: Sequence[str] = (),
         **environment: str,
     ) -> None:  # fmt: skip
-        """Begin to work, forked from a process that has imported what a worker needs; `within` are the words
-        of a command that runs another one, so that Python starts as well."""
+        """Begin to work, forked from a process that has imported what a worker needs; `within` are
+        the words of a command that runs another one, so that Python starts as well."""
         words = ["worker", pipeline, "--until-done", *options]
         everything = {**self._fleet.environment, **environment}
         if not within:

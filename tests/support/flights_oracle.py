@@ -1,7 +1,7 @@
 """What the flights examples must come to, computed in batch over the package's tables.
 
-A batch script that shares no code with the engine or with the examples: the standard library
-and the CSV files are all it knows. ``python tests/support/flights_oracle.py`` prints the hours as CSV.
+A batch script that shares no code with the engine or with the examples: the standard library and
+the CSV files are all it knows. ``python tests/support/flights_oracle.py`` prints the hours as CSV.
 
 `trips`, `last_three_hours` and `departure_weather` are of some flights; `flights_of` gives those
 that were seen within some stretches of time, or all.

@@ -1,4 +1,5 @@
-"""Commands as processes of their own that start at once: forked from one that has imported all of it.
+"""Commands as processes of their own that start at once: forked from one that has imported all of
+it.
 
 Python and the engine take 0.7 s of CPU to start, and tests of the command line start some hundred
 commands of which a second start says nothing new. So one process, the *parent*, imports what
@@ -43,8 +44,8 @@ IMPORTED = (
     "alembic.command", "alembic.config", "alembic.context", "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip
 IMPORTED_IF_THERE = ("typer._adapters", "uvloop")
-"""typer's own conversion of parameters loads pydantic where that is installed: half of the CPU of a short
-command."""
+"""typer's own conversion of parameters loads pydantic where that is installed: half of the CPU of a
+short command."""
 ROOT = Path(__file__).resolve().parents[2]
 REQUEST_BYTES = 1 << 18
 """The words of a command and its environment."""

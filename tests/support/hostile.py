@@ -1,6 +1,7 @@
 """A hostile peer: a client of a worker's port that needs nothing but the standard library.
 
-It speaks the frames of `millwheel.runtime.network.frames` by itself, so that it can say what no worker says.
+It speaks the frames of `millwheel.runtime.network.frames` by itself, so that it can say what no
+worker says.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Attacker:
             return b""
 
     async def end(self, until: int | None = None) -> bytes:
-        """Wait until the worker hangs up, or sends a frame of kind `until`; gives the last frame but pings
-        and reports."""
+        """Wait until the worker hangs up, or sends a frame of kind `until`; gives the last frame
+        but pings and reports."""
         last = b""
         while body := await self.answer():
             if body[1] not in (PING, PONG, REPORT, WELCOME, HELLO, PROOF, INTRODUCTION):

@@ -1,4 +1,5 @@
-"""What the network's tests share: places to test it at, and a handler that writes down what it hears.
+"""What the network's tests share: places to test it at, and a handler that writes down what it
+hears.
 
 A site is a few workers on one virtual clock, with a way to cut and part the lines between two of
 them: over the fake network, and over TCP, where a proxy stands before each worker.

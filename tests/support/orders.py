@@ -1,4 +1,5 @@
-"""Orders of customers, and the computation that adds them up: what services under faults process."""
+"""Orders of customers, and the computation that adds them up: what services under faults
+process."""
 
 from __future__ import annotations
 

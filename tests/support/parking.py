@@ -1,4 +1,5 @@
-"""Pipelines with records that fail until they are mended, and what an operator does about their keys."""
+"""Pipelines with records that fail until they are mended, and what an operator does about their
+keys."""
 
 from __future__ import annotations
 

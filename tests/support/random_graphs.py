@@ -335,7 +335,8 @@ def rings(number: int, dot: Dot) -> list[tuple[str, str, float]]:
 def after(
     number: int, key: str, rang: int, tag: str, second: float
 ) -> list[tuple[str, str, float]]:
-    """What a node of timers does when one has rung; every third sets none, so it comes to an end."""
+    """What a node of timers does when one has rung; every third sets none, so it comes to an
+    end."""
     if rang % 3 == 0:
         return []
     drawn = hashed(number, key, rang)
@@ -552,7 +553,8 @@ def add_node(pipeline: Pipeline, plan: Plan, number: int) -> None:
     pipeline.sink(JOURNALS[number], JOURNAL_TABLES[number])
 
 
-# -- running a plan ---------------------------------------------------------------------------------
+# -- running a plan
+# ---------------------------------------------------------------------------------
 
 
 class Tape(Script):
@@ -780,7 +782,8 @@ def run(plan: Plan, watch: Watch | None = None) -> Stage:
     return stage
 
 
-# -- the same by hand ---------------------------------------------------------------------------------
+# -- the same by hand
+# ---------------------------------------------------------------------------------
 
 Told = tuple[str, float, float, tuple[str, ...]]
 """A window at its end: key, start and end in seconds, the names in it."""
@@ -937,7 +940,8 @@ def knows(plan: Plan, number: int) -> bool:
     )
 
 
-# -- drawing plans -----------------------------------------------------------------------------------
+# -- drawing plans
+# -----------------------------------------------------------------------------------
 
 SIMPLE: tuple[Kind, ...] = ("pass", "filter", "split", "count")
 EXACT: tuple[Kind, ...] = (*SIMPLE, "echo", "hold")

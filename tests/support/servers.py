@@ -1,4 +1,5 @@
-"""Postgres servers that a test run starts: their versions, their programs, and where their data is."""
+"""Postgres servers that a test run starts: their versions, their programs, and where their data
+is."""
 
 from __future__ import annotations
 

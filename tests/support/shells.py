@@ -248,7 +248,8 @@ class Shell:
         }
         self.started: list[Running] = []
         self.cold = False
-        """Python starts anew for each command, as when somebody types it (`tests.support.forked_commands`)."""
+        """Python starts anew for each command, as when somebody types it
+        (`tests.support.forked_commands`)."""
 
     def write(self, rows: list[Any], *, append: bool = False) -> None:
         text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)

@@ -181,7 +181,8 @@ ROWS = Stream("rows", KeyRow)
 
 
 class Trouble(Computation[Line, Seen]):
-    """Counts the lines of a word, whether they come in order, and fails on some; every text reaches Postgres."""
+    """Counts the lines of a word, whether they come in order, and fails on some; every text reaches
+    Postgres."""
 
     writes = (ROWS,)
     tries: ClassVar[int] = 0

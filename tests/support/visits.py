@@ -10,8 +10,9 @@ cross from one worker to another:
 ==============  ==========================================================================
 
 Where the files are, and how slow it is to be, come by the environment. It is slow until there is a
-file named ``hurry`` beside them. So does what is promised (`MODES`): where that is not the default, two stages
-that only pass on stand before the first, each by another key, so that there is something to be weak.
+file named ``hurry`` beside them. So does what is promised (`MODES`): where that is not the default,
+two stages that only pass on stand before the first, each by another key, so that there is something
+to be weak.
 """
 
 from __future__ import annotations
@@ -312,9 +313,9 @@ def differences(found: Answer, wanted: Answer) -> list[str]:
 def broken_promises(found: Answer, wanted: Answer, mode: Mode) -> list[str]:
     """In words, what is there too often, or too seldom, for what is promised; empty: nothing.
 
-    The stages that only pass on read by another key, so that a user's visits may overtake each other,
-    and have other numbers where some are lost or doubled: a step counts by its user and instant. That
-    each number is there once is promised where the effects of each visit are.
+    The stages that only pass on read by another key, so that a user's visits may overtake each
+    other, and have other numbers where some are lost or doubled: a step counts by its user and
+    instant. That each number is there once is promised where the effects of each visit are.
     """
     pairs: list[tuple[str, Counter[Any], Counter[Any]]] = [
         ("steps", _instants(found.steps), _instants(wanted.steps)),

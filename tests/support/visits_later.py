@@ -1,4 +1,5 @@
-"""The pipeline of `tests.support.visits` as its code is some time later, and as it is when that is taken back.
+"""The pipeline of `tests.support.visits` as its code is some time later, and as it is when that is
+taken back.
 
 Which of them a process runs, comes by ``VISITS_VERSION``:
 

@@ -89,7 +89,8 @@ class Workers:
         return any(one.poll() is None for one in self.running)
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
-        """The rows of a query, in which SCHEMA stands for the pipeline's; none before there is a table."""
+        """The rows of a query, in which SCHEMA stands for the pipeline's; none before there is a
+        table."""
         with suppress(psycopg.errors.UndefinedTable), psycopg.connect(self.url) as connection:
             return connection.execute(text.replace("SCHEMA", self.name).encode()).fetchall()
         return []

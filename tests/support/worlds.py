@@ -159,10 +159,10 @@ class World:
         for interval in engine.intervals:
             logs = [(log.id, log.first, log.next_seq, log.unacked) for log in interval.logs]
             lines.append(
-                f"{interval.name}: input {interval.watermarks.input} stored {interval.watermarks.durable} "
-                f"intake {len(interval.intake)} busy {list(interval.backlog)} "
-                f"dirty {interval.dirty} logs {logs} holds {len(interval.watermarks.holds)} "
-                f"due {interval.timers.has_due(now)}"
+                f"{interval.name}: input {interval.watermarks.input} stored "
+                f"{interval.watermarks.durable} intake {len(interval.intake)} busy "
+                f"{list(interval.backlog)} dirty {interval.dirty} logs {logs} holds "
+                f"{len(interval.watermarks.holds)} due {interval.timers.has_due(now)}"
             )
         return "\n".join(lines)
 

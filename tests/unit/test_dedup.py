@@ -178,8 +178,8 @@ class Scanned(MemoryStore):
 def test_nothing_that_was_seen_is_surely_new(
     before: set[tuple[int, int]], arrivals: list[tuple[int, int]], rebuilt_at: int
 ) -> None:
-    """Whatever comes in whatever order, again or for the first time, before what others have seen is
-    read or after: who is not asked about has never been here."""
+    """Whatever comes in whatever order, again or for the first time, before what others have seen
+    is read or after: who is not asked about has never been here."""
 
     async def go() -> None:
         clock, stamps, buckets, _ = await make()
@@ -212,7 +212,9 @@ def weak(says: bytes, stamp: int, seq: int, run: bytes = b"r") -> Delivery[int]:
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])
-async def test_a_weak_production_in_flight_says_the_same_or_is_an_error(exactly_once: bool) -> None:
+async def test_a_weak_production_in_flight_says_the_same_or_is_an_error(
+    exactly_once: bool,
+) -> None:
     """Whatever joined it unlike itself would be acknowledged, and lost."""
     _, stamps, _, dedup = await make(exactly_once=exactly_once)
     stamp = stamps.next()

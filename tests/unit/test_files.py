@@ -406,7 +406,8 @@ async def test_a_file_that_grows_is_read_on(
 async def test_a_last_row_that_goes_on_later_is_a_row_or_a_bad_row(
     tmp_path: Path, acknowledged: int
 ) -> None:
-    """Whole if nothing of it was processed; else the row was processed, and what came is told of."""
+    """Whole if nothing of it was processed; else the row was processed, and what came is told
+    of."""
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"1\n\n12")
     reader = await open_file(JsonLines(path))
@@ -512,7 +513,9 @@ async def test_a_half_written_last_line_is_left_alone_until_it_is_whole(
         reader.close()
 
 
-async def test_a_last_line_that_is_too_long_is_left_alone_until_it_is_whole(tmp_path: Path) -> None:
+async def test_a_last_line_that_is_too_long_is_left_alone_until_it_is_whole(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "n.jsonl"
     path.write_bytes(b"1\n" + b"2" * 50)
     source = JsonLines(path, max_row_bytes=5)
@@ -585,7 +588,12 @@ async def test_a_blank_line_that_is_too_long_is_a_bad_row(tmp_path: Path) -> Non
     for chunk in (1, 2, 4096):
         with tuned(CHUNK_BYTES=chunk):
             rows = await read_all(JsonLines(path, max_row_bytes=2))
-            assert [(row.line, row.value) for row in rows] == [(1, None), (2, 1), (4, 2), (5, None)]
+            assert [(row.line, row.value) for row in rows] == [
+                (1, None),
+                (2, 1),
+                (4, 2),
+                (5, None),
+            ]
 
 
 async def test_bad_rows_of_json_lines(tmp_path: Path) -> None:
@@ -917,8 +925,10 @@ async def test_bad_rows_of_csv(tmp_path: Path) -> None:
         "line 4: the row has 3 cells, the header 2",
         "line 7: byte 3 of the row is not UTF-8: invalid start byte",
         "line 8: cell 2 continues after its closing quote; a quote within quotes must be doubled",
-        "line 9: there is a carriage return in cell 2, which is not quoted; lines must end in "
-        "\\n or \\r\\n",
+        (
+            "line 9: there is a carriage return in cell 2, which is not quoted; lines must end in "
+            "\\n or \\r\\n"
+        ),
     ]
 
 
@@ -1174,12 +1184,14 @@ async def test_a_gzip_file_grows_by_members_and_may_be_padded(tmp_path: Path) ->
 async def test_members_of_a_zip_file(tmp_path: Path) -> None:
     path = tmp_path / "all.zip"
     path.write_bytes(zipped(one=b"1\n", two=b"2\n3\n"))
-    assert await refusal(JsonLines(path)) == (
-        f"{path}: choose one of its members with member=...: 'one', 'two'"
+    assert (
+        await refusal(JsonLines(path))
+        == f"{path}: choose one of its members with member=...: 'one', 'two'"
     )
     assert [row.value for row in await read_all(JsonLines(path, member="two"))] == [2, 3]
-    assert await refusal(JsonLines(path, member="three")) == (
-        f"{path}: has no member 'three'; it has 'one', 'two'"
+    assert (
+        await refusal(JsonLines(path, member="three"))
+        == f"{path}: has no member 'three'; it has 'one', 'two'"
     )
     path.write_bytes(zipped(**{"dir/": b"", "dir/n": b"x\n", "__MACOSX/dir/._n": b"?"}))
     (row,) = await read_all(JsonLines(path))

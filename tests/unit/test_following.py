@@ -481,7 +481,9 @@ async def test_a_late_line_of_a_file_that_was_left_moves_no_number(tmp_path: Pat
         assert [(row.offset, row.value) for row in rows] == [(1, 2), (2, 3), (four.offset, 4)]
 
 
-async def test_a_file_that_got_the_inode_of_another_one_is_not_taken_for_it(tmp_path: Path) -> None:
+async def test_a_file_that_got_the_inode_of_another_one_is_not_taken_for_it(
+    tmp_path: Path,
+) -> None:
     """Nothing of a file is acknowledged; it is packed, and a younger one gets its inode."""
     path = tmp_path / "app.log"
     clock = Clock()
@@ -794,7 +796,8 @@ async def process(script: str, *arguments: str) -> AsyncIterator[asyncio.subproc
 @pytest.mark.process
 @pytest.mark.skipif(not watching.HAS_INOTIFY, reason="needs Linux and asyncinotify")
 async def test_a_line_that_another_process_appends_wakes_the_reader(tmp_path: Path) -> None:
-    """Within 100 ms, which a look every hour could not: the best of twenty, as machines are busy."""
+    """Within 100 ms, which a look every hour could not: the best of twenty, as machines are
+    busy."""
     path = tmp_path / "n.jsonl"
     delays = []
     async with (
@@ -1124,7 +1127,8 @@ async def test_the_files_of_a_directory(tmp_path: Path) -> None:
 
 
 async def test_each_file_that_a_pattern_matches_is_a_partition(tmp_path: Path) -> None:
-    """The oldest one first, whatever they are called. One that does not match was there before, and is not read."""
+    """The oldest one first, whatever they are called. One that does not match was there before, and
+    is not read."""
     clock = Clock()
     clock.write(tmp_path / "app.log.2", b"1\n")
     clock.write(tmp_path / "app.log.1", b"2\n")
@@ -1156,7 +1160,8 @@ async def test_each_file_that_a_pattern_matches_is_a_partition(tmp_path: Path) -
 async def test_rotated_files_of_a_pattern_are_read_although_they_do_not_match(
     tmp_path: Path,
 ) -> None:
-    """Rotated twice while nobody looked, and compressed: what was at the path is read, what was there before is not."""
+    """Rotated twice while nobody looked, and compressed: what was at the path is read, what was
+    there before is not."""
     source = followed(f"{tmp_path}/*.log")
     (tmp_path / "app.log.7").write_bytes(b"0\n")
     (tmp_path / "app.log").write_bytes(b"1\n")

@@ -1,4 +1,5 @@
-"""The ids of weak productions: what they say, and that every version of the engine derives the same."""
+"""The ids of weak productions: what they say, and that every version of the engine derives the
+same."""
 
 from __future__ import annotations
 
@@ -82,8 +83,8 @@ def test_the_mark_tells_who_made_it_and_nothing_else() -> None:
 
 
 def test_what_comes_of_a_weak_production_goes_by_its_name() -> None:
-    """The code of the first stage has changed its mind: the second stage's outputs keep their names,
-    so that whoever knows them finds out."""
+    """The code of the first stage has changed its mind: the second stage's outputs keep their
+    names, so that whoever knows them finds out."""
     first, other = id_of(), id_of(value=b'"w"')
     assert first != other
     assert id_of(cause=first) == id_of(cause=other)

@@ -269,8 +269,9 @@ def test_partitions_that_share_a_stage_come_to_equal_shares() -> None:
 def test_it_comes_to_rest_below_the_target_for_any_constant_rate(
     target: float, in_target: float, base: float, most: int, bundle: float
 ) -> None:
-    """`in_target` rows are done within the target; base and bundle are parts of it too. Together they stay
-    below 0.4 of it: from there on the cap may rest where a fifth to a half of the rate is left."""
+    """`in_target` rows are done within the target; base and bundle are parts of it too. Together
+    they stay below 0.4 of it: from there on the cap may rest where a fifth to a half of the rate is
+    left."""
     one = Partition(Pace(most, target))
     rate, base, bundle = in_target / target, base * target, bundle * target
     stage = Stage(one, rate=rate, base=base, bundle=bundle)

@@ -1,4 +1,5 @@
-"""Values after a round trip through the store: types that keep them, and the values of others in memory."""
+"""Values after a round trip through the store: types that keep them, and the values of others in
+memory."""
 
 from __future__ import annotations
 

@@ -324,7 +324,10 @@ ZERO, SECOND = timedelta(0), timedelta(seconds=1)
         (lambda: Tumbling(days=1e12), "Tumbling cannot have this size"),
         (
             lambda: Tumbling(minutes=1, offset=90 * SECOND),
-            "Tumbling: an offset of 0:01:30 is not below the size of 0:01:00.* of 0:00:30 would mean",
+            (
+                "Tumbling: an offset of 0:01:30 is not below the size of 0:01:00.* of 0:00:30 "
+                "would mean"
+            ),
         ),
         (lambda: Tumbling(SECOND, offset=-SECOND), "an offset of -0:00:01 is not below"),
         (lambda: Tumbling(SECOND, offset=5), "offset must be a timedelta.*not 5"),  # type: ignore[arg-type]

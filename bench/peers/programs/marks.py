@@ -1,8 +1,9 @@
 """Options and progress marks of every program; for any Python, without packages.
 
 A program prints `begin` with the number of records done when the warm-up is done (the number may be
-larger than the warm-up if many records become durable at once), and `end` when the last record is done.
-The parent process measures at both marks, so the program waits after `end` for a line on its standard input.
+larger than the warm-up if many records become durable at once), and `end` when the last record is
+done. The parent process measures at both marks, so the program waits after `end` for a line on its
+standard input.
 """
 
 import argparse

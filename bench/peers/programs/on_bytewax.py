@@ -1,8 +1,8 @@
 """The payments in Bytewax: a stateful map over a file, its balances to a file.
 
-Bytewax documentation, "Recovery": state is written to the recovery store (SQLite) at the end of each
-epoch, and records after the last complete epoch are processed again. A record is therefore done when its
-epoch is in the store, and an epoch per batch is comparable with a commit per bundle:
+Bytewax documentation, "Recovery": state is written to the recovery store (SQLite) at the end of
+each epoch, and records after the last complete epoch are processed again. A record is therefore
+done when its epoch is in the store, and an epoch per batch is comparable with a commit per bundle:
 `--snapshot-interval 0` ends an epoch after each batch of the source. Both the store (SQLite in WAL
 mode, with the default `synchronous`: full) and `FileSink` (fsync after each batch) reach the disk.
 

@@ -1,8 +1,9 @@
 """The payments in Bytewax from topic to topic: a stateful map between its Kafka source and sink.
 
-Bytewax documentation, "Recovery" and "bytewax.connectors.kafka": the offset and the state are in the recovery store
-(SQLite) at the end of each epoch. Its sink writes without transactions and waits for the brokers' answers, so after a
-crash balances come twice: at least once. A record is done when a consumer can see its balance.
+Bytewax documentation, "Recovery" and "bytewax.connectors.kafka": the offset and the state are in
+the recovery store (SQLite) at the end of each epoch. Its sink writes without transactions and waits
+for the brokers' answers, so after a crash balances come twice: at least once. A record is done when
+a consumer can see its balance.
 
 `batch`: an epoch for each batch, with as many records as millwheel's bundles.
 `default`: batches of 1,000 and epochs of 10 s, the defaults.

@@ -1,14 +1,14 @@
 """The payments in DBOS: a workflow per payment, with one step, a transaction on the balance.
 
-DBOS documentation, "Transactions & Datasources": a datasource's transaction commits its result together
-with the rows that it writes, so its effect happens once, and an interrupted workflow resumes where it
-was. A record is done when its workflow is: input, output and effect are in Postgres, on the same
-server as millwheel's. The workflow's id is that of the record, so a repeated record is dropped.
-There is no batching: each workflow becomes durable separately.
+DBOS documentation, "Transactions & Datasources": a datasource's transaction commits its result
+together with the rows that it writes, so its effect happens once, and an interrupted workflow
+resumes where it was. A record is done when its workflow is: input, output and effect are in
+Postgres, on the same server as millwheel's. The workflow's id is that of the record, so a repeated
+record is dropped. There is no batching: each workflow becomes durable separately.
 
 `async`: many workflows at a time as coroutines ("Workflows", "Coroutine (Async) Workflows").
-`queue`: enqueued, and run from the queue by this process ("Queues & Concurrency"), as many at a time.
-`default`: called as functions, one after the other, as at the start of the tutorial.
+`queue`: enqueued, and run from the queue by this process ("Queues & Concurrency"), as many at a
+time. `default`: called as functions, one after the other, as at the start of the tutorial.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ CREATE SCHEMA peers_dbos;
 CREATE TABLE peers_dbos.balance (account integer PRIMARY KEY, payments bigint, total bigint);
 """
 ADD = sa.text(
-    "INSERT INTO peers_dbos.balance AS b VALUES (:account, 1, :amount) "
-    "ON CONFLICT (account) DO UPDATE SET payments = b.payments + 1, total = b.total + excluded.total "
-    "RETURNING payments, total"
+    "INSERT INTO peers_dbos.balance AS b VALUES (:account, 1, :amount) ON CONFLICT (account) DO "
+    "UPDATE SET payments = b.payments + 1, total = b.total + excluded.total RETURNING payments, "
+    "total"
 )
 
 

@@ -2,8 +2,8 @@
 
 Faust documentation, "Tables and Windowing" and "Configuration Reference" (`processing_guarantee`,
 `broker_commit_every`): a table's changes go to a changelog topic, and offsets are committed every N
-records or seconds. `processing_guarantee="exactly_once"` writes offsets, changelog and outputs in one
-Kafka transaction. A record is done when a consumer of committed records can see its balance.
+records or seconds. `processing_guarantee="exactly_once"` writes offsets, changelog and outputs in
+one Kafka transaction. A record is done when a consumer of committed records can see its balance.
 
 `batch`: exactly once, a commit for as many records as in millwheel's bundles.
 `default`: at least once, tables in memory.

@@ -1,12 +1,13 @@
 """The payments in PyFlink: a keyed process function over a file, its balances to files.
 
-Apache Flink documentation, "Checkpointing" and "State Backends": the last checkpoint holds the durable
-state, and `FileSink` makes its files final with it, so a record is done when the file with its balance is
-final. The shortest possible interval is 10 ms, which is also about the time millwheel takes for a bundle
-at full load. The documentation recommends RocksDB with incremental checkpoints for large state. "Python
-Execution Mode": functions run in the JVM's threads in `thread` mode, otherwise in processes of Beam;
-bundles of Python calls are as large as millwheel's. Checkpoints and files on a local disk are not
-fsynced, or not all of them: done records survive the end of the process, but not a loss of power.
+Apache Flink documentation, "Checkpointing" and "State Backends": the last checkpoint holds the
+durable state, and `FileSink` makes its files final with it, so a record is done when the file with
+its balance is final. The shortest possible interval is 10 ms, which is also about the time
+millwheel takes for a bundle at full load. The documentation recommends RocksDB with incremental
+checkpoints for large state. "Python Execution Mode": functions run in the JVM's threads in `thread`
+mode, otherwise in processes of Beam; bundles of Python calls are as large as millwheel's.
+Checkpoints and files on a local disk are not fsynced, or not all of them: done records survive the
+end of the process, but not a loss of power.
 
 `batch`: checkpoints every 10 ms, Python in processes. `thread`: the same, Python in threads.
 `second`: checkpoints every second. `default`: no options: state on the heap, no checkpoints, and

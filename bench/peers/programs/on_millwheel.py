@@ -1,9 +1,9 @@
 """The payments in millwheel, with one worker; a record's effects and output are in one transaction.
 
-`file`: the balances go to JSON Lines, as in the peers that write files. `discard`: they are
-stored as productions, sent to a sink, and dropped; the final state is checked.
-`latency`: as `file`, but records arrive at a fixed rate; a record is done when its balance is in the file
-and the commit with it is durable.
+`file`: the balances go to JSON Lines, as in the peers that write files. `discard`: they are stored
+as productions, sent to a sink, and dropped; the final state is checked. `latency`: as `file`, but
+records arrive at a fixed rate; a record is done when its balance is in the file and the commit with
+it is durable.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The payments in millwheel from topic to topic, with one worker.
 
-A record's state is committed in Postgres; its balance then goes to the topic in a Kafka transaction. It is done
-when a consumer of committed records can see it.
+A record's state is committed in Postgres; its balance then goes to the topic in a Kafka
+transaction. It is done when a consumer of committed records can see it.
 
 `batch`: transactions of as many records as have come, up to those of a bundle.
 `latency`: the same; a transaction does not wait for further records.

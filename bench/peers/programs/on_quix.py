@@ -1,10 +1,10 @@
 """The payments in Quix Streams: a stateful `apply` from topic to topic, its state in RocksDB.
 
-Quix Streams documentation, "Configuration" ("Processing Guarantees") and "Stateful Processing": with
-`processing_guarantee="exactly-once"` outputs, changes of state (the changelog topic) and offsets are
-committed in one Kafka transaction, every `commit_every` records or `commit_interval` seconds. A record
-is done when a consumer of committed records can see its balance. Whether Kafka's brokers fsync is the
-broker's setting; by default they leave it to the operating system.
+Quix Streams documentation, "Configuration" ("Processing Guarantees") and "Stateful Processing":
+with `processing_guarantee="exactly-once"` outputs, changes of state (the changelog topic) and
+offsets are committed in one Kafka transaction, every `commit_every` records or `commit_interval`
+seconds. A record is done when a consumer of committed records can see its balance. Whether Kafka's
+brokers fsync is the broker's setting; by default they leave it to the operating system.
 
 `batch`: exactly once, a commit for as many records as in millwheel's bundles.
 `default`: at least once, a commit every 5 s.

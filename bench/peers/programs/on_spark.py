@@ -1,17 +1,17 @@
 """The payments in Spark Structured Streaming: `transformWithState` in Python, RocksDB, JSON files.
 
-Structured Streaming Programming Guide, "Fault Tolerance Semantics" and "transformWithState": offsets and
-state are written to the checkpoint with each micro-batch, and a record is done when its batch is
-committed. The file source reads whole files, so the input consists of files of one batch each, with
-`maxFilesPerTrigger=1`. For short batches the guide recommends changelog checkpointing ("RocksDB State
-Store Changelog Checkpointing"), and for small state as many shuffle partitions as cores. Checkpoints on a
-local disk go through Hadoop's local file system, which does not fsync: done records survive the end of
-the process, but not a loss of power.
+Structured Streaming Programming Guide, "Fault Tolerance Semantics" and "transformWithState":
+offsets and state are written to the checkpoint with each micro-batch, and a record is done when its
+batch is committed. The file source reads whole files, so the input consists of files of one batch
+each, with `maxFilesPerTrigger=1`. For short batches the guide recommends changelog checkpointing
+("RocksDB State Store Changelog Checkpointing"), and for small state as many shuffle partitions as
+cores. Checkpoints on a local disk go through Hadoop's local file system, which does not fsync: done
+records survive the end of the process, but not a loss of power.
 
-`batch`: micro-batches as large as millwheel's bundles. `large`: fifty times as large.
-`latency`: as `batch`, but records arrive at a fixed rate, and all available records form a micro-batch.
-`default`: only the state store is set, which `transformWithState` requires; all available input is one
-micro-batch.
+`batch`: micro-batches as large as millwheel's bundles. `large`: fifty times as large. `latency`: as
+`batch`, but records arrive at a fixed rate, and all available records form a micro-batch.
+`default`: only the state store is set, which `transformWithState` requires; all available input is
+one micro-batch.
 """
 
 import os

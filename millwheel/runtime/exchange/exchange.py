@@ -1,8 +1,8 @@
 """The intervals that a worker holds, and their exchange of records, ACKs, and room in queues.
 
-A record goes to the interval that owns its slot: into a queue here, or to the port of another worker's
-interval (`millwheel.runtime.network.ports`). An ACK goes back to the log of its record: a log of this
-worker or of another one, or the tree of a record that is in no log (decision 32).
+A record goes to the interval that owns its slot: into a queue here, or to the port of another
+worker's interval (`millwheel.runtime.network.ports`). An ACK goes back to the log of its record: a
+log of this worker or of another one, or the tree of a record that is in no log (decision 32).
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Exchange:
         self.trees: Trees
         """The way to the trees of records that are in no log."""
         self.wake = asyncio.Event()
-        """Set when there may be something to run: records, due timers, credits, room in a commit."""
+        """Set when there may be something to run: records, due timers, credits, room in a
+        commit."""
 
     # -- the intervals here -------------------------------------------------------------
 
@@ -144,10 +145,11 @@ class Exchange:
             self.wake.set()
 
     def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Send records of a gone interval to the present owners of their slots, ahead of newer ones.
+        """Send records of a gone interval to the present owners of their slots, ahead of newer
+        ones.
 
-        Only records of logs held here, and records in no log, are sent: another worker's log is sent
-        again by its owner.
+        Only records of logs held here, and records in no log, are sent: another worker's log is
+        sent again by its owner.
         """
         of: dict[Destination, list[Delivery[Any]]] = {}
         for delivery in deliveries:
@@ -160,8 +162,8 @@ class Exchange:
                 destination.insert(waiting)
 
     def made_room(self, reader: Step) -> None:
-        """A queue of a computation is no longer full: wake upstream intervals that it has blocked (I8)
-        and that no ACK will wake."""
+        """A queue of a computation is no longer full: wake upstream intervals that it has blocked
+        (I8) and that no ACK will wake."""
         for interval in self.intervals:
             if interval.mode.awaits_room_of(reader.id):
                 interval.wake()
@@ -200,8 +202,8 @@ class Exchange:
         self._credit(owners)
 
     def acknowledged(self, log: int, receiver: int, seqs: list[int]) -> None:
-        """Records of a log here are durable on another worker. The courier has checked that they were
-        sent there and were un-ACKed."""
+        """Records of a log here are durable on another worker. The courier has checked that they
+        were sent there and were un-ACKed."""
         found = self.logs.get(log)
         if found is None:
             return

@@ -35,7 +35,8 @@ class WatermarkPublisher:
         """The source tasks here that were idle at the last `excuse_idle`."""
 
     def connect(self) -> None:
-        """Register each node as a sender, and each computation as a reader of those upstream of it."""
+        """Register each node as a sender, and each computation as a reader of those upstream of
+        it."""
         by_name = {step.name: step for step in self._exchange.steps.values()}
         for step in by_name.values():
             injection = step.node.injection
@@ -68,7 +69,8 @@ class WatermarkPublisher:
                 self._consider(interval)
 
     def stored(self, interval: Interval, work: IntervalWork) -> None:
-        """A commit of an interval is durable: publish the low watermarks that it has stored (I5)."""
+        """A commit of an interval is durable: publish the low watermarks that it has stored
+        (I5)."""
         if interval.source_task is not None:
             self.excuse_idle()
         self.publish(interval)
@@ -77,13 +79,15 @@ class WatermarkPublisher:
             self.take_percentile(percentile, interval.report(watermark))
 
     def take_report(self, report: WatermarkReport) -> None:
-        """Take a stored low watermark of an interval, here or elsewhere; its readers here continue from it."""
+        """Take a stored low watermark of an interval, here or elsewhere; its readers here continue
+        from it."""
         readers = self.watermarks.report(report)
         self._follow(report.computation)
         self._raise_inputs(readers)
 
     def free(self, computation: int, slot: int, kept: Set[int]) -> None:
-        """Forget the partitions of a source, in slots from `slot` on, that have ended and exist no more.
+        """Forget the partitions of a source, in slots from `slot` on, that have ended and exist no
+        more.
 
         Args:
             kept: the slots of those that exist.
@@ -100,7 +104,8 @@ class WatermarkPublisher:
                 self._consider(reader)
 
     def take_percentile(self, percentile: float, report: WatermarkReport) -> None:
-        """Take a stored percentile low watermark of an interval, as `take_report` does an exact one."""
+        """Take a stored percentile low watermark of an interval, as `take_report` does an exact
+        one."""
         kept = self.percentiles.get(percentile)
         if kept is None:
             return
@@ -113,16 +118,16 @@ class WatermarkPublisher:
                 self._consider(reader)
 
     def _follow(self, computation: int) -> None:
-        """A partition has stored its low watermark: if the source's discovery of partitions runs here, it
-        promises the least one of all partitions."""
+        """A partition has stored its low watermark: if the source's discovery of partitions runs
+        here, it promises the least one of all partitions."""
         if computation in self._growing:
             for interval in self._exchange.of(computation):
                 if interval.source_task is not None:
                     interval.source_task.follow()
 
     def _consider(self, interval: Interval) -> None:
-        """The input of an interval has moved: wake it if timers are due or must be read (holds of user
-        code included), or store its low watermark if that has risen."""
+        """The input of an interval has moved: wake it if timers are due or must be read (holds of
+        user code included), or store its low watermark if that has risen."""
         now = self._env.now()
         if interval.timers.has_due(now) or interval.timers.lacking(now):
             interval.wake()
@@ -130,12 +135,12 @@ class WatermarkPublisher:
             interval.touch(urgent=True)
 
     def excuse_idle(self) -> None:
-        """Advance idle partitions here to the least low watermark of the partitions that are not idle,
-        here or elsewhere.
+        """Advance idle partitions here to the least low watermark of the partitions that are not
+        idle, here or elsewhere.
 
-        Low watermarks of other workers are known from their reports, and are stored. A report that a
-        partition is idle may be outdated, which does no harm: an idle partition promises only for its
-        own rows, and readers still use the least low watermark of all partitions (decision 26).
+        Low watermarks of other workers are known from their reports, and are stored. A report that
+        a partition is idle may be outdated, which does no harm: an idle partition promises only for
+        its own rows, and readers still use the least low watermark of all partitions (decision 26).
         """
         tasks = {i.source_task: i for i in self._exchange.intervals if i.source_task is not None}
         idle = [task for task in tasks if task.idle]
@@ -153,14 +158,15 @@ class WatermarkPublisher:
             task.advance_idle(least, percentiles)
 
     def _publish_here(self, interval: Interval) -> None:
-        """Report an interval's stored low watermarks, with its present idleness, to readers here."""
+        """Report an interval's stored low watermarks, with its present idleness, to readers
+        here."""
         self.take_report(interval.report(interval.watermarks.durable))
         for percentile, kept in interval.watermarks.percentiles.items():
             self.take_percentile(percentile, interval.report(kept.durable))
 
     def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
-        """The least stored low watermark of all injectors' partitions that are not idle and have not
-        ended; None: there are none.
+        """The least stored low watermark of all injectors' partitions that are not idle and have
+        not ended; None: there are none.
 
         An injector that does not keep this percentile counts with its exact low watermark.
         """

@@ -1,1 +1,2 @@
-"""One key interval: queue, state, timers, dedup, logs, watermarks; and the exchange between intervals."""
+"""One key interval: queue, state, timers, dedup, logs, watermarks; and the exchange between
+intervals."""

@@ -1,4 +1,5 @@
-"""Gives up on a record or timer that cannot be processed: a dead letter, or an error that stops all."""
+"""Gives up on a record or timer that cannot be processed: a dead letter, or an error that stops
+all."""
 
 from __future__ import annotations
 
@@ -42,10 +43,11 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
     )
     if node.on_error == "fail" and not isinstance(error, SetAside):
         raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {shown_key(key)}, {_place(item)}: {reason(error)}\n"
-            "Nothing of it was committed. Fix the code and start again, or add the computation "
-            'with on_error="dead_letter" to set such records aside, or "park" to keep their keys in order. To set '
-            f"this one aside: millwheel set-aside {quote(node.name)} {quote(name_in_store(item))} --key "
+            f"{node.name!r} failed on a {what}, key {shown_key(key)}, {_place(item)}: "
+            f"{reason(error)}\nNothing of it was committed. Fix the code and start again, or add "
+            'the computation with on_error="dead_letter" to set such records aside, or "park" to '
+            "keep their keys in order. To set this one aside: millwheel set-aside "
+            f"{quote(node.name)} {quote(name_in_store(item))} --key "
             + ("KEY, its key as JSON" if redacts() else quote(item.key_text.decode()))
         ) from error
     effects = Effects()
@@ -74,9 +76,11 @@ def _place(item: Delivery[Any] | Firing) -> str:
 def failed(
     step: Step, request: KeyRequest, error: BaseException, attempts: int, now: int
 ) -> Effects:
-    """Settle a request that cannot be carried out: it has no effect, but for a note on its dead letter.
+    """Settle a request that cannot be carried out: it has no effect, but for a note on its dead
+    letter.
 
-    A row of a parked key that cannot run has failed, whatever the reason: no operator has asked for it.
+    A row of a parked key that cannot run has failed, whatever the reason: no operator has asked for
+    it.
     """
     if isinstance(error, CannotCarryOut) and request.id > 0:
         settled = SettledRequest(request.id, "refused", storable(str(error)))
@@ -140,7 +144,8 @@ def _text(encoded: bytes) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """A value as JSON text, or its description; without the codecs' limits, since the column is text."""
+    """A value as JSON text, or its description; without the codecs' limits, since the column is
+    text."""
     try:
         return msgspec.json.encode(value).decode()
     except Exception:

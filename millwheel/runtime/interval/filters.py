@@ -17,7 +17,8 @@ FIRST_ID = (bytes(16), -1)
 """Sorts before all (id, slot) pairs."""
 
 FIRST_DERIVED = (b"\x80" + bytes(15), -1)
-"""Sorts before the (id, slot) pairs of weak productions, and after those of ids that arrive in order."""
+"""Sorts before the (id, slot) pairs of weak productions, and after those of ids that arrive in
+order."""
 
 REBUILD_ROWS = 1000
 """Ids added before a rebuild yields to the event loop: about 3 ms."""
@@ -63,8 +64,8 @@ async def expect(dedup: Dedup, bucket: int) -> None:
 async def rebuild(dedup: Dedup, bucket: int) -> None:
     """Read the ids of an inherited bucket that other owners have seen.
 
-    Reads the newest number of each log, whatever its slot, and page by page the ids that arrive in no
-    order.
+    Reads the newest number of each log, whatever its slot, and page by page the ids that arrive in
+    no order.
     """
     found = dedup.seen_in(bucket)
     span = dedup.buckets.named_span(bucket)

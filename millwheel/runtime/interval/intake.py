@@ -40,7 +40,8 @@ class Intake:
         self._length += sum(len(item) if type(item) is Chunk else 1 for item in items)
 
     def take(self, most: int) -> Chunk | list[Delivery[Any]]:
-        """Take at most so many records from the head: a chunk, or single records up to the next chunk."""
+        """Take at most so many records from the head: a chunk, or single records up to the next
+        chunk."""
         queue = self._queue
         head = queue[0]
         if type(head) is Chunk:

@@ -92,7 +92,8 @@ class Interval:
         self.intake = Intake()
         """Queue of received records."""
         self.backlog: dict[bytes, list[Item] | None] = {}
-        """Keys that are running or waiting in user code, with items that have arrived for them since."""
+        """Keys that are running or waiting in user code, with items that have arrived for them
+        since."""
         self.requests = IntervalRequests()
         """Requests of operators to its keys."""
         self.parked = ParkedKeys(step.node.park, self.requests)
@@ -119,7 +120,8 @@ class Interval:
         self.source_task: SourcePort | None = None
         """The task of an injector's interval: reads its partition, or looks for partitions."""
         self.sent_before = 0
-        """Number of records sent before a commit, by an injector or a weak computation, since one counted them."""
+        """Number of records sent before a commit, by an injector or a weak computation, since one
+        counted them."""
         self.workload = Workload(self.slots)
         self.counters = IntervalCounters(claim)
         self.commits = IntervalCommits(claim)
@@ -149,7 +151,8 @@ class Interval:
     def attach(
         self, states: StateCache, tables: BroadcastTables | None, dedup: Dedup, claim: Claim
     ) -> None:
-        """Take the parts that need the store, and restore the changes of state that are not folded."""
+        """Take the parts that need the store, and restore the changes of state that are not
+        folded."""
         self.states = states
         self.tables = tables
         self.state_of = states.get if tables is None else self._state_of_key_or_cell
@@ -175,8 +178,8 @@ class Interval:
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether user code may run on a chunk as a whole. Otherwise its records need ids, tables or a mode
-        of their own."""
+        """Whether user code may run on a chunk as a whole. Otherwise its records need ids, tables
+        or a mode of their own."""
         node = self.step.node
         one_by_one = node.named or node.is_weak or node.at_most_once or self.tables is not None
         return node.exactly_once and not one_by_one and type(self.mode) is Mode
@@ -253,8 +256,8 @@ class Interval:
     # -- its lane ---------------------------------------------------------------------------
 
     def touch(self, *, urgent: bool) -> None:
-        """Store something for it with a later commit: soon if `urgent`, when readers wait for its low
-        watermark."""
+        """Store something for it with a later commit: soon if `urgent`, when readers wait for its
+        low watermark."""
         if self.lane is None:
             self.dirty = True
         else:
@@ -301,7 +304,8 @@ class Interval:
     def take_sent_before(self) -> int:
         """Number of records sent before a commit since the last call.
 
-        If the commit that should count them fails, the number is lost, and they count when they are sent again.
+        If the commit that should count them fails, the number is lost, and they count when they are
+        sent again.
         """
         sent, self.sent_before = self.sent_before, 0
         return sent
@@ -374,7 +378,8 @@ class Interval:
 
 
 def waiting(interval: Interval) -> int:
-    """Number of records that were received and are not durable: in the queue, at work, or behind a key at work."""
+    """Number of records that were received and are not durable: in the queue, at work, or behind a
+    key at work."""
     taken = () if interval.dedup is None else interval.dedup.in_flight.values()
     return len(interval.intake) + sum(len(one) if type(one) is Chunk else 1 for one in taken)
 

@@ -1,4 +1,5 @@
-"""The position in one interval's chain of commits (I12), and how much of the chain is folded (I15)."""
+"""The position in one interval's chain of commits (I12), and how much of the chain is folded
+(I15)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class IntervalCommits:
         self.folded = claim.folded
         """The number of the last folded commit."""
         self.table_rows = dict(claim.table_rows)
-        """By numbered table: the rows that the interval has written, so the number of the next one."""
+        """By numbered table: the rows that the interval has written, so the number of the next
+        one."""
         self.changed_since_fold = len(claim.states)
         """Number of changes of state and timers that are not folded."""
 

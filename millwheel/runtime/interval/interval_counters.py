@@ -12,13 +12,14 @@ from millwheel.store.port import Claim
 class IntervalCounters:
     """Totals since the deploy.
 
-    User code counts with its effects. Events (duplicates, replays) are counted as they happen: they do not
-    happen again if the commit that counts them fails.
+    User code counts with its effects. Events (duplicates, replays) are counted as they happen: they
+    do not happen again if the commit that counts them fails.
     """
 
     def __init__(self, claim: Claim) -> None:
         self._built: dict[int, tuple[dict[str, int], bytes]] = {}
-        """Commits that are built and not durable, by number: the events that each counts, and its totals."""
+        """Commits that are built and not durable, by number: the events that each counts, and its
+        totals."""
         self._uncounted: dict[str, int] = {}
         """Events of commits that have failed."""
         self._totals: dict[str, int]
@@ -39,7 +40,8 @@ class IntervalCounters:
         return self._totals
 
     def count(self, n: int, counters: dict[str, int], events: Iterable[dict[str, int]]) -> None:
-        """Add to the totals of commit `n`, which is being built: counters of user code, and events."""
+        """Add to the totals of commit `n`, which is being built: counters of user code, and
+        events."""
         happened, self._uncounted = self._uncounted, {}
         for each in events:
             _add(happened, each)

@@ -59,7 +59,8 @@ class IntervalLogs(list[SentLog]):
         return all(log.drained for log in self)
 
     def floor(self, stamp: int) -> int:
-        """The oldest stamp of a production that may be sent again (I9); `stamp` if there is none."""
+        """The oldest stamp of a production that may be sent again (I9); `stamp` if there is
+        none."""
         floors = [f for f in (log.floor() for log in self) if f is not None]
         return min(floors, default=stamp)
 

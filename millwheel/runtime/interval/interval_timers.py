@@ -81,7 +81,8 @@ class IntervalTimers:
     # -- setting and firing ------------------------------------------------------------------
 
     def set(self, name: TimerIdentity, timer: tuple[int, int, Key, int] | None, n: int) -> None:
-        """Set, replace or (None) cancel a timer with commit `n`, which releases the old timer's hold."""
+        """Set, replace or (None) cancel a timer with commit `n`, which releases the old timer's
+        hold."""
         key_text, kind, tag = name
         self.taken.pop(name, None)
         if timer is None:
@@ -93,8 +94,8 @@ class IntervalTimers:
             self._put_off(waiting, kind, due, n)
 
     def _put_off(self, waiting: list[Item], kind: str, due: int, n: int) -> None:
-        """Put due timers that wait behind their key back into the queue: they fire after a timer that
-        was just set for an earlier instant (I6)."""
+        """Put due timers that wait behind their key back into the queue: they fire after a timer
+        that was just set for an earlier instant (I6)."""
         for item in waiting:
             if (
                 isinstance(item, Firing)
@@ -102,8 +103,8 @@ class IntervalTimers:
                 and item.timer.micros > due
                 and self.still_due(item)
             ):
-                # Not by `set`, which would in turn put off timers that are later than this one: this
-                # loop handles them as well, and there may be thousands.
+                # Not by `set`, which would in turn put off timers that are later than this one:
+                # this loop handles them as well, and there may be thousands.
                 name = (item.key_text, item.timer.tag)
                 del self.taken[(item.key_text, kind, item.timer.tag)]
                 self.queues[kind].put(name, item.timer.micros, item.hold, item.key, item.slot, n)
@@ -163,8 +164,8 @@ class IntervalTimers:
         return known, None if timer is None else timer.due
 
     def may_have_due(self, key_text: bytes, before: int) -> bool:
-        """Whether a watermark timer of a key may be due before an instant, and was not taken. It looks at all timers
-        in memory."""
+        """Whether a watermark timer of a key may be due before an instant, and was not taken. It
+        looks at all timers in memory."""
         return self.queues["watermark"].may_have(key_text, before)
 
     def next_wall(self) -> int | None:

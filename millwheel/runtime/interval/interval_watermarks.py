@@ -25,8 +25,8 @@ class IntervalWatermarks:
         self.input = claim.input_watermark
         """The low watermark that timers fire by and user code sees."""
         self.exact = claim.low_watermark
-        """The exact input watermark: no record on time arrives with an older timestamp. `input` is ahead
-        of it if the computation uses a percentile."""
+        """The exact input watermark: no record on time arrives with an older timestamp. `input` is
+        ahead of it if the computation uses a percentile."""
         self.promised = claim.low_watermark
         """The low watermark of the last commit built: the next one follows it or fails."""
         self.durable = claim.low_watermark
@@ -34,8 +34,8 @@ class IntervalWatermarks:
         self.holds = Holds()
         """Holds of timers, and of sent records that are un-ACKed."""
         self.release: list[int] = []
-        """Holds that the next commit releases: of fired timers, and of productions that get their number
-        in the log."""
+        """Holds that the next commit releases: of fired timers, and of productions that get their
+        number in the log."""
         self.state_holds = Holds()
         """Holds that user code has set (`Context.hold_watermark`)."""
         self.state_release: list[int] = []
@@ -76,11 +76,13 @@ class IntervalWatermarks:
     # -- holds ----------------------------------------------------------------------------
 
     def keep_back(self, micros: int) -> None:
-        """Hold the output at a production's timestamp until `let_up`: its user code is still running."""
+        """Hold the output at a production's timestamp until `let_up`: its user code is still
+        running."""
         self.holds.add(micros)
 
     def let_up(self, micros: int) -> None:
-        """Release a hold of `keep_back`: the production was dropped, or has its own hold in the log."""
+        """Release a hold of `keep_back`: the production was dropped, or has its own hold in the
+        log."""
         self.holds.remove(micros)
 
     def release_holds(self) -> None:
@@ -96,10 +98,11 @@ class IntervalWatermarks:
     # -- the output -----------------------------------------------------------------------
 
     def output(self) -> int:
-        """The low watermark that may be promised now: min(input watermark, all holds), never decreasing.
+        """The low watermark that may be promised now: min(input watermark, all holds), never
+        decreasing.
 
-        At the end of time the holds of user code do not count: the last timer has fired, so no code can
-        release them.
+        At the end of time the holds of user code do not count: the last timer has fired, so no code
+        can release them.
         """
         least = min(self.exact, self.holds.least())
         if least < MAX_TIME:
@@ -114,7 +117,8 @@ class IntervalWatermarks:
         )
 
     def promise(self, work: IntervalWork) -> None:
-        """Set the low watermarks that the commit being built promises: the highest possible ones."""
+        """Set the low watermarks that the commit being built promises: the highest possible
+        ones."""
         self.release_holds()
         self.promised = work.low_watermark = self.output()
         for percentile, kept in self.percentiles.items():

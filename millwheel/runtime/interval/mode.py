@@ -52,7 +52,8 @@ class Mode:
 
     @property
     def needs_records(self) -> bool:
-        """Whether the interval waits for certain records, so that it takes records without credits."""
+        """Whether the interval waits for certain records, so that it takes records without
+        credits."""
         return False
 
     def has_room(self) -> bool:
@@ -80,8 +81,8 @@ class Mode:
 
     @property
     def first_member(self) -> Delivery[Any] | None:
-        """The first record of the bundle that is being delivered, for which the bundle can be recognized; None: none
-        is."""
+        """The first record of the bundle that is being delivered, for which the bundle can be
+        recognized; None: none is."""
         return None
 
     @property
@@ -130,5 +131,6 @@ class Mode:
         """
 
     def arrived(self, seqs: Iterable[int]) -> list[Delivery[Any]]:
-        """Note ACKs of productions in the interval's newest log; gives inputs that are finished by them."""
+        """Note ACKs of productions in the interval's newest log; gives inputs that are finished by
+        them."""
         return []

@@ -1,10 +1,12 @@
-"""The parked keys of one interval: each stands still at a record that failed, and the later ones wait in order (decision 60).
+"""The parked keys of one interval: each stands still at a record that failed, and the later ones
+wait in order (decision 60).
 
-Their records are rows of ``dead_letter``. Memory has the size of each key, its due timers, which stay timers in the
-store, and the records that arrive while the rows run. All of it is read again when the interval starts over.
+Their records are rows of ``dead_letter``. Memory has the size of each key, its due timers, which
+stay timers in the store, and the records that arrive while the rows run. All of it is read again
+when the interval starts over.
 
-A parked key has one *turn* at a time: one row, or the timers that were due before it. Only then it is known whether the key
-still stands, and which timers have come due by what has run.
+A parked key has one *turn* at a time: one row, or the timers that were due before it. Only then it
+is known whether the key still stands, and which timers have come due by what has run.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from millwheel.runtime.interval.work import Item
 from millwheel.store.port import DeadLetter, ParkedKeyPlace, ParkedRows, SettledRequest
 
 UNPARK = "unpark"
-"""The verb of a request that runs a row; its owner asks itself, and the store has no such request."""
+"""The verb of a request that runs a row; its owner asks itself, and the store has no such
+request."""
 
 
 class ParkedKey:
@@ -48,7 +51,8 @@ class ParkedKey:
         self.firings: list[Firing] = []
         """Timers that have become due."""
         self.records: list[Delivery[Any]] = []
-        """Records that have arrived while rows run, or when there was no room for more rows; un-ACKed."""
+        """Records that have arrived while rows run, or when there was no room for more rows;
+        un-ACKed."""
         self.read: deque[KeyRequest] = deque()
         """Rows that were read from the store and wait for their turn."""
         self.turn: KeyRequest | None = None
@@ -59,7 +63,8 @@ class ParkedKeys:
     """The parked keys of an interval.
 
     Args:
-        park: how its computation parks keys; None: it parks no more keys, and these were parked by former code.
+        park: how its computation parks keys; None: it parks no more keys, and these were parked by
+            former code.
         requests: the requests to its keys; a row that is next is among them.
     """
 
@@ -109,12 +114,14 @@ class ParkedKeys:
     def admitted(self, items: list[Item], running: Container[bytes] = ()) -> list[Item]:
         """The items that have their turn now.
 
-        A row lets the timers that were due before it go first, and has the turn after theirs. Other due timers wait
-        here once their hold is settled. So do records that arrive while rows run, or for which the store has no room:
-        they are un-ACKed, so that flow control slows their sender.
+        A row lets the timers that were due before it go first, and has the turn after theirs. Other
+        due timers wait here once their hold is settled. So do records that arrive while rows run,
+        or for which the store has no room: they are un-ACKed, so that flow control slows their
+        sender.
 
         Args:
-            running: keys that have a turn: their items wait behind it, and are looked at again afterwards.
+            running: keys that have a turn: their items wait behind it, and are looked at again
+                afterwards.
         """
         if not self._keys:
             return items
@@ -187,7 +194,8 @@ class ParkedKeys:
     # -- what was decided ---------------------------------------------------------------------
 
     def decided(self, key_text: bytes, effects: Effects) -> None:
-        """Take the rows that a key has got and lost by a turn. The next commit, which has its effects, moves its hold."""
+        """Take the rows that a key has got and lost by a turn. The next commit, which has its
+        effects, moves its hold."""
         for letter in effects.dead_letters:
             if letter.parked is not None:
                 self._add(letter)
@@ -223,8 +231,8 @@ class ParkedKeys:
         return void
 
     def released(self, key_text: bytes) -> list[Item] | None:
-        """The items that have waited in memory and have their turn after the one that was decided; None: there is no
-        such key."""
+        """The items that have waited in memory and have their turn after the one that was decided;
+        None: there is no such key."""
         key = self._keys.get(key_text)
         if key is None:
             return None
@@ -274,7 +282,8 @@ class ParkedKeys:
     # -- rows that run ------------------------------------------------------------------------
 
     def places(self, interval_id: int, computation: int) -> Iterator[ParkedKeyPlace]:
-        """The keys with rows to read from the store: nothing stops them, and none is read already."""
+        """The keys with rows to read from the store: nothing stops them, and none is read
+        already."""
         for key_text, key in self._keys.items():
             if not (key.failed or key.read or key.turn is not None):
                 yield ParkedKeyPlace(interval_id, computation, key.slot, key_text)

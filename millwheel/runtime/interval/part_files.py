@@ -1,15 +1,15 @@
 """A part file of a JSON Lines sink: appended and fsynced before the commit that stores its length.
 
-Bytes beyond the committed length were written for a commit that never became durable; they are cut off
-before anything is appended. A part file has one owner, by a lock that ends with the owner's process. If
-the former owner may still be writing, its successor leaves it the old file, and continues in a copy of
-the committed part. The file is named after the interval's id, which is never used again: an interval
-made by a split or a merge can cut off no lines of another one.
+Bytes beyond the committed length were written for a commit that never became durable; they are cut
+off before anything is appended. A part file has one owner, by a lock that ends with the owner's
+process. If the former owner may still be writing, its successor leaves it the old file, and
+continues in a copy of the committed part. The file is named after the interval's id, which is never
+used again: an interval made by a split or a merge can cut off no lines of another one.
 
-The sink writes and cuts its part files, so each must belong to the sink alone. A symbolic link in the
-file's place is refused, as is anything that is not a regular file. A file with a second name (a hard
-link, for example of a snapshot made by `cp -al`) stays as it is, and a copy is continued. The sink's
-directory may be a symbolic link.
+The sink writes and cuts its part files, so each must belong to the sink alone. A symbolic link in
+the file's place is refused, as is anything that is not a regular file. A file with a second name (a
+hard link, for example of a snapshot made by `cp -al`) stays as it is, and a copy is continued. The
+sink's directory may be a symbolic link.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class PartFile:
         """The error of the last append, if it failed because the disk or quota was full."""
         self._monotonic = monotonic
         self._writing = threading.Lock()
-        """Held by the thread that appends, so that the file is not cut or closed during the append."""
+        """Held by the thread that appends, so that the file is not cut or closed during the
+        append."""
         self._file: int | None = None
         self._closed = False
         with self._doing("opened"):
@@ -79,7 +80,8 @@ class PartFile:
             os.close(directory)
 
     def _opened(self, directory: int) -> int:
-        """Open the file by its name in the directory, never through a link; make it if it is missing."""
+        """Open the file by its name in the directory, never through a link; make it if it is
+        missing."""
         # O_NONBLOCK: opening a pipe in the file's place would wait for the pipe's other end.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -88,8 +90,8 @@ class PartFile:
             if error.errno == errno.ELOOP:
                 target = os.readlink(self.path.name, dir_fd=directory)
                 raise OutputError(
-                    f"{self.path} is a symbolic link to {target}: output is not written through links. "
-                    "Remove the link, and start again"
+                    f"{self.path} is a symbolic link to {target}: output is not written through "
+                    "links. Remove the link, and start again"
                 ) from error
             if error.errno in (errno.EISDIR, errno.ENXIO):
                 raise self._no_file() from error
@@ -101,11 +103,13 @@ class PartFile:
 
     def _no_file(self) -> OutputError:
         return OutputError(
-            f"{self.path} is no regular file, so the sink cannot write to it. Remove it, and start again"
+            f"{self.path} is no regular file, so the sink cannot write to it. Remove it, and start "
+            "again"
         )
 
     def _replaced(self, directory: int, old: int, length: int) -> int:
-        """Put a locked copy of the committed part in the file's place; the old file stays unchanged."""
+        """Put a locked copy of the committed part in the file's place; the old file stays
+        unchanged."""
         name, fresh = self.path.name, self.path.with_suffix(".taken").name
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh, dir_fd=directory)
@@ -203,11 +207,12 @@ class PartFile:
         except OSError as error:
             if error.errno in FULL:
                 raise OutputFull(
-                    f"{self.path} cannot be {what}: {error.strerror}. Make room there; nothing is lost"
+                    f"{self.path} cannot be {what}: {error.strerror}. Make room there; nothing is "
+                    "lost"
                 ) from error
             raise OutputError(
-                f"{self.path} cannot be {what}: {error.strerror or error}. Mend that, and start again: "
-                "nothing is lost"
+                f"{self.path} cannot be {what}: {error.strerror or error}. Mend that, and start "
+                "again: nothing is lost"
             ) from error
 
 

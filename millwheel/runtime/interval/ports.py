@@ -1,7 +1,7 @@
 """Ports: the lane and the source task of an interval, as this package sees them.
 
-An interval imports neither its lane nor its source task: the packages that own these hand them in. Both
-take the interval as an argument or know it, so it needs no type here.
+An interval imports neither its lane nor its source task: the packages that own these hand them in.
+Both take the interval as an argument or know it, so it needs no type here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class AtWork(NamedTuple):
 
     keys: int
     oldest: Key | None
-    """The key that has waited for the longest time; None: there is none, or its code runs for no one key."""
+    """The key that has waited for the longest time; None: there is none, or its code runs for no
+    one key."""
     seconds: float
     """How long it has been at work; 0: none is."""
 
@@ -33,11 +34,13 @@ class LanePort(Protocol):
 
     @property
     def is_recovering(self) -> bool:
-        """Whether it recovers from a failed commit: what is read for its intervals now may be void."""
+        """Whether it recovers from a failed commit: what is read for its intervals now may be
+        void."""
         ...
 
     def touch(self, interval: Any, *, urgent: bool) -> None:
-        """Store something of the interval with the next commit, or with one of its own after a pause."""
+        """Store something of the interval with the next commit, or with one of its own after a
+        pause."""
 
     def open_work(self, interval: Any, *, alone: bool = False) -> IntervalWork:
         """The interval's part of the open commit, which is then committed soon.
@@ -48,7 +51,8 @@ class LanePort(Protocol):
         ...
 
     def run_apart(self, interval: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run user code of the interval in a task of its own, and count its time for the interval."""
+        """Run user code of the interval in a task of its own, and count its time for the
+        interval."""
 
     def at_work(self, interval: Any) -> AtWork:
         """The keys of the interval with user code that waits."""
@@ -88,7 +92,8 @@ class SourcePort(Protocol):
         """Continue after a pause."""
 
     def acknowledged(self) -> list[float]:
-        """Some of its rows were acknowledged by their readers; gives the seconds since each reading of them."""
+        """Some of its rows were acknowledged by their readers; gives the seconds since each reading
+        of them."""
 
     def tend(self) -> None:
         """Check whether it may read further; called from time to time."""

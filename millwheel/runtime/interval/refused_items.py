@@ -1,7 +1,9 @@
 """Records and timers that user code must not see: given up on where they are met.
 
-* A worker notes what has blocked its event loop for too long (decision 63): another worker would be blocked as well.
-* An operator asks for a record to be set aside (``millwheel set-aside``): it ends every worker that meets it.
+* A worker notes what has blocked its event loop for too long (decision 63): another worker would be
+  blocked as well.
+* An operator asks for a record to be set aside (``millwheel set-aside``): it ends every worker that
+  meets it.
 
 A claim brings both. The owner forgets an item once its outcome is durable.
 """
@@ -77,5 +79,6 @@ class RefusedItems:
 
 
 def settled_by(error: BaseException) -> list[SettledRequest]:
-    """The request that is done with an item that was given up on; none unless an operator has asked for it."""
+    """The request that is done with an item that was given up on; none unless an operator has asked
+    for it."""
     return [SettledRequest(error.request, "done")] if isinstance(error, SetAside) else []

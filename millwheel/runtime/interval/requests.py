@@ -1,8 +1,9 @@
-"""Requests of operators to the owner of a key: they take their turn among the key's records (decision 59).
+"""Requests of operators to the owner of a key: they take their turn among the key's records
+(decision 59).
 
-A request is read from the store by its owner, waits here until the runner takes it, runs while no record of its key
-runs, and is settled in the commit that carries its effects. A request that was read and not settled before the interval
-starts over is forgotten, and read again.
+A request is read from the store by its owner, waits here until the runner takes it, runs while no
+record of its key runs, and is settled in the commit that carries its effects. A request that was
+read and not settled before the interval starts over is forgotten, and read again.
 """
 
 from __future__ import annotations

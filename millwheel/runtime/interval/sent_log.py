@@ -1,17 +1,17 @@
 """The sender's side of delivery: the records that a log has sent, and their acknowledgements.
 
-A log is a sequence of records numbered from 0. ACKs arrive in any order. Commits store the first number
-that is not acknowledged and a bounded list of acknowledged runs beyond it. A record may be acknowledged
-twice, since a dropped resend is acknowledged too: only the first ACK counts. A row of a source may go to
-several readers; it is done when all of them have acknowledged it.
+A log is a sequence of records numbered from 0. ACKs arrive in any order. Commits store the first
+number that is not acknowledged and a bounded list of acknowledged runs beyond it. A record may be
+acknowledged twice, since a dropped resend is acknowledged too: only the first ACK counts. A row of
+a source may go to several readers; it is done when all of them have acknowledged it.
 
-Records sent together form a *batch*: the productions of one commit, or the rows of one read. A batch
-holds the low watermark at its least hold, and uses credits, until it and all batches before it are
-acknowledged.
+Records sent together form a *batch*: the productions of one commit, or the rows of one read. A
+batch holds the low watermark at its least hold, and uses credits, until it and all batches before
+it are acknowledged.
 
 The numbers of a log may have gaps of any length: a source leaves numbers out, and a weak production
-that was acknowledged before any commit is stored nowhere. A number in a gap counts as acknowledged, uses
-no credit, and costs nothing: gaps are kept as runs.
+that was acknowledged before any commit is stored nowhere. A number in a gap counts as acknowledged,
+uses no credit, and costs nothing: gaps are kept as runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Batch(NamedTuple):
     stamp: int
     """The stamp of the commit that produced its records; 0 for rows of a source."""
     percentile_holds: tuple[int, ...]
-    """Its hold of each percentile low watermark; `MAX_TIME`: all its records are behind that one."""
+    """Its hold of each percentile low watermark; `MAX_TIME`: all its records are behind that
+    one."""
 
 
 class SentLog:
@@ -94,7 +95,8 @@ class SentLog:
         self.first = first
         """The acknowledged prefix: all records before this number are acknowledged."""
         self.next_seq = first
-        """All records before this number were sent: by this claim or, if acknowledged, by an earlier one."""
+        """All records before this number were sent: by this claim or, if acknowledged, by an
+        earlier one."""
         self.unacked_bytes = 0
         """Credits in use, in bytes: the size of all batches that are not done."""
         self.changed = False
@@ -117,7 +119,8 @@ class SentLog:
         self._several: dict[int, int] = {}
         """By row: the readers that have not acknowledged it, as a mask."""
         self._stragglers: dict[int, int] = {}
-        """Stamps of stored weak productions by number; each is older than the stamp of its commit."""
+        """Stamps of stored weak productions by number; each is older than the stamp of its
+        commit."""
 
     def sent(
         self, end: int, hold: int, size: int, stamp: int = 0, holds: Sequence[int] = ()
@@ -150,7 +153,8 @@ class SentLog:
         """Add gaps: numbers without records.
 
         Args:
-            gaps: the first number of each gap, at or past `next_seq`, and one past the last; in order.
+            gaps: the first number of each gap, at or past `next_seq`, and one past the last; in
+                order.
         """
         beyond = self._beyond
         for first, end in gaps:
@@ -160,8 +164,8 @@ class SentLog:
                 beyond.difference_update([seq for seq in beyond if first <= seq < end])
 
     def stored(self, stragglers: Iterable[Delivery[Any]]) -> None:
-        """Note un-ACKed weak productions that the next commit stores: until they are acknowledged, their
-        own stamps count for the floor."""
+        """Note un-ACKed weak productions that the next commit stores: until they are acknowledged,
+        their own stamps count for the floor."""
         self._stragglers.update((d.seq, d.stamp) for d in stragglers if not d.origin)
 
     def wait_for_several(self, seq: int, readers: int) -> None:
@@ -194,14 +198,16 @@ class SentLog:
         self._advance()
 
     def settle(self, numbers: range) -> None:
-        """Note that records are done with, whether this claim has sent them again or not: it need not."""
+        """Note that records are done with, whether this claim has sent them again or not: it need
+        not."""
         self.acknowledge(numbers)
         unsent = range(max(self.next_seq, numbers.start), numbers.stop)
         self._beyond.update(unsent)
         self.known_end = max(self.known_end, numbers.stop)
 
     def _advance(self) -> None:
-        """Extend the acknowledged prefix, up to the last record sent (of a source: the last row read)."""
+        """Extend the acknowledged prefix, up to the last record sent (of a source: the last row
+        read)."""
         first, end, beyond, gaps = self.first, self.next_seq, self._beyond, self._gaps
         while first < end:
             if first in beyond:
@@ -243,11 +249,13 @@ class SentLog:
 
     @property
     def span(self) -> int:
-        """Number of records past the acknowledged prefix, acknowledged or not: they use credits (I8)."""
+        """Number of records past the acknowledged prefix, acknowledged or not: they use credits
+        (I8)."""
         return self.next_seq - self.first - self.absent
 
     def state(self, max_runs: int) -> list[Any]:
-        """The ACKs to store: the first number that is not acknowledged, and acknowledged runs beyond it."""
+        """The ACKs to store: the first number that is not acknowledged, and acknowledged runs
+        beyond it."""
         self.changed = False
         if not self._beyond or len(self._beyond) > MAX_SCATTERED:
             return [self.first, []]
@@ -260,8 +268,8 @@ class SentLog:
         return [self.first, runs[:max_runs]]
 
     def floor(self) -> int | None:
-        """The oldest stamp of a record that may be sent again; None if all are acknowledged, or for a
-        source."""
+        """The oldest stamp of a record that may be sent again; None if all are acknowledged, or for
+        a source."""
         if not self._batches or self.source:
             return None
         return min((self._batches[0].stamp, *self._stragglers.values()))

@@ -68,12 +68,14 @@ class Step:
         return [(destinations[number], chunk.part(places)) for number, places in of.items()]
 
     def interval_of(self, slot: int) -> Destination:
-        """The destination of a slot's records: an interval here, or a port to one of another worker."""
+        """The destination of a slot's records: an interval here, or a port to one of another
+        worker."""
         return self.destinations[bisect_right(self.starts, slot) - 1]
 
     @property
     def nearest(self) -> list[Address]:
-        """Addresses for spread records, each interval as often: intervals of this worker if it has any."""
+        """Addresses for spread records, each interval as often: intervals of this worker if it has
+        any."""
         if self._nearest is None:
             of: dict[int, list[Address]] = {}
             for address in spread_addresses():
@@ -87,7 +89,8 @@ class Step:
 
     @property
     def slots(self) -> int:
-        """Number of slots of its keys; for an injector, the number of present or possible partitions."""
+        """Number of slots of its keys; for an injector, the number of present or possible
+        partitions."""
         injection = self.node.injection
         if injection is None or injection.growing is not None:
             return SLOTS
@@ -132,6 +135,7 @@ class Step:
 
 
 def _in_turn(lists: list[list[Address]]) -> list[list[Address]]:
-    """Rows with one address of each list; shorter lists start again until the longest one has ended."""
+    """Rows with one address of each list; shorter lists start again until the longest one has
+    ended."""
     longest = max(map(len, lists))
     return [[each[row % len(each)] for each in lists] for row in range(longest)]

@@ -41,7 +41,8 @@ class IntervalWork:
         """Records and timers that have run one by one."""
         self.effects = Effects()
         self.states: dict[KeyState, bytes | None] = {}
-        """Changed states without their collections, encoded; None: removed. The last change counts."""
+        """Changed states without their collections, encoded; None: removed. The last change
+        counts."""
         self.entries: dict[tuple[bytes, str], tuple[int, bytes | None]] = {}
         """Changed entries: (key, entry) -> (slot, encoded value; None: removed)."""
         self.given_up: list[int] = []
@@ -55,8 +56,8 @@ class IntervalWork:
         self.records_out = 0
         """Number of records for readers, and of rows and lines, that the commit counts."""
         self.delivers = False
-        """Whether it carries the effects of delivering a numbered bundle; its items are the bundle's
-        members."""
+        """Whether it carries the effects of delivering a numbered bundle; its items are the
+        bundle's members."""
 
     @property
     def requests(self) -> int:

@@ -1,10 +1,10 @@
 """The tables that broadcast records build: one for each cell of an interval.
 
-A cell's table is the state of the cell's key (`millwheel.core.addresses`). It is stored, folded and handed
-over like any other state. Broadcast records change it one at a time. All other records read a
-`snapshot`: a separate object, decoded from the last captured form. So no record sees half of a change,
-a change that failed, or a change with a commit that could come after its own. Changes that user code
-makes to a snapshot never reach the store.
+A cell's table is the state of the cell's key (`millwheel.core.addresses`). It is stored, folded and
+handed over like any other state. Broadcast records change it one at a time. All other records read
+a `snapshot`: a separate object, decoded from the last captured form. So no record sees half of a
+change, a change that failed, or a change with a commit that could come after its own. Changes that
+user code makes to a snapshot never reach the store.
 
 All tables of an interval stay in memory while it is held: they are small and few, and every record
 needs one.
@@ -51,8 +51,8 @@ class BroadcastTable(KeyState):
         return self._snapshot
 
     def check_unchanged(self) -> None:
-        """Check that a record could read the table and, in tests (`guarded`), that it has not changed
-        the snapshot.
+        """Check that a record could read the table and, in tests (`guarded`), that it has not
+        changed the snapshot.
 
         Raises:
             UserCodeError: the record or timer changed the snapshot.
@@ -66,8 +66,9 @@ class BroadcastTable(KeyState):
         self._snapshot = UNKNOWN  # even after an error, no other record sees a changed snapshot
         if layout.encode(snapshot) != self._spelled:
             raise UserCodeError(
-                f"{layout.owner}: ctx.shared was changed by a record or timer, but is read-only there: "
-                "the change would not be stored. Change it in process_broadcast, or copy it"
+                f"{layout.owner}: ctx.shared was changed by a record or timer, but is read-only "
+                "there: the change would not be stored. Change it in process_broadcast, or "
+                "copy it"
             )
         self._snapshot = snapshot
 

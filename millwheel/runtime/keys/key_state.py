@@ -4,11 +4,11 @@ A `KeyState` holds the state object of one key, and the entries of its collectio
 (`millwheel.runtime.keys.map_entries`). It keeps the encoded form last captured for a commit. When a
 key's records have run, a state object that user code may have changed is encoded again and compared
 with that form. If it differs, the object is replaced by the one that a restart would decode from it
-(`millwheel.core.stored_form`), so that memory and store never show user code different values. Preparing for
-an exception costs nothing: to revert, the objects are dropped and decoded again.
+(`millwheel.core.stored_form`), so that memory and store never show user code different values.
+Preparing for an exception costs nothing: to revert, the objects are dropped and decoded again.
 
-Entries that are not folded are never evicted: the owner has the tail of the store in memory, and all
-other state is in the current table (I15).
+Entries that are not folded are never evicted: the owner has the tail of the store in memory, and
+all other state is in the current table (I15).
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ KEY_BYTES = 450
 """Bytes of memory per key, with the state object, besides the encoded state."""
 
 LOOKS = 64
-"""Keys that each eviction may check, besides `LOOKS_PER_KEY` for each key added since the last one."""
+"""Keys that each eviction may check, besides `LOOKS_PER_KEY` for each key added since the last
+one."""
 LOOKS_PER_KEY = 4
 """Keys that an eviction may check for each key added since the last one."""
 
 Encoded = tuple["bytes | None", "list[Encoding] | None"]
-"""A state without its collections, encoded, and the entries that were used; None: there are no entries."""
+"""A state without its collections, encoded, and the entries that were used; None: there are no
+entries."""
 
 EntryFetcher = Callable[["KeyState", str], Awaitable["tuple[bytes, int] | None"]]
 """Reads an entry of a key: its encoded value and version; None: it is not stored."""
@@ -46,8 +48,9 @@ EntryScanner = Callable[["KeyState", str, str, int], Awaitable["list[tuple[str, 
 """Reads entries of a key, given the names after and before them (both exclusive) and a limit."""
 
 SETTLED_BYTES = 512
-"""Largest state that is read again between two records of a key, which takes some microseconds. The records of a
-larger state in one bundle share its object; what they leave is what a restart would read."""
+"""Largest state that is read again between two records of a key, which takes some microseconds. The
+records of a larger state in one bundle share its object; what they leave is what a restart would
+read."""
 
 
 class KeyState:
@@ -73,7 +76,8 @@ class KeyState:
         self._version = cache.version
         """The state version of the code that wrote `_encoded`."""
         self._is_newer = False
-        """Whether `_encoded` was captured here or restored from the tail: the folded form is older."""
+        """Whether `_encoded` was captured here or restored from the tail: the folded form is
+        older."""
         self.opened: Any = UNKNOWN
         """The state object, once user code has asked for it."""
         self._entries: Entries | None = None
@@ -145,7 +149,8 @@ class KeyState:
 
     @property
     def captured(self) -> tuple[bytes | None, int]:
-        """The last captured form of the state without its collections, and the state version of it."""
+        """The last captured form of the state without its collections, and the state version of
+        it."""
         return self._encoded, self._version
 
     def fill(self, rows: list[tuple[str, bytes, int]], *, complete: bool) -> None:
@@ -182,7 +187,8 @@ class KeyState:
         return self.record(self.encoded(), n)
 
     def encoded(self) -> Encoded:
-        """The present form of the state and of touched entries, to `record` before user code runs again.
+        """The present form of the state and of touched entries, to `record` before user code runs
+        again.
 
         Changed values are replaced by those that a restart would decode from that form.
 
@@ -216,7 +222,8 @@ class KeyState:
             self._entries.settle()
 
     def _reread(self, encoded: bytes) -> bytes:
-        """Replace the state object, just encoded, by the one that a restart would read; returns its stored form."""
+        """Replace the state object, just encoded, by the one that a restart would read; returns its
+        stored form."""
         cache = self.cache
         was = copy(self.opened) if cache.compares else None
         encoded, self.opened = cache.layout.settle(encoded, self.opened)
@@ -252,7 +259,8 @@ class KeyState:
         return entries.encoded()
 
     def carry(self, changes: list[Change], n: int) -> None:
-        """Assign captured changes to commit `n`, however long user code has waited since the capture."""
+        """Assign captured changes to commit `n`, however long user code has waited since the
+        capture."""
         self.n = n
         if self._entries is not None:
             for entry, _ in changes:
@@ -279,7 +287,8 @@ class CapturedStates(NamedTuple):
 
 
 def encode_all(states: Sequence[KeyState]) -> Sequence[Encoded] | list[bytes]:
-    """`KeyState.encoded` of each state, all of them of one cache; texts alone if no state has entries.
+    """`KeyState.encoded` of each state, all of them of one cache; texts alone if no state has
+    entries.
 
     Raises:
         Exception: a state cannot be encoded, or read.
@@ -325,8 +334,8 @@ def record_all(
 class StateCache:
     """The states of one interval's keys in memory.
 
-    Eviction gives each key a second chance: a key that was used since the last check stays. This costs
-    each record only a flag.
+    Eviction gives each key a second chance: a key that was used since the last check stays. This
+    costs each record only a flag.
     """
 
     def __init__(
@@ -349,7 +358,8 @@ class StateCache:
         """Approximate size of all keys in memory, in bytes."""
         self.version = version
         self.failed: MigrationFailed | None = None
-        """Why the state of a key cannot be read; nothing that ran without that state may be stored."""
+        """Why the state of a key cannot be read; nothing that ran without that state may be
+        stored."""
         self.compares = compares
         """Whether to warn of the first value that is not read back as it was (tests)."""
         self._what = what
@@ -371,9 +381,10 @@ class StateCache:
         if found is not None:
             self.compares = False
             warnings.warn(
-                f"{codec.what}: {found}. State is stored as JSON; from the next record on, user code sees what is "
-                "read from there. Store what JSON keeps: times in UTC (with the zone's name in a field of its own), "
-                "lists for tuples without a declared type, 0.0",
+                f"{codec.what}: {found}. State is stored as JSON; from the next record on, user "
+                "code sees what is read from there. Store what JSON keeps: times in UTC (with "
+                "the zone's name in a field of its own), lists for tuples without a declared "
+                "type, 0.0",
                 stacklevel=2,
             )
 
@@ -421,9 +432,9 @@ class StateCache:
     def evict(self, limit: int, keep: Callable[[bytes], bool]) -> None:
         """Drop keys that were not used lately, until at most `limit` bytes are left.
 
-        A key stays while its changes are not folded, or while `keep` returns true. It may take several
-        calls to reach the limit: each commit waits for a call, so the work of a call depends on the
-        keys added since the last one and not on all keys in memory.
+        A key stays while its changes are not folded, or while `keep` returns true. It may take
+        several calls to reach the limit: each commit waits for a call, so the work of a call
+        depends on the keys added since the last one and not on all keys in memory.
         """
         looks = LOOKS + LOOKS_PER_KEY * max(0, self.size - self._left) // KEY_BYTES
         queue = self._queue

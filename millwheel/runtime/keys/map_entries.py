@@ -1,4 +1,5 @@
-"""Entries of one key's collections in memory: the durable ones plus changes that are not durable yet.
+"""Entries of one key's collections in memory: the durable ones plus changes that are not durable
+yet.
 
 Each entry keeps the encoded form last captured for a commit, as the state object does
 (`millwheel.runtime.keys.key_state`). Stored entries may be missing from memory: for whole
@@ -29,7 +30,8 @@ SCAN_ENTRIES = 1000
 """Entries fetched at a time for a whole collection."""
 
 READ_AHEAD = 256
-"""Entries fetched at a time for a range: reads by time usually continue where the last one ended."""
+"""Entries fetched at a time for a range: reads by time usually continue where the last one
+ended."""
 
 MAX_SPANS = 64
 """Most ranges of one collection that are known to be in memory; the oldest are forgotten."""
@@ -52,8 +54,8 @@ class Cell:
         self.value: Any = UNKNOWN
         self.codec: Codec[Any] | None = None
         self.n = n
-        """The number of the commit that carries the last change; -1: written without knowing the stored
-        value, and not captured yet."""
+        """The number of the commit that carries the last change; -1: written without knowing the
+        stored value, and not captured yet."""
 
 
 Encoding = tuple[str, Cell, bytes | None]
@@ -87,12 +89,14 @@ class Entries:
         self.bound: Any = None
         """The collections of the state object that are bound to these entries."""
         self._whole: tuple[str, ...] = ()
-        """Prefixes of collections with all their entries in memory; if the key is complete, all have."""
+        """Prefixes of collections with all their entries in memory; if the key is complete, all
+        have."""
         self._spans: dict[str, list[tuple[str, str]]] = {}
         """Per collection, ranges [first, until) of names with all their entries in memory."""
         self._order: dict[str, list[str]] = {}
         """Per collection that is read by range, the sorted names of its entries in memory. Removed
-        entries are left out once captured: reading a queue would otherwise pass all its former ones."""
+        entries are left out once captured: reading a queue would otherwise pass all its former
+        ones."""
         self._touched: set[str] = set()
         self._settled: set[str] | None = None
         """Entries that records before the present one have touched, since the last capture."""
@@ -192,7 +196,8 @@ class Entries:
         return EntrySpan(self, prefix, first, until, codec)
 
     async def names_from(self, prefix: str, first: str, until: str) -> tuple[list[str], str]:
-        """The names of a collection's entries from `first` on, with the end of the range that they fill."""
+        """The names of a collection's entries from `first` on, with the end of the range that they
+        fill."""
         while (end := self._in_memory_until(prefix, first, until)) <= first:
             await self._load_ahead(prefix, first)
         names = self._names(prefix)
@@ -275,8 +280,9 @@ class Entries:
             entries = collection.entries_of(self, prefix)
             if entries is None:
                 raise UserCodeError(
-                    f"key {self._key.key!r} has more entries of {name} in the store than in memory, so "
-                    f"a new state cannot replace them; await ctx.state.{name}.clear() first"
+                    f"key {self._key.key!r} has more entries of {name} in the store than in "
+                    f"memory, so a new state cannot replace them; await ctx.state.{name}.clear() "
+                    "first"
                 )
             fresh.append((collection, prefix, codec, key_type))
             gone += entries
@@ -306,7 +312,8 @@ class Entries:
         return encodings
 
     def settle(self) -> None:
-        """Between two records of the key: show the second one the values that a restart would read."""
+        """Between two records of the key: show the second one the values that a restart would
+        read."""
         for entry in self._touched:
             cell = self.cells[entry]
             codec, value = cell.codec, cell.value

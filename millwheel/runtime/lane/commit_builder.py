@@ -1,8 +1,8 @@
 """Builds a commit from an open commit: numbers, low watermarks, and the intervals' chain links.
 
-Building awaits nothing: later decisions of user code belong to the next commit. Productions get their
-numbers in their interval's log. Weak productions that have a number already and are un-ACKed are stored
-as stragglers. Productions that are sent at most once are numbered, and stored nowhere.
+Building awaits nothing: later decisions of user code belong to the next commit. Productions get
+their numbers in their interval's log. Weak productions that have a number already and are un-ACKed
+are stored as stragglers. Productions that are sent at most once are numbered, and stored nowhere.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
 
 
 def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
-    """Give the productions of a commit their numbers in the interval's log, as one batch: one run of
-    numbers for each receiver, in the order of production.
+    """Give the productions of a commit their numbers in the interval's log, as one batch: one run
+    of numbers for each receiver, in the order of production.
 
     Productions without a reader are acknowledged by the commit that stores them.
     """
@@ -171,7 +171,8 @@ def _timers(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
 
 
 def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> IntervalCommit:
-    """The interval's next link in its chain of commits, with its low watermarks, ACKs and position."""
+    """The interval's next link in its chain of commits, with its low watermarks, ACKs and
+    position."""
     for offset in work.given_up:
         interval.log.acknowledge([offset])  # its dead letter keeps the row
     commits, watermarks = interval.commits, interval.watermarks

@@ -20,23 +20,24 @@ class CommitTimer:
         self._settings = settings
         self._wanted = wanted
         self._timer: asyncio.Handle | None = None
-        """A plain `Handle`: uvloop's handle does not know its time if that is less than half a millisecond
-        away."""
+        """A plain `Handle`: uvloop's handle does not know its time if that is less than half a
+        millisecond away."""
         self._alone_at: dict[Interval, float] = {}
-        """When each interval has asked, or will ask, for a commit that stores only its watermark; by the
-        event loop's clock."""
+        """When each interval has asked, or will ask, for a commit that stores only its watermark;
+        by the event loop's clock."""
         self._due = 0.0
         """When the timer expires, by the event loop's clock."""
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Store something for the interval with the next commit, or with a separate one after a pause.
+        """Store something for the interval with the next commit, or with a separate one after a
+        pause.
 
         Args:
-            urgent: readers wait for it, as they do for a low watermark. It is stored at once, with two
-                exceptions. If records of the interval are queued, running or un-ACKed, it waits a
-                little, since its commit would delay them. If the interval's last watermark was stored
-                alone just before, it waits as well: all such intervals of the lane wait for the same
-                instant, and share a commit.
+            urgent: readers wait for it, as they do for a low watermark. It is stored at once, with
+                two exceptions. If records of the interval are queued, running or un-ACKed, it waits
+                a little, since its commit would delay them. If the interval's last watermark was
+                stored alone just before, it waits as well: all such intervals of the lane wait for
+                the same instant, and share a commit.
         """
         if interval.drained:
             return
@@ -82,6 +83,6 @@ class CommitTimer:
 
 
 def _next_turn(earliest: float, now: float, pause: float) -> float:
-    """The time of a commit that stores only a watermark: now if `earliest` is past, otherwise a multiple
-    of the pause, so that waiting intervals share a commit."""
+    """The time of a commit that stores only a watermark: now if `earliest` is past, otherwise a
+    multiple of the pause, so that waiting intervals share a commit."""
     return now if earliest <= now else ceil(earliest / pause) * pause

@@ -6,9 +6,9 @@
       ▲                 │ ▲                 │                      │
       └──nothing left───┘ └─────durable─────┴──────recovered───────┘
 
-It takes all that the open commit holds, commits it, and only then acknowledges the senders and sends the
-productions (I1). When a commit fails, everything later in the lane is dropped with it; there is one
-way back (`millwheel.runtime.lane.recovery`).
+It takes all that the open commit holds, commits it, and only then acknowledges the senders and
+sends the productions (I1). When a commit fails, everything later in the lane is dropped with it;
+there is one way back (`millwheel.runtime.lane.recovery`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from millwheel.runtime.seen.buckets import Buckets
 from millwheel.store.port import Commit, StoreLane
 
 JOINING_RECORDS = 1000
-"""A commit with this many records waits for no more: its overhead is a few per cent of their cost."""
+"""A commit with this many records waits for no more: its overhead is a few per cent of their
+cost."""
 
 
 class Committing(enum.Enum):
@@ -93,8 +94,8 @@ class Committer:
         """The intervals of the commit that is on the wire."""
         self._connection: StoreLane | None = None
         self.waits_since: float | None = None
-        """When the oldest commit that is not durable was tried first, by the monotonic clock; None: none is under
-        way."""
+        """When the oldest commit that is not durable was tried first, by the monotonic clock; None:
+        none is under way."""
 
     def _change(self, event: str) -> None:
         """Move along the protocol.
@@ -175,9 +176,9 @@ class Committer:
     async def _let_records_join(self) -> None:
         """Run queued records before a commit, so that they join it, unless it has many already.
 
-        Without this, each record would wait at each stage for a commit of other records, a record and
-        the watermark that follows it would take turns, and under load few records would share the cost
-        of a commit.
+        Without this, each record would wait at each stage for a commit of other records, a record
+        and the watermark that follows it would take turns, and under load few records would share
+        the cost of a commit.
         """
         most = min(JOINING_RECORDS, self._env.settings.bundle_records)
         commits, runner = self._commits, self._runner
@@ -209,10 +210,12 @@ class Committer:
     # -- one commit -----------------------------------------------------------------------
 
     def build_early(self) -> None:
-        """Build the open commit while the commit before it is on the wire, so that it follows at once.
+        """Build the open commit while the commit before it is on the wire, so that it follows at
+        once.
 
-        It is built on the assumption that the one before becomes durable. If that fails, it is dropped with
-        all later work. Modes and files count from what is durable: with them, nothing is built early.
+        It is built on the assumption that the one before becomes durable. If that fails, it is
+        dropped with all later work. Modes and files count from what is durable: with them, nothing
+        is built early.
         """
         commits, stamps = self._commits, self._env.stamps
         if (
@@ -281,7 +284,8 @@ class Committer:
     def _still_held(
         self, commit: OpenCommit, built: Commit
     ) -> tuple[dict[Interval, IntervalWork], list[Chunk]]:
-        """The parts of a durable commit that belong to intervals still held here, and their productions.
+        """The parts of a durable commit that belong to intervals still held here, and their
+        productions.
 
         For an interval that is gone, its next owner publishes the durable watermark and sends the
         durable productions.

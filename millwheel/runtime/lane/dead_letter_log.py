@@ -1,8 +1,8 @@
 """Logs dead letters: one line for the first of each kind, then at most one per `REPEAT_SECONDS`.
 
-A kind is a computation, the class of the error, and the line that raised it: a bug or a bad file makes
-thousands of letters of one kind. Each line shows how many letters of its kind were left out since the
-last line.
+A kind is a computation, the class of the error, and the line that raised it: a bug or a bad file
+makes thousands of letters of one kind. Each line shows how many letters of its kind were left out
+since the last line.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ class DeadLetterLog:
             )
 
     def flush(self, *, all_of_them: bool = False) -> None:
-        """Log how many letters were left out: of kinds without a line for `REPEAT_SECONDS`, or of all."""
+        """Log how many letters were left out: of kinds without a line for `REPEAT_SECONDS`, or of
+        all."""
         now = self._clock.monotonic()
         for (computation, error, place), told in self._kinds.items():
             if told.left_out and (all_of_them or now - told.at >= REPEAT_SECONDS):

@@ -1,10 +1,10 @@
 """Runs user code on the items of one key.
 
 The fast path uses one context for all items, and captures the state once at the end. If an item
-raises, the key's state is reverted and the items run again one by one, with a capture after each. So
-the failing item is found. It is retried as often as its computation allows, and then becomes a dead
-letter or stops the engine. Code that cancels the task that it runs in ends this run too; the items then
-run again *apart*, each in a separate task.
+raises, the key's state is reverted and the items run again one by one, with a capture after each.
+So the failing item is found. It is retried as often as its computation allows, and then becomes a
+dead letter or stops the engine. Code that cancels the task that it runs in ends this run too; the
+items then run again *apart*, each in a separate task.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ AT_ONCE = (CannotCarryOut, CodeBlocked, SetAside)
 """Errors after which an item is not tried again."""
 
 SOONER_TIMERS = 256
-"""Most timers that user code has just set and that fire at once, between two due timers of a key."""
+"""Most timers that user code has just set and that fire at once, between two due timers of a
+key."""
 
 
 class Waiting:
@@ -132,7 +133,8 @@ class Execution:
         self._late_uses = late_uses
         self._node = node
         self._table: BroadcastTable | None = None
-        """The table that the running key shares; None: there are none, or the key is a cell's own."""
+        """The table that the running key shares; None: there are none, or the key is a cell's
+        own."""
         self._lineage = self.effects.lineage = lineage_of(interval.step)
         self._wrap = wrap
         assert node.layout is not None
@@ -142,7 +144,8 @@ class Execution:
         )
         """Whether items run one by one, so that the state before each is known."""
         self._settles = not node.layout.has_fidelity
-        """Whether the state that a record leaves may differ from the one that a restart would read."""
+        """Whether the state that a record leaves may differ from the one that a restart would
+        read."""
         self._held: int
         """Number of references to a context that no user code has kept."""
         self.group: Group | None = None
@@ -178,8 +181,8 @@ class Execution:
     def run_chunk(self, chunk: Chunk, groups: list[ChunkGroup], now: int) -> Stop | None:
         """Run the records of a chunk, key after key, until one waits or raises.
 
-        Nothing else runs meanwhile, so all keys see the same times, and effects need no key of their own
-        until the run stops.
+        Nothing else runs meanwhile, so all keys see the same times, and effects need no key of
+        their own until the run stops.
 
         Raises:
             BaseException: an error of the engine (`is_ours`).
@@ -236,9 +239,9 @@ class Execution:
     ) -> None:
         """Run the items of key after key, with the items that arrive for a key while it runs.
 
-        Each key sees the input watermark as it is when the key's turn comes. The interval's promise may
-        have risen since the records were taken, and a window that user code sees as open must not be
-        closed downstream already.
+        Each key sees the input watermark as it is when the key's turn comes. The interval's promise
+        may have risen since the records were taken, and a window that user code sees as open must
+        not be closed downstream already.
 
         The loop is here so that a key needs no separate coroutine: most keys have one record.
 
@@ -249,8 +252,8 @@ class Execution:
 
         Raises:
             UserCodeError: an item failed for good, and its computation has ``on_error="fail"``.
-            CancelledError: the task was cancelled, by its owner or by user code; no item of `group` has
-                had any effect.
+            CancelledError: the task was cancelled, by its owner or by user code; no item of `group`
+                has had any effect.
         """
         interval, context, effects = self._interval, self._context, self.effects
         backlog, alone = interval.backlog, self._alone
@@ -345,7 +348,8 @@ class Execution:
         self._context._share(self._table)
 
     def _share(self, state: KeyState) -> None:
-        """Select the table of the key's cell; for the cell's own key, code that changes the table."""
+        """Select the table of the key's cell; for the cell's own key, code that changes the
+        table."""
         tables = self._interval.tables
         assert tables is not None
         if isinstance(state, BroadcastTable):
@@ -363,8 +367,9 @@ class Execution:
     async def _fire_sooner(self, firing: Firing) -> None:
         """Run timers that this key has just set for an instant before that of a due timer (I6).
 
-        They need not be stored first: like all other decisions of this run, they are made again if the
-        run fails. At most `SOONER_TIMERS` run here at a time; further ones go through the queue.
+        They need not be stored first: like all other decisions of this run, they are made again if
+        the run fails. At most `SOONER_TIMERS` run here at a time; further ones go through the
+        queue.
         """
         context = self._context
         timers = self.effects.timers
@@ -473,10 +478,12 @@ class Execution:
 
 
 def seal(interval: Interval, groups: list[ChunkGroup], effects: Effects) -> CapturedStates | None:
-    """Give the productions of some keys of a chunk their addresses, and capture the changes of state.
+    """Give the productions of some keys of a chunk their addresses, and capture the changes of
+    state.
 
     Returns:
-        None: a production or a state cannot be stored. The effects and changes are dropped: to find the
+        None: a production or a state cannot be stored. The effects and changes are dropped: to find
+            the
         record at fault, the keys must run one by one.
     """
     if not groups:

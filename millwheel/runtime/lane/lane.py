@@ -100,8 +100,8 @@ class Lane:
         await self._modes.pause()
 
     def run_on(self) -> None:
-        """Take work again after `stop_running`; no-op during recovery, which starts the runner itself,
-        and while the worker gives up all intervals."""
+        """Take work again after `stop_running`; no-op during recovery, which starts the runner
+        itself, and while the worker gives up all intervals."""
         recovering = self.committer.state is Committing.RECOVERING
         if self.runner.is_stopped and not recovering and not self._is_suspended:
             self.runner.start()
@@ -171,7 +171,8 @@ class Lane:
         self.wake.set()
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Store something of the interval with the next commit, or with one of its own after a pause."""
+        """Store something of the interval with the next commit, or with one of its own after a
+        pause."""
         self._timer.touch(interval, urgent=urgent)
 
     def open_work(self, interval: Interval, *, alone: bool = False) -> IntervalWork:

@@ -12,7 +12,8 @@ class LaneIntervals:
         self.all: list[Interval] = []
         """The intervals in the order in which they were added."""
         self.downstream_first: list[Interval] = []
-        """The intervals in the order of their distance to the end of the graph, the nearest first."""
+        """The intervals in the order of their distance to the end of the graph, the nearest
+        first."""
         self._tended: list[Interval] = []
         """The intervals with a mode that needs calls of `tend`."""
 

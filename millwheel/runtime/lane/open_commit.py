@@ -45,7 +45,8 @@ class OpenCommit:
         return found
 
     def take_apart(self) -> None:
-        """Take all chunks apart, so that records can run one by one, in the order in which they ran."""
+        """Take all chunks apart, so that records can run one by one, in the order in which they
+        ran."""
         for interval, work in self.works.items():
             for place, chunk in zip(reversed(work.places), reversed(work.chunks), strict=True):
                 work.items[place:place] = interval.dedup.take_apart(chunk)
@@ -112,8 +113,8 @@ class OpenCommits:
         effects: Effects,
         changes: list[Change],
     ) -> None:
-        """Put the effects and changes of a key's items into the open commit, unless the interval's mode
-        is responsible for them; `effects` are empty afterwards."""
+        """Put the effects and changes of a key's items into the open commit, unless the interval's
+        mode is responsible for them; `effects` are empty afterwards."""
         mode = interval.mode
         if mode.may_keep_work and not mode.decided(items, effects, changes):
             effects.let_up()
@@ -193,8 +194,8 @@ class OpenCommits:
         return bool(self._isolated)
 
     def close(self, intervals: list[Interval]) -> OpenCommit | None:
-        """Take the next commit: an isolated one, or the open one with all changes of intervals; None:
-        there is nothing to store."""
+        """Take the next commit: an isolated one, or the open one with all changes of intervals;
+        None: there is nothing to store."""
         if self._isolated:
             self.wanted.set()  # for the remaining commits
             return self._isolated.popleft()

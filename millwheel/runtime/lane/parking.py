@@ -1,4 +1,5 @@
-"""Parks the keys of records that fail, and stores the records that arrive for them (decision 60)."""
+"""Parks the keys of records that fail, and stores the records that arrive for them (decision
+60)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from millwheel.store.port import SettledRequest
 
 
 def watermark_of(item: Item, watermark: int) -> int:
-    """The low watermark that an item's user code sees; `watermark`, unless it is a timer that fires before a row."""
+    """The low watermark that an item's user code sees; `watermark`, unless it is a timer that fires
+    before a row."""
     if isinstance(item, Firing) and item.watermark is not None:
         return item.watermark
     return watermark
@@ -37,7 +39,8 @@ def set_aside(
         watermark: the low watermark that its key sees.
 
     Raises:
-        UserCodeError: the computation was added with ``on_error="fail"``, or too many keys are parked.
+        UserCodeError: the computation was added with ``on_error="fail"``, or too many keys are
+            parked.
     """
     effects = give_up(interval.step, item, error, attempts, now)
     park = interval.step.node.park
@@ -45,9 +48,10 @@ def set_aside(
         return effects
     if len(interval.parked) >= park.most_keys and item.key_text not in interval.parked:
         raise UserCodeError(
-            f"{interval.step.name!r} has {len(interval.parked):,} parked keys of the slots {interval.name}, the most that "
-            f"Park(most_keys={park.most_keys}) allows, and another one failed: {error}\nNothing of this record was "
-            "committed. Mend the code, start again, and retry them: millwheel dead-letters list"
+            f"{interval.step.name!r} has {len(interval.parked):,} parked keys of the slots "
+            f"{interval.name}, the most that Park(most_keys={park.most_keys}) allows, and another "
+            f"one failed: {error}\nNothing of this record was committed. Mend the code, start "
+            "again, and retry them: millwheel dead-letters list"
         ) from error
     (letter,) = effects.dead_letters
     seen = watermark_of(item, watermark)
@@ -81,7 +85,8 @@ def step_aside(
 
 
 def settle(interval: Interval, state: KeyState, effects: Effects) -> None:
-    """Count the rows of a key that its turn has parked or run, and hold the low watermark at the oldest one left."""
+    """Count the rows of a key that its turn has parked or run, and hold the low watermark at the
+    oldest one left."""
     promised = interval.watermarks.promised
     effects.dead_letters[:] = [
         letter if letter.parked is None else letter._replace(hold=max(letter.ts, promised))
@@ -91,7 +96,8 @@ def settle(interval: Interval, state: KeyState, effects: Effects) -> None:
 
 
 def let_on(interval: Interval, key_text: bytes) -> None:
-    """Let items that have waited in memory have their turn behind one that was decided: the key's task takes them."""
+    """Let items that have waited in memory have their turn behind one that was decided: the key's
+    task takes them."""
     for firing in interval.parked.drop_void(key_text, interval.timers.still_due):
         interval.timers.fired(firing)
     waited = interval.parked.released(key_text)

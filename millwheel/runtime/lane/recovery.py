@@ -1,9 +1,10 @@
-"""Recovers a lane from a failed commit: claims again, reads the durable state, runs records again (I12).
+"""Recovers a lane from a failed commit: claims again, reads the durable state, runs records again
+(I12).
 
 When a commit fails, all later work of the lane is dropped with it. The lane's intervals are claimed
-again, which settles whether the commit is durable. State and timers are read back, and the records in
-flight run again; dedup drops those that turn out to be seen. A commit that was refused because of user
-code's rows or statements is cut in halves until the item at fault is alone (decision 3).
+again, which settles whether the commit is durable. State and timers are read back, and the records
+in flight run again; dedup drops those that turn out to be seen. A commit that was refused because
+of user code's rows or statements is cut in halves until the item at fault is alone (decision 3).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from millwheel.runtime.lane.worker_tasks import WorkerTasks
 from millwheel.runtime.seen.buckets import Buckets
 
 Name = bytes | tuple[bytes, str, str, int] | int
-"""Identifies a part of a commit: a record's id, a timer with its time, or an interval without either."""
+"""Identifies a part of a commit: a record's id, a timer with its time, or an interval without
+either."""
 
 Suspect = tuple[Interval, Item]
 """An item of a commit that was refused because of user code's rows or statements."""
@@ -55,17 +57,19 @@ Split = Callable[[list[Suspect], Exception], None]
 """Cuts a refused part in halves, or counts a try of a single item."""
 
 OUTAGE_GAP_SECONDS = 10.0
-"""If a failed commit began this long after the last recovery, earlier failures of intervals (without
-records or timers) belong to another outage."""
+"""If a failed commit began this long after the last recovery, earlier failures of intervals
+(without records or timers) belong to another outage."""
 
 LEAST_FAILURES = 3
-"""Least failures of one record or timer before patience with it can end. Slow user code may run longer
-than `store_patience_seconds` between two failures, and two failures may belong to two outages."""
+"""Least failures of one record or timer before patience with it can end. Slow user code may run
+longer than `store_patience_seconds` between two failures, and two failures may belong to two
+outages."""
 
 
 @dataclass
 class Failures:
-    """Failures of one part of a commit to become durable: count, and times by the monotonic clock."""
+    """Failures of one part of a commit to become durable: count, and times by the monotonic
+    clock."""
 
     since: float
     """When it failed first."""
@@ -129,8 +133,8 @@ class Recovery:
         self._lane = lane
         self._claims = claims
         self._failing: dict[Name, Failures] = {}
-        """Failures by part of a commit. Patience is counted for each record: durable commits of other
-        records prove nothing about a record that always fails."""
+        """Failures by part of a commit. Patience is counted for each record: durable commits of
+        other records prove nothing about a record that always fails."""
         self._recovered_at = 0.0
         """When the lane last recovered, by the monotonic clock."""
         self._commit_began = 0.0
@@ -291,8 +295,8 @@ class Recovery:
             except StoreUnavailable as error:
                 if clock.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"{error} (tried for {patience:.0f} s). Nothing is lost: start again when the "
-                        "store is back"
+                        f"{error} (tried for {patience:.0f} s). Nothing is lost: start again when "
+                        "the store is back"
                     ) from error
                 await clock.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -312,8 +316,9 @@ class Recovery:
         computation allows.
 
         Args:
-            error: why all suspects were refused. None: the refused commit also had items that are not
-                suspects and may be the cause: of a numbered bundle, or of intervals that are gone.
+            error: why all suspects were refused. None: the refused commit also had items that are
+                not suspects and may be the cause: of a numbered bundle, or of intervals that are
+                gone.
         """
         todo: Todo = deque()
         tries: Counter[int] = Counter()
@@ -367,7 +372,8 @@ class Recovery:
     async def _refused(
         self, segment: list[Suspect], error: StatementError, todo: Todo, split: Split
     ) -> None:
-        """Items were refused again: cut them in halves; if some are gone now, run the others again."""
+        """Items were refused again: cut them in halves; if some are gone now, run the others
+        again."""
         await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
         here = self._still_here(segment)
         if len(here) == len(segment):
@@ -412,7 +418,8 @@ class Recovery:
     def _without_rows_out_of_turn(
         interval: Interval, turn: list[Item], stopped: set[tuple[Interval, bytes]]
     ) -> list[Item]:
-        """Give a row of a parked key back, to be read again, if a row or a timer before it has not run."""
+        """Give a row of a parked key back, to be read again, if a row or a timer before it has not
+        run."""
         row = turn[-1]
         if not isinstance(row, KeyRequest) or row.verb != UNPARK:
             return turn

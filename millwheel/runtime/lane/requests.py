@@ -1,7 +1,8 @@
 """Carries out operators' requests to a key, in the key's turn (decision 59).
 
-Each verb of `VERBS` is one function. It changes the key as user code would, through the context of the turn, so the
-commit that carries its effects is fenced, ordered and replayed like any other. It returns a few words for the operator.
+Each verb of `VERBS` is one function. It changes the key as user code would, through the context of
+the turn, so the commit that carries its effects is fenced, ordered and replayed like any other. It
+returns a few words for the operator.
 
 Raises of a verb:
     CannotCarryOut: the request cannot be carried out, or its condition does not hold.
@@ -59,7 +60,8 @@ async def carry_out(turn: RequestTurn) -> None:
     turn.effects.settled.append(SettledRequest(request.id, "done", detail, about))
 
 
-# -- state ------------------------------------------------------------------------------------------
+# -- state
+# ------------------------------------------------------------------------------------------
 
 
 async def _set_state(turn: RequestTurn) -> str:
@@ -92,7 +94,8 @@ def _plain(turn: RequestTurn) -> Any:
 
 
 def _require(state: Any, condition: Any) -> None:
-    """Compare the state with a condition: the values of some of its fields, or the whole of another state."""
+    """Compare the state with a condition: the values of some of its fields, or the whole of another
+    state."""
     if condition is None or _includes(state, condition):
         return
     raise CannotCarryOut(
@@ -119,7 +122,8 @@ def _merged(value: Any, change: Any) -> Any:
     return merged
 
 
-# -- timers -----------------------------------------------------------------------------------------
+# -- timers
+# -----------------------------------------------------------------------------------------
 
 
 async def _cancel_timer(turn: RequestTurn) -> str:
@@ -174,7 +178,8 @@ async def _run_timer(turn: RequestTurn, tag: str, kind: TimerKind, due: int) -> 
     await computation.process_timer(Timer(tag, kind, due), turn.context)
 
 
-# -- dead letters -----------------------------------------------------------------------------------
+# -- dead letters
+# -----------------------------------------------------------------------------------
 
 
 async def _retry(turn: RequestTurn) -> str:
@@ -186,8 +191,8 @@ async def _retry(turn: RequestTurn) -> str:
     letter = _letter(turn)
     if letter.parked == "waiting":
         raise CannotCarryOut(
-            "it waits in a parked key: retry or discard the dead letter that stops the key (see the view parked_keys), and "
-            "this one follows"
+            "it waits in a parked key: retry or discard the dead letter that stops the key (see "
+            "the view parked_keys), and this one follows"
         )
     return await _run_letter(turn, letter)
 
@@ -211,7 +216,8 @@ def _letter(turn: RequestTurn) -> KeptLetter:
 
 
 async def _run_letter(turn: RequestTurn, letter: KeptLetter) -> str:
-    """Process the record or timer of a letter. In a parked key it sees the low watermark that it met."""
+    """Process the record or timer of a letter. In a parked key it sees the low watermark that it
+    met."""
     if letter.watermark is not None:
         turn.context._watermark = letter.watermark
     if letter.stream == "timer":
@@ -247,8 +253,8 @@ def _require_key(step: Step, request: KeyRequest, stream: str, value: Any) -> No
     """Refuse a record of another key: its effects would be those of this one.
 
     Raises:
-        CannotCarryOut: the reader's extractor gives another key, for the value that an operator has given or by code
-            that has changed since.
+        CannotCarryOut: the reader's extractor gives another key, for the value that an operator has
+            given or by code that has changed since.
     """
     input_ = next(each for each in step.node.inputs if each.stream.name == stream)
     if not isinstance(input_, Input) or input_.extractor is None:
@@ -256,8 +262,9 @@ def _require_key(step: Step, request: KeyRequest, stream: str, value: Any) -> No
     key, key_text, _ = KeyedReader(step, 0, input_.extractor).address(value, stream)
     if key_text != request.key_text:
         raise CannotCarryOut(
-            f"its key would be {shown(key)}, and this dead letter is one of key {shown(request.key)}: a retry keeps the "
-            "key. To count it under the other key, send the record again, and discard this letter"
+            f"its key would be {shown(key)}, and this dead letter is one of key "
+            f"{shown(request.key)}: a retry keeps the key. To count it under the other key, send "
+            "the record again, and discard this letter"
         )
 
 

@@ -8,9 +8,9 @@
        │                ▼  │
      stop              IDLE┘ woken                  (stop: from every state)
 
-Decisions of user code go into the open commit (`millwheel.runtime.lane.committer`). While a commit is on
-the wire the runner continues, so commits are small when there is little to do and large under load. A
-key with code that waits continues in a separate task, and does not delay the runner.
+Decisions of user code go into the open commit (`millwheel.runtime.lane.committer`). While a commit
+is on the wire the runner continues, so commits are small when there is little to do and large under
+load. A key with code that waits continues in a separate task, and does not delay the runner.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Runner:
         self.on_full: Callable[[], None]
         """Called when the open commit is full."""
         self.wake = exchange.wake
-        """Set when there may be something to run: records, due timers, credits, room in the commit."""
+        """Set when there may be something to run: records, due timers, credits, room in the
+        commit."""
         self._task: asyncio.Task[None] | None = None
         self._stopped: set[asyncio.Task[None]] = set()
         """Cancelled tasks of this runner that may not have ended yet."""
@@ -230,8 +231,8 @@ class Runner:
             interval.touch(urgent=True)
 
     def _wake_for_wall_timers(self, now: int) -> None:
-        """Wake the runner when the clock reaches the next wall timer. A timer that was due by `now` and
-        was not taken waits for another event that wakes the runner."""
+        """Wake the runner when the clock reaches the next wall timer. A timer that was due by `now`
+        and was not taken waits for another event that wakes the runner."""
         alarms = [interval.next_alarm() for interval in self._intervals.all]
         due = [at for at in alarms if at is not None and at > now]
         if not due or (

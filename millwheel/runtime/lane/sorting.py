@@ -38,8 +38,8 @@ class Sorter:
     async def sort_chunk(
         self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]
     ) -> list[ChunkGroup] | None:
-        """Group the records of a chunk by key, if all are new and none of their keys is running, parked, or
-        has an item that must not run.
+        """Group the records of a chunk by key, if all are new and none of their keys is running,
+        parked, or has an item that must not run.
 
         Args:
             on_wait: called before the store is asked.
@@ -130,8 +130,8 @@ class Sorter:
         return candidates  # type: ignore[return-value]
 
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
-        """Load the buckets if that of a record from another worker is not known for certain (decision
-        24)."""
+        """Load the buckets if that of a record from another worker is not known for certain
+        (decision 24)."""
         if not all(map(self._knows_bucket, deliveries)):
             await self._env.patiently(self._buckets.load)
 
@@ -164,11 +164,16 @@ class Sorter:
             stream=delivery.stream,
             key=shown_key(delivery.key),
             value=None if redacts() else shown(delivery.value),
-            what_it_means="a weak production that was durable here arrived again with another value from "
-            "another worker process: the first value stays, this one was dropped; the counter "
-            "weak_changed shows how many were dropped",
-            what_to_do="nothing, if a deploy has changed the code that writes the stream. Otherwise the "
-            "code does not depend on its record alone: remove everything that differs between runs",
+            what_it_means=(
+                "a weak production that was durable here arrived again with another value from "
+                "another worker process: the first value stays, this one was dropped; the counter "
+                "weak_changed shows how many were dropped"
+            ),
+            what_to_do=(
+                "nothing, if a deploy has changed the code that writes the stream. Otherwise the "
+                "code does not depend on its record alone: remove everything that differs between "
+                "runs"
+            ),
         )
 
     # -- state --------------------------------------------------------------------------

@@ -24,8 +24,8 @@ Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 
 
 def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
-    """The context of a step's code. It offers less where the code's output must not depend on the time
-    of the run."""
+    """The context of a step's code. It offers less where the code's output must not depend on the
+    time of the run."""
     node = step.node
     assert node.computation is not None
     weak = node.is_weak and not node.computation.order_insensitive
@@ -76,7 +76,8 @@ def _as_causes(process: Process, lineage: WeakIds) -> Process:
 
 
 def _under_their_names(process: Process, names: Mapping[str, str]) -> Process:
-    """Wrap `process`: records that arrive by a relay carry the name of the stream that the user reads."""
+    """Wrap `process`: records that arrive by a relay carry the name of the stream that the user
+    reads."""
 
     def shown(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
         name = names.get(record.stream, record.stream)

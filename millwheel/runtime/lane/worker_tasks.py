@@ -33,8 +33,8 @@ ChunkWork = tuple[Chunk, list[ChunkGroup]]
 """A chunk in flight, and its records by key."""
 
 FinishRun = Callable[[Interval, "Chunk | list[Item]", Effects, CapturedStates], None]
-"""Takes the effects and changes of state of a chunk, or of some of its records; the effects are empty
-afterwards."""
+"""Takes the effects and changes of state of a chunk, or of some of its records; the effects are
+empty afterwards."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 """Makes a coroutine that runs user code."""
@@ -52,7 +52,8 @@ class Turn:
     def __init__(self, interval: Interval, since: float) -> None:
         self.interval = interval
         self.since = since
-        """Monotonic time at which the last uncounted call began, or the wait at which it was first seen."""
+        """Monotonic time at which the last uncounted call began, or the wait at which it was first
+        seen."""
         self.counted = 0
         """Number of items of its execution whose time is counted."""
         self.execution: Execution | None = None
@@ -84,7 +85,8 @@ class WorkerTasks:
         self._on_end = on_end
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._runner: asyncio.Task[None] | None = None
-        """The runner's task; None: no worker task may start, and running ones are being cancelled."""
+        """The runner's task; None: no worker task may start, and running ones are being
+        cancelled."""
         self._ran = asyncio.Event()
         """Set when all groups of a `run` have begun."""
 
@@ -111,7 +113,8 @@ class WorkerTasks:
         self._ran.set()
 
     async def run(self, interval: Interval, work: ChunkWork | deque[Group]) -> None:
-        """Run all groups; a group that waits in user code keeps its task, and another task runs the rest."""
+        """Run all groups; a group that waits in user code keeps its task, and another task runs the
+        rest."""
         self._ran.clear()
         if isinstance(work, tuple):
             self.run_apart(interval, partial(self._work_on_chunk, interval, *work))
@@ -141,8 +144,9 @@ class WorkerTasks:
         return AtWork(len(turns), key, self._env.clock.monotonic() - oldest.since)
 
     def running(self, task: asyncio.Task[Any] | None) -> tuple[Interval, Item | None] | None:
-        """The user code of a task: its interval, and its record or timer (of a bundle the first record) if it
-        is known; None: the task runs no user code of a step. May be called in another thread."""
+        """The user code of a task: its interval, and its record or timer (of a bundle the first
+        record) if it is known; None: the task runs no user code of a step. May be called in another
+        thread."""
         turn = self._tasks.get(task)  # type: ignore[arg-type]
         if turn is None:
             return None
@@ -193,8 +197,8 @@ class WorkerTasks:
         groups: list[ChunkGroup],
         singly: list[Group],
     ) -> None:
-        """Finish the keys of a chunk that have run, let the one that has stopped continue here or run
-        again, and run the others in another task."""
+        """Finish the keys of a chunk that have run, let the one that has stopped continue here or
+        run again, and run the others in another task."""
         ran, stopped, rest = singly[: stop.done], singly[stop.done], singly[stop.done + 1 :]
         effects = execution.effects.split(stop.productions, stop.mark, stopped[0].key_text)
         captured = seal(interval, groups[: stop.done], effects)
@@ -242,8 +246,8 @@ class WorkerTasks:
         try:
             await execution.run_all(groups, self._finish, self._env.now, begun)
         except asyncio.CancelledError:
-            # Cancelled neither by `end` nor with all tasks of the loop: user code has cancelled its own
-            # task, which is an error.
+            # Cancelled neither by `end` nor with all tasks of the loop: user code has cancelled its
+            # own task, which is an error.
             if self._runner is not None and not self._runner.cancelling():
                 assert execution.group is not None
                 self._start(interval, deque([execution.group]), apart=True)
@@ -261,8 +265,8 @@ class WorkerTasks:
             self._ran.set()
 
     def _count(self, turn: Turn) -> None:
-        """Count the time of the items that a task has run since the last count: when its code waits, and at
-        its end."""
+        """Count the time of the items that a task has run since the last count: when its code
+        waits, and at its end."""
         if turn.execution is not None and (ran := turn.execution.ran - turn.counted):
             now = self._env.clock.monotonic()
             self._on_ran(turn.interval, ran, (now - turn.since) / ran)

@@ -14,11 +14,11 @@ same ids as before, and receivers that have them already drop them
           ▼
     noted ──commit──▶ finished: the input is seen; unacknowledged productions are stored as *stragglers*
 
-An input is *noted* when a commit has to store it as seen. The rule that makes this safe: *the commit
-that stores an input as seen also stores its productions that are not acknowledged.* After that commit
-the input is not sent again, so its productions could not be made again. After a crash, stragglers
-are sent again from the store, with the same ids and in the same buckets. Like any production they
-are forgotten when they are acknowledged.
+An input is *noted* when a commit has to store it as seen. The rule that makes this safe: *the
+commit that stores an input as seen also stores its productions that are not acknowledged.* After
+that commit the input is not sent again, so its productions could not be made again. After a crash,
+stragglers are sent again from the store, with the same ids and in the same buckets. Like any
+production they are forgotten when they are acknowledged.
 
 The chain keeps unacknowledged productions in memory. The credits of the log limit them (I8).
 """

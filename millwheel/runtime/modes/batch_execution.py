@@ -29,7 +29,8 @@ from millwheel.store.port import SettledRequest
 
 @dataclass
 class Stateless:
-    """Stands for the state of the producing key, which is that of the first record: a bundle has none."""
+    """Stands for the state of the producing key, which is that of the first record: a bundle has
+    none."""
 
     key: Key
     key_text: bytes
@@ -79,8 +80,9 @@ async def run_batch(env: Environment, interval: Interval, batches: Batches) -> E
             new = {place: why for place, why in error.reasons.items() if place not in refused}
             if not new.keys() <= set(range(len(batches.members))):
                 raise UserCodeError(
-                    f"{node.label!r} refused places {sorted(new)} of a bundle of {len(batches.members)} records; "
-                    "a place counts all records of the bundle from 0, refused ones too"
+                    f"{node.label!r} refused places {sorted(new)} of a bundle of "
+                    f"{len(batches.members)} records; a place counts all records of the bundle "
+                    "from 0, refused ones too"
                 ) from error
             if not new or node.on_error == "fail":
                 return _give_up(interval, batches, error, attempt, now)
@@ -176,7 +178,8 @@ def _give_up(
     """Give up a bundle that cannot be delivered.
 
     Returns:
-        Effects that make all its records dead letters, for the commit that marks its number as used.
+        Effects that make all its records dead letters, for the commit that marks its number as
+        used.
 
     Raises:
         UserCodeError: the computation has ``on_error="fail"``.
@@ -186,19 +189,19 @@ def _give_up(
     if node.on_error == "fail" and isinstance(error, RecordsRefused):
         place, why = min(error.reasons.items())
         raise UserCodeError(
-            f"{node.label!r} cannot write {len(error.reasons)} of {len(members)} records in bundle {batches.number} of scope "
-            f"{interval.id}, the first {_place(members[place])}: {why}\n"
-            "No record of the bundle was acknowledged; it will be delivered again with the same number. Correct what "
-            'makes or refuses such records and start again, or set them aside: on_error="dead_letter" where the sink '
-            "or the computation is added"
+            f"{node.label!r} cannot write {len(error.reasons)} of {len(members)} records in bundle "
+            f"{batches.number} of scope {interval.id}, the first {_place(members[place])}: "
+            f"{why}\nNo record of the bundle was acknowledged; it will be delivered again with "
+            "the same number. Correct what makes or refuses such records and start again, or set "
+            'them aside: on_error="dead_letter" where the sink or the computation is added'
         ) from error
     if node.on_error == "fail":
         raise UserCodeError(
             f"{node.label!r} failed on bundle {batches.number} of scope {interval.id}, "
-            f"{len(members)} records, the first {_place(members[0])}: {reason(error)}\n"
-            "No record of the bundle was acknowledged; it will be delivered again with the same "
-            'number. Fix the code and start again, or add the computation with on_error="dead_letter" '
-            "to set such bundles aside"
+            f"{len(members)} records, the first {_place(members[0])}: {reason(error)}\nNo record "
+            "of the bundle was acknowledged; it will be delivered again with the same number. "
+            'Fix the code and start again, or add the computation with on_error="dead_letter" to '
+            "set such bundles aside"
         ) from error
     effects = Effects()
     effects.dead_letters += [dead_letter(interval.step, d, error, attempts, now) for d in members]

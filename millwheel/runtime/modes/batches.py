@@ -1,5 +1,5 @@
-"""The numbered bundles of one interval: the open bundle, its members, and the records that gather for
-the next one (decision 30).
+"""The numbered bundles of one interval: the open bundle, its members, and the records that gather
+for the next one (decision 30).
 
 A bundle takes two commits. The first one closes it: it stores the bundle's number and the ids of its
 members, in order. Only after it may `process_bundle` be called. The second commit stores that the
@@ -13,20 +13,22 @@ bundle is delivered and that its members are seen; only after it are the members
                                                 │
     (claimed with an open bundle)           REPLAYING
 
-* After any failure the interval is claimed again, and starts from its stored position: in GATHERING if
-  the last bundle is delivered, otherwise in REPLAYING. Only REPLAYING assembles a bundle a second time.
-  It takes all of the stored members, in the stored order.
-* Members and gathered records are un-ACKed at their senders and in flight in `Dedup`: the next owner of
-  the interval receives all of them again.
-* Weak productions are an exception, as their senders do not store them. A sender that makes them again
-  may have used up its credits for records that wait here behind the bundle, so that the members would
-  never arrive. Therefore the commit that closes a bundle also stores its weak members, in the interval's
-  own log, from which they are sent again. These copies use credits as well: the commit that delivers the
-  bundle acknowledges them, also those of an earlier claim, whose members may have come from their sender.
-* A bundle that is closed after the store may have lost commits gets a number above all numbers that may
-  have been given before (`Numbering`). A bundle that is stored as open keeps its number and its members.
-* One bundle at a time is between closing and delivery, so that bundles are delivered in the order of
-  their numbers.
+* After any failure the interval is claimed again, and starts from its stored position: in GATHERING
+  if the last bundle is delivered, otherwise in REPLAYING. Only REPLAYING assembles a bundle a
+  second time. It takes all of the stored members, in the stored order.
+* Members and gathered records are un-ACKed at their senders and in flight in `Dedup`: the next
+  owner of the interval receives all of them again.
+* Weak productions are an exception, as their senders do not store them. A sender that makes them
+  again may have used up its credits for records that wait here behind the bundle, so that the
+  members would never arrive. Therefore the commit that closes a bundle also stores its weak
+  members, in the interval's own log, from which they are sent again. These copies use credits as
+  well: the commit that delivers the bundle acknowledges them, also those of an earlier claim, whose
+  members may have come from their sender.
+* A bundle that is closed after the store may have lost commits gets a number above all numbers that
+  may have been given before (`Numbering`). A bundle that is stored as open keeps its number and its
+  members.
+* One bundle at a time is between closing and delivery, so that bundles are delivered in the order
+  of their numbers.
 
 This module has no await, no clock and no store: the lane asks it, and reports events to it.
 """
@@ -60,9 +62,11 @@ class Phase(enum.Enum):
     GATHERING = "gathering"
     """All bundles are delivered; records gather for the next one."""
     CLOSING = "closing"
-    """The bundle has its number and members; the commit that stores them is not known to be durable."""
+    """The bundle has its number and members; the commit that stores them is not known to be
+    durable."""
     REPLAYING = "replaying"
-    """An earlier owner or an earlier attempt closed the bundle; some members have not come again."""
+    """An earlier owner or an earlier attempt closed the bundle; some members have not come
+    again."""
     CLOSED = "closed"
     """The bundle's number and member ids are stored, and the members are here."""
     DELIVERING = "delivering"
@@ -109,14 +113,14 @@ class Numbering:
     """
 
     incarnation: str = ""
-    """The incarnation of the store's server, shortened. It is stored with the number of each bundle that
-    is closed in it."""
+    """The incarnation of the store's server, shortened. It is stored with the number of each bundle
+    that is closed in it."""
     floor: int = 0
-    """A number greater than all numbers of other incarnations: the present time in microseconds since
-    1970, as no interval closes a bundle per microsecond."""
+    """A number greater than all numbers of other incarnations: the present time in microseconds
+    since 1970, as no interval closes a bundle per microsecond."""
     is_first: bool = True
-    """The pipeline was first deployed in this incarnation, so an interval that has stored no bundle has
-    never had one."""
+    """The pipeline was first deployed in this incarnation, so an interval that has stored no bundle
+    has never had one."""
 
 
 class Batches:
@@ -153,7 +157,8 @@ class Batches:
         self.number: int = stored.get("number", 0)
         """The number of the newest bundle; 0: there was none."""
         self.inherited: int = stored.get("inherited", 0)
-        """The number above which this interval's own bundles begin: the newest one of those that it came from."""
+        """The number above which this interval's own bundles begin: the newest one of those that it
+        came from."""
         self.previous: int = stored.get("previous", self.number - ("open" in stored))
         """The number of the newest bundle that is delivered."""
         self.closed_at: int = stored.get("at", 0)
@@ -165,12 +170,13 @@ class Batches:
         self.is_replay = "open" in stored
         """The bundle was closed before this claim: user code may have processed it already."""
         self._missing: dict[bytes, Delivery[Any] | None] = {}
-        """While replaying, the members by the name part of their ids (`name_of`), in the stored order;
-        None: the member is not here yet."""
+        """While replaying, the members by the name part of their ids (`name_of`), in the stored
+        order; None: the member is not here yet."""
         self._gathered: deque[tuple[int, Delivery[Any]]] = deque()
         """The gathered records, each with the time since which it waits, in order of arrival."""
         self._stored_by: int | None = None
-        """The number of the first commit that carries the latest phase; None: no commit does yet."""
+        """The number of the first commit that carries the latest phase; None: no commit does
+        yet."""
         self._open: list[str] = []
         """The ids of the open bundle's members, in the stored form."""
         self.refusal: Refusal | None = None
@@ -239,7 +245,8 @@ class Batches:
         return self.phase is Phase.REPLAYING
 
     def due_at(self) -> int | None:
-        """The wall time (µs) at which the next bundle must be closed; None: no bundle may be closed."""
+        """The wall time (µs) at which the next bundle must be closed; None: no bundle may be
+        closed."""
         if self.phase is not Phase.GATHERING or not self._gathered:
             return None
         return self._gathered[0][0] + self._wait
@@ -292,7 +299,8 @@ class Batches:
         self._change("delivered")
 
     def to_keep(self) -> list[Delivery[Any]]:
-        """The weak members, which their senders do not store, if the commit being built must store them.
+        """The weak members, which their senders do not store, if the commit being built must store
+        them.
 
         It must if it is the first commit that carries their bundle.
         """
@@ -358,7 +366,8 @@ class Batches:
         return self.phase is Phase.GATHERING and not self._gathered
 
     def awaited(self) -> dict[int, int]:
-        """The greatest number of a missing member, by log. Weak and user-supplied ids are excluded."""
+        """The greatest number of a missing member, by log. Weak and user-supplied ids are
+        excluded."""
         found: dict[int, int] = {}
         for name, member in self._missing.items():
             if member is None and len(name) > NAME_BYTES:

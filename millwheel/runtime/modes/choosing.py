@@ -42,7 +42,8 @@ class Modes:
         await self.stragglers.stop()
 
     def close(self) -> int:
-        """End all trees; returns the greatest number of a bundle that intervals here have given, or 0."""
+        """End all trees; returns the greatest number of a bundle that intervals here have given, or
+        0."""
         self.trees.close()
         modes = [interval.mode for interval in self._exchange.intervals]
         return max((m.batches.number for m in modes if isinstance(m, Batched)), default=0)

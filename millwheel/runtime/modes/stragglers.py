@@ -1,8 +1,8 @@
 """Stragglers: inputs of weak computations that wait too long for ACKs (paper 6.1.3).
 
 After `straggler_after` an input is *noted*: a commit stores it as seen, together with its
-unacknowledged productions (`millwheel.runtime.modes.ack_chain`). Then the input is acknowledged, and
-its sender waits no longer.
+unacknowledged productions (`millwheel.runtime.modes.ack_chain`). Then the input is acknowledged,
+and its sender waits no longer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from millwheel.runtime.process.tasks import end
 
 
 class Stragglers:
-    """Notes the overdue inputs of one worker; its task runs only while some input may become overdue."""
+    """Notes the overdue inputs of one worker; its task runs only while some input may become
+    overdue."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env

@@ -11,10 +11,10 @@ edges of the outputs. A worker that makes a delivery's effects durable reports t
         no report for too long    ▼  │ runs again, with another token
                                 queued
 
-A report goes to the worker that created the token. All reports of one iteration of the event loop are
-sent together, those of one token combined by XOR. In every period each worker also reports the tokens
-of all deliveries that it holds: queued, running, or waiting for a commit or a link. So a slow root is
-not taken for lost.
+A report goes to the worker that created the token. All reports of one iteration of the event loop
+are sent together, those of one token combined by XOR. In every period each worker also reports the
+tokens of all deliveries that it holds: queued, running, or waiting for a commit or a link. So a
+slow root is not taken for lost.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits
 from millwheel.runtime.process.service import Service
 
 QUEUED_MOST = 8
-"""Limit, in multiples of `max_unacked_records`, for the records without a log that wait to be sent to a
-worker, and for the queue of an interval that receives such records from other workers."""
+"""Limit, in multiples of `max_unacked_records`, for the records without a log that wait to be sent
+to a worker, and for the queue of an interval that receives such records from other workers."""
 
 REPORTS_PER_PATIENCE = 4
 """Number of periods, each with reports of held deliveries, within the shortest `replay_after`."""
@@ -85,8 +85,8 @@ class TreeAcks(Service):
         """Send the outputs of some inputs of a tree computation, which have no other effects.
 
         Returns:
-            The inputs from inside the stretch that have outputs, which this worker may forget, and the
-            inputs without outputs, which are finished.
+            The inputs from inside the stretch that have outputs, which this worker may forget, and
+            the inputs without outputs, which are finished.
         """
         outputs: dict[int, list[Delivery[Any]]] = {}
         for cause, output in caused:
@@ -137,7 +137,8 @@ class TreeAcks(Service):
     # -- reports ------------------------------------------------------------------------
 
     def report(self, token: int, xor: int) -> None:
-        """Report the XOR of some edges of a tree, or with XOR 0 that a delivery of it is held here."""
+        """Report the XOR of some edges of a tree, or with XOR 0 that a delivery of it is held
+        here."""
         self._reports[token] = self._reports.get(token, 0) ^ xor
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)

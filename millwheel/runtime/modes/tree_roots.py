@@ -14,10 +14,10 @@ zero, in any order of the reports. It is zero at no other time, even if deliveri
 twice (decision 32). A report with XOR 0 means that a worker holds a delivery of the tree, which may
 take long.
 
-A root without a report for too long has lost a delivery or a report. Then the entry forgets the root,
-and its record runs again under another token. The number of such replays in a period is limited, and
-the time-out of a record doubles with each replay, so that replays do not make a slow tree slower
-(Storm, "guaranteeing message processing").
+A root without a report for too long has lost a delivery or a report. Then the entry forgets the
+root, and its record runs again under another token. The number of such replays in a period is
+limited, and the time-out of a record doubles with each replay, so that replays do not make a slow
+tree slower (Storm, "guaranteeing message processing").
 
 This module only computes. `runtime/modes/tree_acks.py` sends, reports and reads the clock.
 """
@@ -36,8 +36,8 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.routes.destinations import ReceivingStep
 
 COUNTER_BITS = 39
-"""Bits of a token that count; the other 24 of 63 bits identify the worker. At 100,000 roots per second
-the counter wraps after two months, when no older token is in use any more."""
+"""Bits of a token that count; the other 24 of 63 bits identify the worker. At 100,000 roots per
+second the counter wraps after two months, when no older token is in use any more."""
 
 _COUNTER_MASK = (1 << COUNTER_BITS) - 1
 _EDGE_MASK = (1 << 63) - 1
@@ -103,14 +103,16 @@ class Entry:
     def has_room(self, most: int) -> bool:
         """Whether the entry may send more (I8).
 
-        It must wait while `most` trees are incomplete, or while `most` records are queued at a reader.
+        It must wait while `most` trees are incomplete, or while `most` records are queued at a
+        reader.
         """
         return self.pending < most and all(
             destination.queued < most for step in self.readers for destination in step.destinations
         )
 
     def noted(self, ids: Iterable[bytes]) -> None:
-        """Forget the replays of records that have stored effects: a commit finishes these records."""
+        """Forget the replays of records that have stored effects: a commit finishes these
+        records."""
         if self.tries:
             for id_ in ids:
                 self.tries.pop(id_, None)
@@ -214,7 +216,8 @@ class Roots:
         return root
 
     def forget(self, entry: Entry) -> None:
-        """Forget the roots of an interval that starts over or leaves: senders send its records again."""
+        """Forget the roots of an interval that starts over or leaves: senders send its records
+        again."""
         for token in [token for token, root in self._roots.items() if root.entry is entry]:
             del self._roots[token]
         entry.pending = 0

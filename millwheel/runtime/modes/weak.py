@@ -19,7 +19,8 @@ from millwheel.store.port import Claim, Commit
 
 
 class Weak(Mode):
-    """Sends productions at once, and acknowledges an input when all its productions are acknowledged."""
+    """Sends productions at once, and acknowledges an input when all its productions are
+    acknowledged."""
 
     may_keep_work = True
 
@@ -79,7 +80,8 @@ class Weak(Mode):
     def _bypasses_chain(
         self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool
     ) -> bool:
-        """Send the productions and track the inputs without the chain; return False to use the chain."""
+        """Send the productions and track the inputs without the chain; return False to use the
+        chain."""
         return False
 
     def join(self, commit: Commit, work: IntervalWork, stamp: int) -> None:

@@ -1,7 +1,7 @@
 """Handles peers' answers about records sent to them: ACKs, progress, gaps, refusals.
 
-An answer counts only if it comes from the worker that the stream is sent to, if that worker is believed
-to own the receiving interval, and for records that were sent to it and are un-ACKed (I18).
+An answer counts only if it comes from the worker that the stream is sent to, if that worker is
+believed to own the receiving interval, and for records that were sent to it and are un-ACKed (I18).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Answers:
     ) -> tuple[Remote, Outgoing] | None:
         """The stream that a frame names.
 
-        None unless the stream is sent to this peer in the epoch of the frame, and the peer is believed
-        to own the interval.
+        None unless the stream is sent to this peer in the epoch of the frame, and the peer is
+        believed to own the interval.
         """
         remote = self._remotes.remote(frame.interval)
         if remote is None or remote.owner != link.peer:
@@ -47,7 +47,8 @@ class Answers:
     def acknowledged(self, link: Link, frame: Acknowledge) -> None:
         """Acknowledge records that are durable at a peer.
 
-        The frame names a computation, so the records may belong to any of its intervals that the peer owns.
+        The frame names a computation, so the records may belong to any of its intervals that the
+        peer owns.
         """
         check_runs(frame.seqs)
         arrived: list[int] = []
@@ -79,7 +80,8 @@ class Answers:
             self._sender.has_work(remote)
 
     def not_mine(self, link: Link, refusal: NotMine) -> None:
-        """The worker does not own the interval, or not yet: wait until the store names the owner."""
+        """The worker does not own the interval, or not yet: wait until the store names the
+        owner."""
         found = self._stream(link, refusal)
         if found is not None:
             remote = found[0]
@@ -87,7 +89,8 @@ class Answers:
             self._remotes.request_refresh()
 
     def halt(self, link: Link, refusal: TooNew) -> None:
-        """The owner's code is too old for the records: keep them until another worker owns the interval."""
+        """The owner's code is too old for the records: keep them until another worker owns the
+        interval."""
         found = self._stream(link, refusal)
         if found is not None:
             remote, stream = found

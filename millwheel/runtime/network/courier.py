@@ -1,4 +1,5 @@
-"""One worker's end of all links to other workers: dispatches incoming frames to the parts that handle them.
+"""One worker's end of all links to other workers: dispatches incoming frames to the parts that
+handle them.
 
 * `millwheel.runtime.network.sender` sends records, and low watermarks once they are stored;
 * `millwheel.runtime.network.answers` handles peers' answers about records sent to them;
@@ -6,8 +7,8 @@
 
 A frame counts only if its sender owns the interval or log that the frame names (I18).
 `RemoteIntervals.receive_reports` checks a `Report`; the modules above check the other frames. A
-`RootReport` counts from any worker of the pipeline, since it names a token that this worker gave out. A
-frame that no worker sends raises `PeerError`: it closes the connection and changes nothing.
+`RootReport` counts from any worker of the pipeline, since it names a token that this worker gave
+out. A frame that no worker sends raises `PeerError`: it closes the connection and changes nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Courier:
     # -- links (`Handler`) ------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Send un-ACKed records and the stored low watermarks to a worker that connected (again)."""
+        """Send un-ACKed records and the stored low watermarks to a worker that connected
+        (again)."""
         if link.outgoing:
             self.peers.link_up(link)
             self.sender.link_up(link)
@@ -89,7 +91,8 @@ class Courier:
         self.remotes.request_refresh()  # its worker may be dead, and its liveness lock tells
 
     def link_refused(self, link: Link) -> None:
-        """Refresh the placement: this worker may know an earlier incarnation of the database server."""
+        """Refresh the placement: this worker may know an earlier incarnation of the database
+        server."""
         self.remotes.request_refresh()
 
     def link_drained(self, link: Link) -> None:
@@ -141,7 +144,8 @@ class Courier:
             yield from (delivery.log for delivery in remote.loose)
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that left this worker: its senders start new streams to the next owner."""
+        """Forget an interval that left this worker: its senders start new streams to the next
+        owner."""
         self.receiver.forget(interval)
         self.sender.forget(interval)
 

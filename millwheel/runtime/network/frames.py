@@ -5,7 +5,8 @@
     4 bytes, big endian: length of the body | body: [kind, field, field, ...]
 
 A connection begins with the greeting (`millwheel.runtime.network.handshake`): ``Hello``, ``Proof``,
-``Introduction`` and ``Welcome``, or ``Refuse``, which ends the connection. Then, in any order and number:
+``Introduction`` and ``Welcome``, or ``Refuse``, which ends the connection. Then, in any order and
+number:
 
 =================  ====  ===========================================================================
 frame              goes  says
@@ -30,13 +31,14 @@ Direction: ``→`` is the direction of delivery, from the caller of the connecti
 Every list has a longest length, every number a range, and a frame without records or values is at
 most `CONTROL_BYTES` long. The decoder checks all three before it builds any object; a frame that
 breaks a limit is invalid and closes its connection. Whether the sender is entitled to a frame's
-content is decided later, from the store's placement (`millwheel.runtime.network.trust`, decision 41).
+content is decided later, from the store's placement (`millwheel.runtime.network.trust`, decision
+41).
 
 The protocol guarantees no delivery: a frame may be lost with its connection, or arrive again over
-the next one. Both are harmless. Records are durable at their sender until they are acknowledged, and
-a stream of deliveries has an epoch and names the last number before each frame, so that a receiver
-accepts neither a duplicate nor records after a gap (decision 23). Loose records are not durable, but
-their roots are: lost records are produced again from them.
+the next one. Both are harmless. Records are durable at their sender until they are acknowledged,
+and a stream of deliveries has an epoch and names the last number before each frame, so that a
+receiver accepts neither a duplicate nor records after a gap (decision 23). Loose records are not
+durable, but their roots are: lost records are produced again from them.
 
 Fields are identified by position. `Hello` and `Refuse` keep their present fields for ever, so that
 two versions can still tell each other why they refuse; `Hello` may gain fields at its end, with
@@ -87,7 +89,8 @@ ID_BYTES = 16
 LARGEST = (1 << 63) - 1
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-"""An id from the store, a position in a log, or a count: not negative, and within Postgres' bigint."""
+"""An id from the store, a position in a log, or a count: not negative, and within Postgres'
+bigint."""
 
 Before = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 """A position in a log; -1 is before the first."""
@@ -99,7 +102,19 @@ Id = Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)]
 TypeVersion = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
 
 RecordRow: TypeAlias = tuple[
-    Number, str, KeyText, Slot, Micros, Micros, Number, Number, Id, bool, bytes, TypeVersion, Number
+    Number,
+    str,
+    KeyText,
+    Slot,
+    Micros,
+    Micros,
+    Number,
+    Number,
+    Id,
+    bool,
+    bytes,
+    TypeVersion,
+    Number,
 ]
 """One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
 size of the value in bytes, id or b"" if log and seq give it, whether the id is user-supplied, the
@@ -108,7 +123,8 @@ value as JSON, version of the stream's type, the source that the stamp is an off
 Token = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
 LooseRow: TypeAlias = tuple[Token, RecordRow]
-"""A loose record: the token of its root, and a row with the record's edge in place of its number."""
+"""A loose record: the token of its root, and a row with the record's edge in place of its
+number."""
 
 EdgeReport: TypeAlias = tuple[Token, Number]
 """(token, XOR of edges). An XOR of 0 is a sign of life: some worker holds a record of the tree."""
@@ -119,8 +135,8 @@ Run: TypeAlias = tuple[Number, Number]
 IntervalReport: TypeAlias = tuple[
     Number, Number, Number, Number, Number, Micros, bool, dict[float, Micros]
 ]
-"""(interval, computation, first slot, one past the last slot, sequencer, low watermark, whether it is
-an idle partition of a source, the percentile low watermarks). Times in microseconds."""
+"""(interval, computation, first slot, one past the last slot, sequencer, low watermark, whether it
+is an idle partition of a source, the percentile low watermarks). Times in microseconds."""
 
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
@@ -130,8 +146,8 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
-    """Begins a greeting. The nonce is random and used for this connection only. It says nothing more about its sender,
-    because any process may ask for it."""
+    """Begins a greeting. The nonce is random and used for this connection only. It says nothing
+    more about its sender, because any process may ask for it."""
 
     version: int
     pipeline: str
@@ -171,7 +187,8 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Records of one log for one receiving interval, in the order of their numbers.
 
     `sequencer` is that of the log's interval, `epoch` counts the starts of this stream of
-    deliveries, and `previous` is the last number of the previous frame, -1 in an epoch's first frame.
+    deliveries, and `previous` is the last number of the previous frame, -1 in an epoch's first
+    frame.
     """
 
     log: Number
@@ -203,7 +220,8 @@ class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
 
 
 class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
-    """A frame does not follow the last accepted one; `expected` is the `previous` that would follow."""
+    """A frame does not follow the last accepted one; `expected` is the `previous` that would
+    follow."""
 
     log: Number
     epoch: Number
@@ -214,8 +232,8 @@ class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
 class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
     """The interval's owner runs older code that cannot read the records.
 
-    The owner accepts no records of this epoch, and the sender can stop sending them. A worker with newer
-    code will own the interval.
+    The owner accepts no records of this epoch, and the sender can stop sending them. A worker with
+    newer code will own the interval.
     """
 
     log: Number
@@ -239,10 +257,11 @@ class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
 class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
     """All records that an `Ask` named have arrived and are being processed.
 
-    Records sent in this epoch before number `done` are durable; the frame says nothing about later ones.
+    Records sent in this epoch before number `done` are durable; the frame says nothing about later
+    ones.
 
-    If `takes` is false, the interval is being drained: the last records may not have arrived, and the
-    sender can pause until another worker owns the interval.
+    If `takes` is false, the interval is being drained: the last records may not have arrived, and
+    the sender can pause until another worker owns the interval.
     """
 
     log: Number
@@ -301,7 +320,8 @@ _WITH_RECORDS = frozenset(
     bytes((0x90 | 1 + len(kind.__struct_fields__), cast(int, kind.__struct_config__.tag)))
     for kind in (Deliver, Loose)
 )
-"""The first two bytes (array length, frame kind) of bodies that may be longer than `CONTROL_BYTES`."""
+"""The first two bytes (array length, frame kind) of bodies that may be longer than
+`CONTROL_BYTES`."""
 
 
 def encode(frame: Frame, limit: int) -> bytearray:
@@ -327,8 +347,8 @@ def decode(body: bytes) -> Frame:
     """
     if len(body) > CONTROL_BYTES and body[:2] not in _WITH_RECORDS:
         raise PeerError(
-            f"a frame without records of {len(body):,} bytes, above the limit of {CONTROL_BYTES:,}; "
-            f"it begins with {body[:16]!r}"
+            f"a frame without records of {len(body):,} bytes, above the limit of "
+            f"{CONTROL_BYTES:,}; it begins with {body[:16]!r}"
         )
     try:
         return _decoder.decode(body)
@@ -365,8 +385,8 @@ class Splitter:
                 (length,) = _LENGTH.unpack_from(rest, begin)
                 if length > self.limit:
                     raise PeerError(
-                        f"a frame announces {length:,} bytes, above the limit of {self.limit:,} here; "
-                        f"it begins with {bytes(rest[begin : begin + 16])!r}"
+                        f"a frame announces {length:,} bytes, above the limit of {self.limit:,} "
+                        f"here; it begins with {bytes(rest[begin : begin + 16])!r}"
                     )
                 end = begin + PREFIX_BYTES + length
                 if len(rest) < end:

@@ -1,4 +1,5 @@
-"""The greeting of two workers, which proves that both belong to the pipeline; plain data: no bytes, no time.
+"""The greeting of two workers, which proves that both belong to the pipeline; plain data: no bytes,
+no time.
 
 ::
 
@@ -16,18 +17,18 @@ There is always a secret: an operator gives it to all workers, or it is the stor
 the first worker of a pipeline creates and every worker reads before it listens (decision 41).
 
 A side that finds a mismatch sends ``Refuse(reason)`` and closes the connection. The listener sends
-its proof only after it has verified the caller's. Each digest includes the role of its sender, so that
-neither side can send the other's digest back as its own. A digest covers both nonces: an intercepted
-one is useless for another connection.
+its proof only after it has verified the caller's. Each digest includes the role of its sender, so
+that neither side can send the other's digest back as its own. A digest covers both nonces: an
+intercepted one is useless for another connection.
 
-Neither side names itself before the other has proved that it knows the secret: until then both learn
-the version of the protocol and a random number, however they ask. So a refusal for
-different secrets names none of them; each side's log names where its own comes from.
+Neither side names itself before the other has proved that it knows the secret: until then both
+learn the version of the protocol and a random number, however they ask. So a refusal for different
+secrets names none of them; each side's log names where its own comes from.
 
 The secret proves that the peer belongs to the pipeline when a connection begins. It does not
 encrypt, and a man in the middle can change later frames: TLS prevents both
-(`millwheel.services.tcp`). A short secret can be guessed from an intercepted proof, so a given secret
-needs 16 random bytes or more; the store's has 32.
+(`millwheel.services.tcp`). A short secret can be guessed from an intercepted proof, so a given
+secret needs 16 random bytes or more; the store's has 32.
 """
 
 from __future__ import annotations
@@ -163,15 +164,16 @@ class Handshake:
     def _check_version(self, hello: Hello) -> None:
         if hello.version != VERSION:
             raise PeerError(
-                f"a worker with version {hello.version} of the protocol connected to one with version "
-                f"{VERSION}; install the same version of millwheel everywhere"
+                f"a worker with version {hello.version} of the protocol connected to one with "
+                f"version {VERSION}; install the same version of millwheel everywhere"
             )
 
     def _verify(self, proof: Proof) -> None:
         if not hmac.compare_digest(proof.digest, self._proof(self._other).digest):
             raise PeerError(
-                "the two workers have different shared secrets: give the same one to all workers of the pipeline, or to none "
-                "(the log of each names where its own is from); or they are of different pipelines"
+                "the two workers have different shared secrets: give the same one to all workers "
+                "of the pipeline, or to none (the log of each names where its own is from); or "
+                "they are of different pipelines"
             )
 
     def _check(self, theirs: Introduction) -> None:
@@ -183,7 +185,8 @@ class Handshake:
             raise PeerError("an introduction was changed on its way")
         if theirs.pipeline != mine.pipeline:
             raise PeerError(
-                f"a worker of the pipeline {mine.pipeline!r} and one of {theirs.pipeline!r} do not belong together"
+                f"a worker of the pipeline {mine.pipeline!r} and one of {theirs.pipeline!r} do not "
+                "belong together"
             )
         if theirs.worker == mine.worker:
             raise PeerError(f"both sides call themselves worker {theirs.worker!r}")
@@ -193,8 +196,8 @@ class Handshake:
             )
         if theirs.incarnation != self._incarnation:
             raise PeerError(
-                "the database server has restarted or failed over, and one of the two workers has not "
-                "noticed it yet; that worker starts over as soon as it does"
+                "the database server has restarted or failed over, and one of the two workers has "
+                "not noticed it yet; that worker starts over as soon as it does"
             )
 
     @property
@@ -211,7 +214,8 @@ class Handshake:
         return Introduction(*content, self._digest("introduction", self.role, *content))
 
     def _digest(self, *content: str) -> bytes:
-        """An HMAC over some content, and over both `Hello` frames, which makes it one of this connection."""
+        """An HMAC over some content, and over both `Hello` frames, which makes it one of this
+        connection."""
         caller, listener = self._mine, self._theirs
         if self.role == "listener":
             caller, listener = listener, caller

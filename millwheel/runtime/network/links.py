@@ -7,17 +7,17 @@
     incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller reconnects
 
 There is at most one link to each worker and one from each. If a worker connects again while its
-previous connection still looks alive here, the newer connection is used and the older is closed: the
-caller noticed a broken line earlier than this side. If a worker of another name or pipeline listens
-at an address, the link stays down.
+previous connection still looks alive here, the newer connection is used and the older is closed:
+the caller noticed a broken line earlier than this side. If a worker of another name or pipeline
+listens at an address, the link stays down.
 
 An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
-bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included. Machines of
-workers have places of their own, and a new connection takes the place of the oldest one, which has had
-time for a greeting: so connections that say nothing keep no worker out.
+bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included.
+Machines of workers have places of their own, and a new connection takes the place of the oldest
+one, which has had time for a greeting: so connections that say nothing keep no worker out.
 
-Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per peer
-and direction), for strangers of one machine until a greeting from that machine succeeds.
+Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per
+peer and direction), for strangers of one machine until a greeting from that machine succeeds.
 """
 
 from __future__ import annotations
@@ -253,8 +253,8 @@ class Links:
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
-        """Count an accepted connection. If there are too many strangers, the oldest one makes room for it, unless
-        that is a very young one too."""
+        """Count an accepted connection. If there are too many strangers, the oldest one makes room
+        for it, unless that is a very young one too."""
         connection = self._connection(None, remote)
         strangers = self._strangers(known=self._is_known(remote))
         if len(strangers) >= self._limits.strangers:
@@ -268,7 +268,8 @@ class Links:
         return connection
 
     def _strangers(self, *, known: bool) -> list[Connection]:
-        """Connections in their greeting, from machines of workers or from others, the oldest first."""
+        """Connections in their greeting, from machines of workers or from others, the oldest
+        first."""
         return [
             c
             for c in self._connections

@@ -61,7 +61,8 @@ class Peers:
         return any(since > begin for since in self._down_since.values())
 
     def excuse(self, worker: str) -> None:
-        """Do not count a worker as unreachable yet: user code blocks its event loop, which answers nobody."""
+        """Do not count a worker as unreachable yet: user code blocks its event loop, which answers
+        nobody."""
         if worker in self._down_since:
             self._down_since[worker] = self._env.clock.monotonic()
 

@@ -5,19 +5,19 @@
     link:  down ──link_up──> up ──link_down──> down ──link_up──> ...   outgoing, until it is closed
                              up ──link_down──> gone                    incoming
 
-A *link* is one direction of delivery between two workers. The engine asks for an outgoing link, which
-connects and reconnects by itself; an incoming link is another worker's outgoing one, and ends with
-its connection. Both carry frames both ways. Every `link_up` is followed by one `link_down`.
+A *link* is one direction of delivery between two workers. The engine asks for an outgoing link,
+which connects and reconnects by itself; an incoming link is another worker's outgoing one, and ends
+with its connection. Both carry frames both ways. Every `link_up` is followed by one `link_down`.
 
-While a link is up, frames arrive in the order in which they were sent, each at most once. Arrival is
-not guaranteed: a link that went down may have lost any of the last frames, so their sender repeats
-them after the next `link_up` if they still matter.
+While a link is up, frames arrive in the order in which they were sent, each at most once. Arrival
+is not guaranteed: a link that went down may have lost any of the last frames, so their sender
+repeats them after the next `link_up` if they still matter.
 
 `send` never blocks; callers must stop while `link.full`, since more frames would only pile up here.
 `link_drained` is called when the link has room again.
 
-`Links` in `millwheel.runtime.network.links` implements this over TCP (`millwheel.services.tcp`) and, in
-tests, over a fake medium (`millwheel.testing.fake_network`).
+`Links` in `millwheel.runtime.network.links` implements this over TCP (`millwheel.services.tcp`)
+and, in tests, over a fake medium (`millwheel.testing.fake_network`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Link(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether callers should pause. `link_drained` will be called, unless the link goes down."""
+        """Whether callers should pause. `link_drained` will be called, unless the link goes
+        down."""
         ...
 
     def send(self, frame: Frame) -> None:
@@ -65,15 +66,16 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the link after the frames sent so far. `link_down` is called soon, not in this call."""
+        """Close the link after the frames sent so far. `link_down` is called soon, not in this
+        call."""
         ...
 
 
 class Handler(Protocol):
     """The user of the links.
 
-    Its methods are called in the event loop, never within a call to a link. Only `received` may raise, and
-    only `PeerError`.
+    Its methods are called in the event loop, never within a call to a link. Only `received` may
+    raise, and only `PeerError`.
     """
 
     def link_up(self, link: Link) -> None:
@@ -97,7 +99,8 @@ class Handler(Protocol):
         ...
 
     def link_refused(self, link: Link) -> None:
-        """One of the two workers refused this outgoing link: one of them may know outdated facts."""
+        """One of the two workers refused this outgoing link: one of them may know outdated
+        facts."""
         ...
 
 
@@ -106,7 +109,8 @@ class Network(Protocol):
 
     @property
     def expired(self) -> str:
-        """The certificate of this worker that has expired, in words: peers refuse it; empty: none has."""
+        """The certificate of this worker that has expired, in words: peers refuse it; empty: none
+        has."""
         ...
 
     @property
@@ -115,7 +119,8 @@ class Network(Protocol):
         ...
 
     async def start(self, handler: Handler, incarnation: str = "") -> None:
-        """Listen. Links come up only to workers that know the same `incarnation` of the database server.
+        """Listen. Links come up only to workers that know the same `incarnation` of the database
+        server.
 
         Raises:
             UsageError: listening at the address fails or is not allowed.
@@ -171,7 +176,8 @@ class Medium(Protocol):
 
     @property
     def expired(self) -> str:
-        """The certificate of this side that has expired, in words: peers refuse it; empty: none has."""
+        """The certificate of this side that has expired, in words: peers refuse it; empty: none
+        has."""
         ...
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
@@ -179,8 +185,8 @@ class Medium(Protocol):
 
         Args:
             admit: called for each connection at its accept.
-            greeting_seconds: a connection is abandoned if its transport is not ready this long after
-                its accept.
+            greeting_seconds: a connection is abandoned if its transport is not ready this long
+                after its accept.
 
         Raises:
             UsageError: listening at the address fails or is not allowed.
@@ -234,8 +240,8 @@ class Limits:
     """Interval at which each side sends a ping and checks deadlines."""
 
     silence_seconds: float = 10.0
-    """Longest silence of a peer: after this time without a byte the link is closed. The owner of an interval does
-    not depend on it: the store decides that, by the lock and the lease."""
+    """Longest silence of a peer: after this time without a byte the link is closed. The owner of an
+    interval does not depend on it: the store decides that, by the lock and the lease."""
 
     deaf_seconds: float = 60.0
     """Longest time a ping may stay unanswered while the peer sends other frames: it reads nothing.
@@ -251,8 +257,8 @@ class Limits:
     """Longest pause before connecting again."""
 
     strangers: int = 256
-    """Maximum number of accepted connections in their TLS handshake or greeting at a time: so many from the machines of
-    workers, and as many from others."""
+    """Maximum number of accepted connections in their TLS handshake or greeting at a time: so many
+    from the machines of workers, and as many from others."""
 
     undisturbed_seconds: float = 0.2
     """A greeting is not given up for a newer one before this time."""
@@ -265,7 +271,7 @@ class Limits:
             )
         if not self.ping_seconds < self.silence_seconds <= self.deaf_seconds:
             raise UsageError(
-                f"the limits of the network do not fit together: ping_seconds (is "
+                "the limits of the network do not fit together: ping_seconds (is "
                 f"{self.ping_seconds}) < silence_seconds (is {self.silence_seconds}) <= "
                 f"deaf_seconds (is {self.deaf_seconds})"
             )
@@ -275,7 +281,8 @@ class Limits:
         """Bytes waiting to be written to one peer at which the link is full.
 
         The transport may hold as many again, and one more frame may follow. Half of the room that
-        `waiting_bytes` leaves besides one frame is for the small frames that are sent even over a full link.
+        `waiting_bytes` leaves besides one frame is for the small frames that are sent even over a
+        full link.
         """
         return min(LONGEST_BURST_BYTES, (self.waiting_bytes - self.frame_bytes) // 4)
 
@@ -287,7 +294,7 @@ class Limits:
         """
         if max_record_bytes + RECORD_OVERHEAD_BYTES > self.frame_bytes:
             raise UsageError(
-                f"max_record_bytes is {max_record_bytes:,}, and frame_bytes, the limit of a frame between "
-                f"workers, is {self.frame_bytes:,}: frame_bytes must be larger by at least "
-                f"{RECORD_OVERHEAD_BYTES:,}"
+                f"max_record_bytes is {max_record_bytes:,}, and frame_bytes, the limit of a frame "
+                f"between workers, is {self.frame_bytes:,}: frame_bytes must be larger by at "
+                f"least {RECORD_OVERHEAD_BYTES:,}"
             )

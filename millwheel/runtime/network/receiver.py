@@ -1,10 +1,11 @@
 """Receives records from other workers, and acknowledges them (decision 23).
 
-A `Deliver` or `Ask` counts if, according to the store, the peer owns the frame's log under the frame's
-sequencer (I18, `millwheel.runtime.network.trust`). If the last placement does not decide this, the records
-are dropped and the placement is refreshed. Then the peer is answered as if it had just asked, so that it
-sends the records again immediately. `Loose` records are accepted from any worker of the pipeline, since
-they may arrive by way of a third one; the computation that they name must read their stream.
+A `Deliver` or `Ask` counts if, according to the store, the peer owns the frame's log under the
+frame's sequencer (I18, `millwheel.runtime.network.trust`). If the last placement does not decide
+this, the records are dropped and the placement is refreshed. Then the peer is answered as if it had
+just asked, so that it sends the records again immediately. `Loose` records are accepted from any
+worker of the pipeline, since they may arrive by way of a third one; the computation that they name
+must read their stream.
 
 Acknowledgements go back over the link that the log's records arrived on.
 """
@@ -48,7 +49,8 @@ from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
-"""Maximum number of deferred questions per peer. Further ones are dropped: the peer repeats them."""
+"""Maximum number of deferred questions per peer. Further ones are dropped: the peer repeats
+them."""
 
 
 class Receiver:
@@ -76,13 +78,15 @@ class Receiver:
         self._by_computation: dict[tuple[int, int], dict[int, Incoming]] = {}
         """The same streams by log and receiving computation, then by interval."""
         self._deferred: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
-        """Questions that wait until a refresh tells whether the peer owns the log: by link, then by log
-        and receiving interval. Each has the number of refreshes that had begun at its arrival."""
+        """Questions that wait until a refresh tells whether the peer owns the log: by link, then by
+        log and receiving interval. Each has the number of refreshes that had begun at its
+        arrival."""
 
     def receive(self, link: Link, frame: Deliver) -> None:
         """Put records into the queue of their interval, in order, or refuse the frame.
 
-        A sender that does not know of a split yet sends records of slots that the interval no longer has.
+        A sender that does not know of a split yet sends records of slots that the interval no
+        longer has.
 
         Raises:
             PeerError: no worker sends such a frame.
@@ -133,8 +137,8 @@ class Receiver:
 
         If the last placement does not decide this, the question is deferred until the next refresh.
         If the store names the peer although this worker sends the log, this worker has lost the log
-        without knowing it yet; accepted records would be acknowledged to this worker itself. The next
-        commit reveals the loss, and the peer asks again.
+        without knowing it yet; accepted records would be acknowledged to this worker itself. The
+        next commit reveals the loss, and the peer asks again.
         """
         trust = self._remotes.trust
         status = trust.sends(link.peer, question.log, question.sequencer)
@@ -152,7 +156,8 @@ class Receiver:
         return False
 
     def knows(self, link: Link) -> bool:
-        """Whether a peer is a worker of the pipeline. If not, it may have just joined: request a refresh."""
+        """Whether a peer is a worker of the pipeline. If not, it may have just joined: request a
+        refresh."""
         remotes = self._remotes
         if remotes.trust.knows(link.peer):
             return True
@@ -182,7 +187,8 @@ class Receiver:
                     self._defer(link, question, refreshes)
 
     def answer(self, link: Link, question: Ask) -> None:
-        """Tell a sender whether all its records arrived, and up to which number they are durable."""
+        """Tell a sender whether all its records arrived, and up to which number they are
+        durable."""
         log, epoch, interval = question.log, question.epoch, question.interval
         if self._exchange.held(interval) is None:
             if self._exchange.knows(interval):
@@ -212,10 +218,11 @@ class Receiver:
         link.send(Progress(log, epoch, interval, done, takes=False))
 
     def receive_loose(self, link: Link, frame: Loose) -> None:
-        """Queue records that are in no log; rejected ones are dropped and replayed from their roots.
+        """Queue records that are in no log; rejected ones are dropped and replayed from their
+        roots.
 
-        A worker may have forwarded them, so the log's owner is not checked: the peer must be a worker
-        of the pipeline, and the computation must read the stream.
+        A worker may have forwarded them, so the log's owner is not checked: the peer must be a
+        worker of the pipeline, and the computation must read the stream.
 
         Raises:
             PeerError: no worker sends such a record.
@@ -248,7 +255,8 @@ class Receiver:
                 if self._remotes.trust.generation(link.peer) == self._env.generation:
                     raise PeerError(
                         f"records of version {version} of stream {name[:100]!r} for "
-                        f"{step.node.label!r}, which no code of generation {self._env.generation} sends"
+                        f"{step.node.label!r}, which no code of generation {self._env.generation} "
+                        "sends"
                     )
                 return False
         return True
@@ -271,8 +279,8 @@ class Receiver:
             ) from error
         if not is_key(key) and not _is_cell(step, key_text, slot):
             raise PeerError(
-                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}, which is not a "
-                "str, an int or a tuple of these"
+                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}, which is not "
+                "a str, an int or a tuple of these"
             )
         stream = self._env.graph.streams.get(name)
         try:
@@ -293,8 +301,8 @@ class Receiver:
     def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[RecordRow]) -> bool:
         """Migrate values of other versions to this code's versions.
 
-        If a migration fails, the worker stops: the peer is not at fault, and a worker that starts again
-        with this code receives the same record.
+        If a migration fails, the worker stops: the peer is not at fault, and a worker that starts
+        again with this code receives the same record.
 
         Returns:
             Whether all values are of this code's versions.
@@ -333,7 +341,8 @@ class Receiver:
             del self._ack_links[log]
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that left this worker: its senders start new streams to the next owner."""
+        """Forget an interval that left this worker: its senders start new streams to the next
+        owner."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
         for streams in self._by_computation.values():

@@ -1,4 +1,5 @@
-"""The stand-in for an interval that this worker does not own: keeps its records until their ACKs arrive."""
+"""The stand-in for an interval that this worker does not own: keeps its records until their ACKs
+arrive."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class RecordSender(Protocol):
 
 
 class Remote:
-    """Stands in for an interval of another worker, or without an owner; its records wait here for ACKs."""
+    """Stands in for an interval of another worker, or without an owner; its records wait here for
+    ACKs."""
 
     is_here = False
 
@@ -63,8 +65,8 @@ class Remote:
         return len(self.loose)
 
     def keep_loose(self, delivery: Delivery[Any], most: int) -> bool:
-        """Keep a record of no log until it is sent; gives whether the oldest did not have to be dropped
-        for it, as `most` were kept."""
+        """Keep a record of no log until it is sent; gives whether the oldest did not have to be
+        dropped for it, as `most` were kept."""
         self.loose.append(delivery)
         if len(self.loose) <= most:
             return True
@@ -72,8 +74,8 @@ class Remote:
         return False
 
     def take_loose(self, records: int, size: int) -> list[Delivery[Any]]:
-        """Take records of no log for one frame: at most `records`, and `size` bytes unless the first is
-        larger."""
+        """Take records of no log for one frame: at most `records`, and `size` bytes unless the
+        first is larger."""
         taken: list[Delivery[Any]] = []
         while self.loose and len(taken) < records:
             size -= self.loose[0].size
@@ -85,8 +87,8 @@ class Remote:
     def append(self, item: Chunk | Delivery[Any]) -> None:
         """Add a chunk, whose values are in their stored form, or a record.
 
-        A source's row that was sent to an interval of this worker before is encoded here: its source may
-        have given JSON in another form.
+        A source's row that was sent to an interval of this worker before is encoded here: its
+        source may have given JSON in another form.
         """
         if isinstance(item, Chunk):
             for delivery in item.apart():
@@ -116,8 +118,8 @@ class Remote:
     def set_owner(self, owner: str | None, sequencer: int) -> None:
         """Note the owner that the store names, and restart the streams if it changed.
 
-        A new claim starts with an empty receiver, even on the same worker. After `NotMine` without a new
-        claim, ask the worker before resending.
+        A new claim starts with an empty receiver, even on the same worker. After `NotMine` without
+        a new claim, ask the worker before resending.
         """
         claimed = sequencer > self.sequencer
         self.sequencer = sequencer
@@ -138,8 +140,8 @@ class Remote:
     def take_unacked(self) -> list[Delivery[Any]]:
         """Remove and return all un-ACKed records, each log in its order.
 
-        Records that are sent at most once, and were sent, are finished instead: the next stand-in would
-        send them again.
+        Records that are sent at most once, and were sent, are finished instead: the next stand-in
+        would send them again.
         """
         for log, stream in self.streams.items():
             if numbers := stream.drop_sent():

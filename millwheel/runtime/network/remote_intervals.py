@@ -1,9 +1,9 @@
 """The intervals of other workers, and the worker that owns each.
 
-A record goes to the interval that has its slot. If this worker does not own that interval, a stand-in
-(`millwheel.runtime.network.remote`) takes its place among the destinations of its step, keeps the
-records that wait to be sent, and knows the interval's owner. The owner is read from the store only: every
-second, and immediately when a worker's frame does not fit the last placement
+A record goes to the interval that has its slot. If this worker does not own that interval, a
+stand-in (`millwheel.runtime.network.remote`) takes its place among the destinations of its step,
+keeps the records that wait to be sent, and knows the interval's owner. The owner is read from the
+store only: every second, and immediately when a worker's frame does not fit the last placement
 (`millwheel.runtime.network.trust`).
 """
 
@@ -37,7 +37,8 @@ FINAL_SEQUENCER = (1 << 63) - 1
 
 
 class RemovedStep:
-    """Stands in for the intervals of a removed computation: acknowledges all records sent to them."""
+    """Stands in for the intervals of a removed computation: acknowledges all records sent to
+    them."""
 
     id = NOBODY
     is_here = False
@@ -50,7 +51,8 @@ class RemovedStep:
         self.intake = self
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """Add a chunk or a record; it is acknowledged after its sender has noted that it was sent."""
+        """Add a chunk or a record; it is acknowledged after its sender has noted that it was
+        sent."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._acknowledge)
         self._arrived += item.apart() if isinstance(item, Chunk) else (item,)
@@ -95,7 +97,8 @@ class RemoteIntervals:
         self.on_placed: Callable[[], None]
         """Called after each refresh."""
         self.out_of_touch: frozenset[str] = frozenset()
-        """The other workers of the pipeline, if this one does not reach them and so cannot share it."""
+        """The other workers of the pipeline, if this one does not reach them and so cannot share
+        it."""
         self.unowned = 0
         """Number of intervals of the last placement that no worker owns."""
         self._stand_ins: dict[int, Remote] = {}
@@ -127,7 +130,8 @@ class RemoteIntervals:
         return remote
 
     def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
-        """Remove a stand-in, since this worker owns the interval now; returns the records that waited."""
+        """Remove a stand-in, since this worker owns the interval now; returns the records that
+        waited."""
         self._stand_ins.pop(remote.id, None)
         return remote.take_unacked()
 
@@ -144,9 +148,9 @@ class RemoteIntervals:
     async def refresh(self) -> Placement:
         """Read the workers and their intervals from the store, and send records accordingly.
 
-        Skip the update while our lease may have expired and this worker still holds intervals: other
-        workers may have split or merged these, and the records that wait in them must be sent before
-        new ones (I14).
+        Skip the update while our lease may have expired and this worker still holds intervals:
+        other workers may have split or merged these, and the records that wait in them must be sent
+        before new ones (I14).
         """
         steps = self._exchange.steps
         refresh = self.trust.begin_refresh()
@@ -191,9 +195,11 @@ class RemoteIntervals:
         env.check_finished()
 
     def _free_slots(self, step: Step, partitions: Iterable[Destination]) -> None:
-        """Forget partitions that have ended and were deleted. Their last reports may not have arrived.
+        """Forget partitions that have ended and were deleted. Their last reports may not have
+        arrived.
 
-        The owner of the discovery does it by itself: to it, this placement may be older than a new partition.
+        The owner of the discovery does it by itself: to it, this placement may be older than a new
+        partition.
         """
         kept = {partition.slots[0] for partition in partitions}
         if not any(interval.slots[0] < FIRST_SLOT for interval in self._exchange.of(step.id)):
@@ -259,8 +265,8 @@ class RemoteIntervals:
     def _remove(self, step: Step) -> None:
         """Remove a computation: end its low watermarks, and lose its intervals here.
 
-        The store has deleted the intervals, so the next commit of each is refused. That refusal is the
-        normal way in which a worker loses an interval that it does not own.
+        The store has deleted the intervals, so the next commit of each is refused. That refusal is
+        the normal way in which a worker loses an interval that it does not own.
         """
         if step.removed:
             return

@@ -1,9 +1,9 @@
 """Sends records to the workers that own their intervals, and low watermarks to all (decision 23).
 
-A production for another worker's interval goes to a `Remote`, the interval's stand-in, which keeps it
-until it is acknowledged. Records are sent when the owner is known and its link is up. They are sent
-again, from the first un-ACKed one, whenever the link comes up, the owner changes, or the receiver
-reports a gap. A silent receiver is asked first: it may be slow (decision 31).
+A production for another worker's interval goes to a `Remote`, the interval's stand-in, which keeps
+it until it is acknowledged. Records are sent when the owner is known and its link is up. They are
+sent again, from the first un-ACKed one, whenever the link comes up, the owner changes, or the
+receiver reports a gap. A silent receiver is asked first: it may be slow (decision 31).
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Sender:
         self._flushing: asyncio.Handle | None = None
 
     def use(self, remotes: dict[int, Remote]) -> None:
-        """Send the records of these stand-ins; the owner of the dictionary adds and removes entries."""
+        """Send the records of these stand-ins; the owner of the dictionary adds and removes
+        entries."""
         self._remotes = remotes
 
     def remotes(self) -> Iterable[Remote]:
@@ -92,7 +93,8 @@ class Sender:
         self.has_work(remote)
 
     def begin(self, remote: Remote, log: int) -> None:
-        """Send a stream from its first un-ACKed record, in an epoch above all earlier ones of this worker."""
+        """Send a stream from its first un-ACKed record, in an epoch above all earlier ones of this
+        worker."""
         if numbers := remote.streams[log].begin(next(self._numbers)):
             self.finish_sent(remote, log, numbers)
 
@@ -106,7 +108,8 @@ class Sender:
         self._schedule_flush()
 
     def repeat(self) -> None:
-        """Publish low watermarks again, since frames may be lost, and ask silent receivers for progress.
+        """Publish low watermarks again, since frames may be lost, and ask silent receivers for
+        progress.
 
         Called periodically.
         """
@@ -128,7 +131,8 @@ class Sender:
     def ask_first(self, remote: Remote) -> None:
         """Hold records sent to an interval's owner until the owner answers which of them it has.
 
-        A stream sent to another worker, or not sent at all, is not held: the owner cannot answer for it.
+        A stream sent to another worker, or not sent at all, is not held: the owner cannot answer
+        for it.
         """
         link = self._peers.link(remote.owner)
         for log, stream in remote.streams.items():
@@ -144,7 +148,8 @@ class Sender:
             link.send(Ask(log, found[1].commits.sequencer, stream.epoch, remote.id, stream.last))
 
     def _schedule_flush(self) -> None:
-        """Send at the end of this turn of the event loop, together with further records of this turn."""
+        """Send at the end of this turn of the event loop, together with further records of this
+        turn."""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
@@ -187,7 +192,8 @@ class Sender:
         return not link.full
 
     def _send_log(self, remote: Remote, link: Link, log: int) -> bool:
-        """Send the waiting records of a log until the link is full; whether none is left to be sent."""
+        """Send the waiting records of a log until the link is full; whether none is left to be
+        sent."""
         stream, (_, owner) = remote.streams[log], self._exchange.logs[log]
         if not stream.epoch:
             self.begin(remote, log)
@@ -214,8 +220,8 @@ class Sender:
         """Encode a record's value for other workers.
 
         Raises:
-            UserCodeError: a source gave a value that is not of the stream's type. The receiver would
-                treat it as garbage, and close the link each time it is sent.
+            UserCodeError: a source gave a value that is not of the stream's type. The receiver
+                would treat it as garbage, and close the link each time it is sent.
         """
         codec = self._env.graph.streams[delivery.stream].codec
         encoded = codec.encode(delivery.value)
@@ -232,7 +238,8 @@ class Sender:
         )  # fmt: skip
 
     def report(self, owner: int, reports: list[EdgeReport]) -> None:
-        """Send XOR reports to the worker with tokens that begin with `owner`, unless it is this one.
+        """Send XOR reports to the worker with tokens that begin with `owner`, unless it is this
+        one.
 
         A lost report is harmless: it causes a replay.
         """
@@ -241,7 +248,8 @@ class Sender:
                 link.send(RootReport(reports[first : first + FRAME_REPORTS]))
 
     def link_up(self, link: Link) -> None:
-        """Send un-ACKed records and the stored low watermarks to a worker that connected (again)."""
+        """Send un-ACKed records and the stored low watermarks to a worker that connected
+        (again)."""
         for remote in self.remotes():
             if remote.owner == link.peer:
                 remote.begin()
@@ -268,8 +276,8 @@ class Sender:
 
 
 def _in_turn(remote: Remote, logs: Mapping[int, tuple[SentLog, Interval]]) -> Iterator[list[int]]:
-    """The logs with un-ACKed records, those of each sending interval together and in their order, which is
-    that of its records. Intervals take turns: those that were served come last."""
+    """The logs with un-ACKed records, those of each sending interval together and in their order,
+    which is that of its records. Intervals take turns: those that were served come last."""
     found: dict[int, list[int]] = {}
     for log, stream in remote.streams.items():
         of = logs.get(log)

@@ -10,10 +10,10 @@ the last placement read from it is kept here, so that the normal case needs no r
     a lower sequencer, or does not know the interval                 unknown: refresh the placement,
                                                                      then check the frame again
 
-A *refresh* reads the placement from the store. Sequencers only rise, so a frame with a lower one comes
-from a former owner and can never be confirmed. An unknown frame is checked again after a refresh that
-*began* after the frame arrived: an owner claims before it sends, so that refresh sees its claim. If the
-frame is still unknown then, no owner sent it.
+A *refresh* reads the placement from the store. Sequencers only rise, so a frame with a lower one
+comes from a former owner and can never be confirmed. An unknown frame is checked again after a
+refresh that *began* after the frame arrived: an owner claims before it sends, so that refresh sees
+its claim. If the frame is still unknown then, no owner sent it.
 
 Reports of low watermarks that are unknown are kept until that refresh, the newest of each peer and
 interval. Everything here is plain data: no await, no clock.
@@ -29,8 +29,8 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.store.port import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
-"""Maximum number of reports of one peer that wait for a refresh. Further ones are refused; peers repeat
-them."""
+"""Maximum number of reports of one peer that wait for a refresh. Further ones are refused; peers
+repeat them."""
 
 
 class ClaimStatus(enum.Enum):
@@ -102,11 +102,13 @@ class Trust:
         )
 
     def is_settled(self, refreshes: int) -> bool:
-        """Whether a later refresh than number `refreshes` was applied: unknown claims are false then."""
+        """Whether a later refresh than number `refreshes` was applied: unknown claims are false
+        then."""
         return self._seen > refreshes
 
     def keep(self, peer: str, report: IntervalReport, refreshes: int) -> bool:
-        """Keep a report until a refresh tells the owner of its interval; only the newest per interval.
+        """Keep a report until a refresh tells the owner of its interval; only the newest per
+        interval.
 
         Args:
             peer: the sender of the report.
@@ -131,7 +133,8 @@ class Trust:
         return [(peer, list(pending.values())) for peer, pending in kept.items()]
 
     def forget(self, peer: str) -> None:
-        """Drop the kept reports of a peer: its link is down, and it repeats them when the link is up."""
+        """Drop the kept reports of a peer: its link is down, and it repeats them when the link is
+        up."""
         self._pending.pop(peer, None)
 
 

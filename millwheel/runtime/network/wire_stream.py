@@ -27,13 +27,14 @@ the answer::
     (none)              no answer to three questions in a row        restarts the stream
 
 Progress names a number before which all accepted records are durable: the first un-ACKed one. This
-repairs a lost acknowledgement. It says nothing about later records (I1). An answer counts only if it
-names the present epoch and comes from the worker that the stream is sent to. The numbers in an answer are
-limited to un-ACKed records that were sent to that worker: no peer can acknowledge a record that it never
-received (decision 41).
+repairs a lost acknowledgement. It says nothing about later records (I1). An answer counts only if
+it names the present epoch and comes from the worker that the stream is sent to. The numbers in an
+answer are limited to un-ACKed records that were sent to that worker: no peer can acknowledge a
+record that it never received (decision 41).
 
-An interval that is being drained refuses frames with *not mine*. If the store still names the worker that
-has just refused, the stream is held, and the worker is asked before all records are sent to it again.
+An interval that is being drained refuses frames with *not mine*. If the store still names the
+worker that has just refused, the stream is held, and the worker is asked before all records are
+sent to it again.
 
 A receiver with code too old to read a frame accepts no records of its epoch and says so. The stream
 is *halted* then until it restarts: for another owner, or to try again, at growing intervals.
@@ -67,7 +68,8 @@ LONGEST_PATIENCE_SECONDS = 30.0
 """Upper limit of the patience: each restart doubles it, and an answer resets it."""
 
 QUESTIONS = 3
-"""Unanswered questions in a row before a restart: a question or an answer may be lost, but hardly all."""
+"""Unanswered questions in a row before a restart: a question or an answer may be lost, but hardly
+all."""
 
 Epoch = tuple[int, int]
 """The sequencer of the sending interval, and a number that rises with every stream that its owner
@@ -133,7 +135,8 @@ class Outgoing:
             self.highest_sent = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """Add a record at the end. A duplicate of an un-ACKed record is not sent: numbers on the wire ascend."""
+        """Add a record at the end. A duplicate of an un-ACKed record is not sent: numbers on the
+        wire ascend."""
         if delivery.seq not in self.unacked:
             self._unsent.append(delivery)
         self.unacked[delivery.seq] = delivery
@@ -157,7 +160,8 @@ class Outgoing:
         return dropped
 
     def drop_sent(self) -> list[int]:
-        """Drop the records that may have arrived if records are sent at most once; returns their numbers."""
+        """Drop the records that may have arrived if records are sent at most once; returns their
+        numbers."""
         if not self._once:
             return []
         unsent = {delivery.seq for delivery in self._unsent}
@@ -199,7 +203,8 @@ class Outgoing:
     def acknowledge(self, runs: Sequence[Run]) -> list[int]:
         """Acknowledge numbers, in ascending runs; numbers of other intervals are ignored.
 
-        The work is bounded by the number of un-ACKed records and of runs, whatever the runs contain.
+        The work is bounded by the number of un-ACKed records and of runs, whatever the runs
+        contain.
 
         Returns:
             The numbers among them that were sent to the present receiver and were un-ACKed.
@@ -250,9 +255,9 @@ class Outgoing:
     def due(self, now: float) -> Due:
         """Whether to ask a silent receiver for its progress, or to restart the stream.
 
-        Called periodically, with the time of a monotonic clock. ACKs of records after the oldest do not
-        count as signs of life: the ACK of the oldest may be lost. A halted stream is restarted at growing
-        intervals: the same worker may still own the interval, with newer code by then.
+        Called periodically, with the time of a monotonic clock. ACKs of records after the oldest do
+        not count as signs of life: the ACK of the oldest may be lost. A halted stream is restarted
+        at growing intervals: the same worker may still own the interval, with newer code by then.
         """
         if not self.unacked or (self._unsent and not (self.halted or self.held)):
             self._quiet_since = float("inf")
@@ -300,7 +305,8 @@ def check_runs(runs: Iterable[Run]) -> None:
     for low, high in runs:
         if not end < low <= high:
             raise PeerError(
-                f"acknowledged numbers are not in ascending runs: a run from {low} to {high} after {end}"
+                f"acknowledged numbers are not in ascending runs: a run from {low} to {high} after "
+                f"{end}"
             )
         end = high
 
@@ -322,8 +328,9 @@ class Incoming:
         self.epoch: Epoch = (-1, -1)
         self.last = NOTHING
         self.pending: set[int] = set()
-        """Numbers accepted in this epoch and not acknowledged yet. Records accepted in an earlier epoch
-        that are still queued are sent again in this epoch, or were acknowledged before it began."""
+        """Numbers accepted in this epoch and not acknowledged yet. Records accepted in an earlier
+        epoch that are still queued are sent again in this epoch, or were acknowledged before it
+        began."""
 
     def judge(self, epoch: Epoch, previous: int, seqs: Sequence[int]) -> Verdict:
         """Decide on a frame of records `seqs` that follows number `previous`."""

@@ -1,9 +1,9 @@
 """Claiming: a worker claims the intervals that it should own, and hands over those of others.
 
 There is no master (decision 22). Each worker reads the placement from the store every second, and
-at once when an interval turned out to have another owner than expected. One worker, the leader, also
-decides which worker should own each interval, and which intervals to split or merge. It writes these
-decisions as wishes. The owners carry them out, like the wishes of an operator (decision 25).
+at once when an interval turned out to have another owner than expected. One worker, the leader,
+also decides which worker should own each interval, and which intervals to split or merge. It writes
+these decisions as wishes. The owners carry them out, like the wishes of an operator (decision 25).
 
 An interval drains before it is handed over, split or merged. User code may delay a drain for any
 time, and the worker does its other work in the meantime::
@@ -15,9 +15,9 @@ time, and the worker does its other work in the meantime::
 A drain that has not ended continues during the next rounds. If its wish is withdrawn, the interval
 is kept.
 
-An interval is split only when its strong productions are acknowledged: its upper part does not know the
-former log, and could send newer records of a key before older ones (I14). If that takes longer than
-`ACKNOWLEDGED_SECONDS`, the wish lapses.
+An interval is split only when its strong productions are acknowledged: its upper part does not know
+the former log, and could send newer records of a key before older ones (I14). If that takes longer
+than `ACKNOWLEDGED_SECONDS`, the wish lapses.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
 
 ACKNOWLEDGED_SECONDS = 2.0
-"""Longest time for which an interval stands still to be split while its readers do not acknowledge."""
+"""Longest time for which an interval stands still to be split while its readers do not
+acknowledge."""
 
 ALERT_SECONDS = 2.0
-"""For so long after a link has gone down the placement is read ten times as often: the liveness lock of a dead
-worker is free within a fifth of a second, and the leader's wishes follow."""
+"""For so long after a link has gone down the placement is read ten times as often: the liveness
+lock of a dead worker is free within a fifth of a second, and the leader's wishes follow."""
 
 Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
 """Intervals, and what to do as soon as all of them are drained."""
@@ -132,7 +133,8 @@ class Claiming(Service):
     async def _end_lost_leases(self, placement: Placement) -> list[str]:
         """End the leases of workers that are out of reach and hold their liveness lock no more.
 
-        Either sign alone proves little: a link breaks with a network, a session ends by an operator's hand.
+        Either sign alone proves little: a link breaks with a network, a session ends by an
+        operator's hand.
         """
         out_of_reach = set(self._courier.peers.down())
         suspects = [worker.id for worker in living(placement) if worker.id in out_of_reach]
@@ -143,8 +145,10 @@ class Claiming(Service):
             self._env.log.warning(
                 "worker_lost",
                 peer=worker,
-                what_it_means="its process has ended without a farewell: no link leads to it, and its "
-                "liveness lock in the store is free. The others claim its intervals now",
+                what_it_means=(
+                    "its process has ended without a farewell: no link leads to it, and its "
+                    "liveness lock in the store is free. The others claim its intervals now"
+                ),
             )
         return lost
 
@@ -163,11 +167,15 @@ class Claiming(Service):
             self._env.log.warning(
                 "out_of_touch",
                 others=sorted(worker[:8] for worker in others),
-                what_it_means="this worker and the other workers of the pipeline do not reach each "
-                "other: it hands its intervals over, and claims no more",
-                what_to_do="see link_down and stranger_refused in the logs of all workers: all need "
-                "the same secret, certificates that the others trust, and an address that the "
-                "others can connect to",
+                what_it_means=(
+                    "this worker and the other workers of the pipeline do not reach each "
+                    "other: it hands its intervals over, and claims no more"
+                ),
+                what_to_do=(
+                    "see link_down and stranger_refused in the logs of all workers: all need "
+                    "the same secret, certificates that the others trust, and an address that the "
+                    "others can connect to"
+                ),
             )
         elif self._left_out and not left_out:
             self._env.log.info("in_touch_again", others=sorted(worker[:8] for worker in others))
@@ -318,7 +326,8 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _split_later(self, interval: Interval) -> None:
-        """Look again soon whether all that an interval has sent is acknowledged, or drop the wish."""
+        """Look again soon whether all that an interval has sent is acknowledged, or drop the
+        wish."""
         now = self._env.clock.monotonic()
         if now < self._drained_since.setdefault(interval, now) + ACKNOWLEDGED_SECONDS:
             self._remotes.request_refresh()

@@ -146,7 +146,8 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
 
 
 def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
-    """Create the step of each node in the graph, under its stored id, and connect the steps by streams."""
+    """Create the step of each node in the graph, under its stored id, and connect the steps by
+    streams."""
     for place, node in enumerate(env.graph.nodes):
         id_ = deployment.computations[node.name]
         kind = WeakRoute if node.is_weak else StreamRoute

@@ -14,7 +14,8 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
 
 BEATS_PER_LEASE = 3
-"""Heartbeats in the time of a lease: if one is lost, the next one still comes before the lease ends."""
+"""Heartbeats in the time of a lease: if one is lost, the next one still comes before the lease
+ends."""
 
 TRIES_PER_BEAT = 10
 """Attempts of a failed heartbeat before the next one is due."""
@@ -43,7 +44,8 @@ class Heartbeat(Service):
         self._set_clock = set_clock
         self._last = float("-inf")
         self.waits_since: float | None = None
-        """When the heartbeat that is not answered was sent, by the monotonic clock; None: all are answered."""
+        """When the heartbeat that is not answered was sent, by the monotonic clock; None: all are
+        answered."""
         self.published: dict[str, Any] = {}
         """The figures of the last heartbeat."""
 

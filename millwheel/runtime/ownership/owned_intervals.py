@@ -163,7 +163,8 @@ class OwnedIntervals:
                 self._forget(interval)
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
-        """Create a claimed interval and make it known to this worker. Its records do not run yet."""
+        """Create a claimed interval and make it known to this worker. Its records do not run
+        yet."""
         step = self._exchange.steps[claim.interval.computation]
         interval = Interval(step, claim, self._env.settings, self._modes.of)
         self._exchange.add(interval)
@@ -175,7 +176,8 @@ class OwnedIntervals:
         return interval
 
     def _put(self, interval: Interval) -> None:
-        """Send records for the interval's keys to its queue, behind those that its stand-in kept."""
+        """Send records for the interval's keys to its queue, behind those that its stand-in
+        kept."""
         before = interval.step.put(interval)
         if isinstance(before, Remote):
             assert self._courier is not None
@@ -211,11 +213,13 @@ class OwnedIntervals:
         return list(self._drains)
 
     def is_drained(self, interval: Interval) -> bool:
-        """Whether the drain of a leaving interval has finished, and the interval can still be kept."""
+        """Whether the drain of a leaving interval has finished, and the interval can still be
+        kept."""
         return interval.drained and interval in self._drains
 
     def drain(self, interval: Interval) -> asyncio.Task[None]:
-        """Start to drain an interval: it accepts no more records, and finishes and commits its work.
+        """Start to drain an interval: it accepts no more records, and finishes and commits its
+        work.
 
         The drain runs as a task, since user code may delay it for ever.
         """
@@ -287,7 +291,8 @@ class OwnedIntervals:
         return bool(released)
 
     def _leave(self, interval: Interval) -> None:
-        """Send records for the interval's keys to a stand-in, which forwards them to the next owner."""
+        """Send records for the interval's keys to a stand-in, which forwards them to the next
+        owner."""
         assert self._courier is not None
         interval.step.put(self._courier.remotes.stand_in(interval))
         self._exchange.wake.set()  # senders that waited for room in its queue can continue

@@ -192,8 +192,9 @@ def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
 
     Workers are chosen in order of the number of workers that they are cut off from, then of age. So
     a worker that no other one reaches is left out. Of two workers that do not reach each other, the
-    younger one is left out: its secret, certificate or address is more likely to be wrong. But one that says
-    itself that its certificate has expired comes last: it keeps no worker out that has renewed its own.
+    younger one is left out: its secret, certificate or address is more likely to be wrong. But one
+    that says itself that its certificate has expired comes last: it keeps no worker out that has
+    renewed its own.
     """
     found = {worker.id: worker for worker in workers}
     apart: dict[str, set[str]] = {id_: set() for id_ in found}
@@ -404,13 +405,19 @@ def _assignee(homes: _Homes, interval: IntervalLoad) -> str | None:
 
 def _why_orphan(homes: _Homes, interval: IntervalLoad) -> str:
     if homes.owned(interval):
-        return f"worker {interval.wanted_by}, its next owner, {_gone(homes, interval.wanted_by)}: it stays"
+        return (
+            f"worker {interval.wanted_by}, its next owner, {_gone(homes, interval.wanted_by)}: it "
+            "stays"
+        )
     if interval.owner in homes.workers:
         return f"its owner {interval.owner} runs older code than generation {interval.generation}"
     if interval.owner is not None:
         return f"its owner {interval.owner} {_gone(homes, interval.owner)}"
     if interval.wanted_by is not None:
-        return f"it has no owner, and {interval.wanted_by}, its next owner, {_gone(homes, interval.wanted_by)}"
+        return (
+            f"it has no owner, and {interval.wanted_by}, its next owner, "
+            f"{_gone(homes, interval.wanted_by)}"
+        )
     return "it has no owner"
 
 

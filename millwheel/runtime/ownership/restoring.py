@@ -1,4 +1,5 @@
-"""Restoring claimed intervals from the store: state, shared tables, logs and un-ACKed productions."""
+"""Restoring claimed intervals from the store: state, shared tables, logs and un-ACKed
+productions."""
 
 from __future__ import annotations
 
@@ -209,7 +210,12 @@ class Restoring:
             if row.version != stream.version:
                 what = f"stream {row.stream!r}, key {row.key.decode()}"
                 value = apply_migrations(
-                    value, row.version, stream.version, stream.migrations, what, stream.codec.decode
+                    value,
+                    row.version,
+                    stream.version,
+                    stream.migrations,
+                    what,
+                    stream.codec.decode,
                 )
             log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
             delivery: Delivery[Any] = Delivery(

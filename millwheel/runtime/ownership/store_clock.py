@@ -5,8 +5,8 @@ from __future__ import annotations
 from millwheel.runtime.environment import Environment
 
 CLOCK_OFF_SECONDS = 5.0
-"""A difference of this size between a machine's clock and the store's is not due to round trips: the
-machine's logs and files have wrong times, and an operator should set its clock."""
+"""A difference of this size between a machine's clock and the store's is not due to round trips:
+the machine's logs and files have wrong times, and an operator should set its clock."""
 
 
 class StoreClock:
@@ -31,8 +31,10 @@ class StoreClock:
             env.log.warning(
                 "clock_is_off",
                 seconds=round(-ahead / 1e6, 1),
-                what_it_means="this machine's clock is ahead of the store's by this number of "
-                "seconds (below zero: behind); the worker uses the store's time",
+                what_it_means=(
+                    "this machine's clock is ahead of the store's by this number of "
+                    "seconds (below zero: behind); the worker uses the store's time"
+                ),
                 what_to_do="set the machine's clock, or let NTP do it",
             )
         self._is_off = off

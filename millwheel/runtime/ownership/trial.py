@@ -1,8 +1,8 @@
 """Trial of migrations on stored states, before a deploy begins its generation.
 
-A migration that fails when its key is read stops the worker. By then older code can no longer own the
-intervals that the new code has owned. Therefore each migration first runs on some states of every
-older version. If one fails there, the deploy is refused, and nothing was changed.
+A migration that fails when its key is read stops the worker. By then older code can no longer own
+the intervals that the new code has owned. Therefore each migration first runs on some states of
+every older version. If one fails there, the deploy is refused, and nothing was changed.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ class Durations:
         return copy
 
     def percentile(self, share: float) -> float:
-        """The upper bound of the bucket with this share of the durations below it, at most the longest one; 0: none."""
+        """The upper bound of the bucket with this share of the durations below it, at most the
+        longest one; 0: none."""
         left = share * self.count
         for bound, count in zip(self._bounds, self._counts, strict=False):
             left -= count

@@ -1,13 +1,14 @@
 """Uses of a `Context` after its call, by tasks of user code that were not awaited.
 
-A context serves call after call (`execution.py`). Between two calls only the engine holds it, so its
-reference count shows whether a call has left a reference elsewhere: in a task, an object, a traceback.
-Then the engine ends the context (`Context._end`) and continues with a new one. The check costs each
-record a comparison of two numbers.
+A context serves call after call (`execution.py`). Between two calls only the engine holds it, so
+its reference count shows whether a call has left a reference elsewhere: in a task, an object, a
+traceback. Then the engine ends the context (`Context._end`) and continues with a new one. The check
+costs each record a comparison of two numbers.
 
-An ended context refuses each use. The record of its call may be durable by then, so it is too late for a
-dead letter: the engine fails with the error, whatever `on_error` says. It also fails when all input is
-processed and a task still waits that holds an ended context: the loop ends before the task can use it.
+An ended context refuses each use. The record of its call may be durable by then, so it is too late
+for a dead letter: the engine fails with the error, whatever `on_error` says. It also fails when all
+input is processed and a task still waits that holds an ended context: the loop ends before the task
+can use it.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class LateUses:
             for name, frame in self._held_by(task):
                 place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
                 error = UserCodeError(
-                    f"{name} has started a task that uses ctx, and has not awaited it. The task still "
-                    f"waits at {place}, and its effects are lost. Await every task that uses ctx "
-                    "inside the process_record (or process_timer, process_bundle) that starts it, "
-                    "for example with asyncio.TaskGroup"
+                    f"{name} has started a task that uses ctx, and has not awaited it. The task "
+                    f"still waits at {place}, and its effects are lost. Await every task that "
+                    "uses ctx inside the process_record (or process_timer, process_bundle) that "
+                    "starts it, for example with asyncio.TaskGroup"
                 )
                 if all_is_done:
                     self.report(error)

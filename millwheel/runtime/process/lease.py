@@ -1,9 +1,9 @@
 """The lease: how long this worker may work on its intervals without an answer from the store.
 
-When a worker's lease has run out by the store's clock, other workers claim its intervals. The worker
-itself counts by its own monotonic clock, from the time before it requested the lease, and stops work
-a margin earlier, when no other worker can have begun. The fence in every commit is the guarantee
-(I3): if a worker was frozen and wakes up later, the store refuses its first commit.
+When a worker's lease has run out by the store's clock, other workers claim its intervals. The
+worker itself counts by its own monotonic clock, from the time before it requested the lease, and
+stops work a margin earlier, when no other worker can have begun. The fence in every commit is the
+guarantee (I3): if a worker was frozen and wakes up later, the store refuses its first commit.
 """
 
 from __future__ import annotations

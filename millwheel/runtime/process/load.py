@@ -1,15 +1,15 @@
 """The load of each interval, measured while it runs and published with the heartbeat.
 
-The operating system measures only whole processes. To divide the CPU time among intervals, the worker
-measures the run time of chunks of records: it reads a clock when a chunk begins and ends, and when
-user code starts and ends a wait, but not for each record. The CPU time of the process, including
-commits, deliveries and chores, is divided in proportion to these run times.
+The operating system measures only whole processes. To divide the CPU time among intervals, the
+worker measures the run time of chunks of records: it reads a clock when a chunk begins and ends,
+and when user code starts and ends a wait, but not for each record. The CPU time of the process,
+including commits, deliveries and chores, is divided in proportion to these run times.
 
-A histogram of slots shows where the work of an interval lies. It counts one record in `SAMPLED`. Its
-counts fall by half every `HALF_LIFE_SECONDS`, so that a formerly hot key soon causes no split.
+A histogram of slots shows where the work of an interval lies. It counts one record in `SAMPLED`.
+Its counts fall by half every `HALF_LIFE_SECONDS`, so that a formerly hot key soon causes no split.
 
-A heartbeat every third of a lease (2 s) is frequent enough: an interval that was moved stays for half
-a minute.
+A heartbeat every third of a lease (2 s) is frequent enough: an interval that was moved stays for
+half a minute.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ BARS = 32
 """Maximum number of bars in a histogram: it locates a split to 1/32 of an interval's slots."""
 
 SAMPLED = 17
-"""The histogram counts one record in this number. It is a prime, since sources that cycle through 16
-keys are common."""
+"""The histogram counts one record in this number. It is a prime, since sources that cycle through
+16 keys are common."""
 
 HALF_LIFE_SECONDS = 10.0
 """Time in which the counts of a histogram fall by half."""
@@ -44,8 +44,8 @@ FIRST_CHUNK = 32
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process, or its peak if the system does not report the present value or
-    no file can be opened."""
+    """The resident memory of this process, or its peak if the system does not report the present
+    value or no file can be opened."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -72,7 +72,8 @@ an interval or shorten a chunk."""
 
 
 class Workload:
-    """The work for one interval since its figures were last taken, with a histogram of its slots."""
+    """The work for one interval since its figures were last taken, with a histogram of its
+    slots."""
 
     __slots__ = (
         "_bars",
@@ -157,7 +158,8 @@ class Workload:
         self._bars = [bar * left for bar in self._bars]
 
     def histogram(self) -> list[tuple[int, float]]:
-        """The bars as (first slot, count of sampled records); each ends at the next one's first slot."""
+        """The bars as (first slot, count of sampled records); each ends at the next one's first
+        slot."""
         bars = [round(bar, 2) for bar in self._bars]
         if not any(bars):
             return []
@@ -212,8 +214,8 @@ async def measured(
     clock: Callable[[], float],
     on_wait: Callable[[], None] | None = None,
 ) -> None:
-    """Await a coroutine, and add the time that it runs to a workload. The coroutine is made here: a task
-    may be cancelled before it begins."""
+    """Await a coroutine, and add the time that it runs to a workload. The coroutine is made here: a
+    task may be cancelled before it begins."""
     await Measured(make(), workload, clock, on_wait)
 
 

@@ -19,10 +19,11 @@ class Stamps:
         self._last = max(self._last, last)
 
     def adjust(self, before: int, after: int, store: int) -> int:
-        """Adopt the store's clock, which showed `store` while this machine's went from `before` to `after`.
+        """Adopt the store's clock, which showed `store` while this machine's went from `before` to
+        `after`.
 
-        The former difference stays as far as it agrees: an answer that took long, since it waited for a lock, says
-        little about the clock.
+        The former difference stays as far as it agrees: an answer that took long, since it waited
+        for a lock, says little about the clock.
 
         Returns:
             Microseconds by which the store's clock is ahead.
@@ -35,7 +36,8 @@ class Stamps:
         return self._clock.now() + self._ahead
 
     def next(self) -> int:
-        """A new stamp: the present time in microseconds, or the last stamp plus one if that is greater."""
+        """A new stamp: the present time in microseconds, or the last stamp plus one if that is
+        greater."""
         self._last = max(self.now(), self._last + 1)
         return self._last
 

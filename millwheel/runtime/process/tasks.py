@@ -49,11 +49,11 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def is_ours(error: BaseException) -> bool:
     """Whether an exception belongs to the engine rather than being a failure of user code.
 
-    The engine's own errors must stop it. When the engine ends a task, any error with which user code
-    reacts counts as the engine's too.
+    The engine's own errors must stop it. When the engine ends a task, any error with which user
+    code reacts counts as the engine's too.
 
-    SystemExit and KeyboardInterrupt are failures of user code: `sys.exit` does not end a worker, and
-    Ctrl-C does not arrive as an exception while a worker runs (`services/interruption.py`).
+    SystemExit and KeyboardInterrupt are failures of user code: `sys.exit` does not end a worker,
+    and Ctrl-C does not arrive as an exception while a worker runs (`services/interruption.py`).
     """
     task = asyncio.current_task()
     if _is_grave(error) or task in _ending:
@@ -65,8 +65,8 @@ def raise_ours(error: BaseException) -> NoReturn:
     """Raise an error for which `is_ours` is true, which ends the task.
 
     Raises:
-        CancelledError: in place of SystemExit and KeyboardInterrupt, which would end the event loop, and
-            with it the tasks that close connections and files.
+        CancelledError: in place of SystemExit and KeyboardInterrupt, which would end the event
+            loop, and with it the tasks that close connections and files.
     """
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise asyncio.CancelledError(reason(error)) from error

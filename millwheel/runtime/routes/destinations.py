@@ -1,4 +1,5 @@
-"""Where records go: the intervals of a step, here and on other workers, as their senders see them."""
+"""Where records go: the intervals of a step, here and on other workers, as their senders see
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Destination(Protocol):
     def is_here(self) -> bool: ...
     @property
     def queued(self) -> int:
-        """Number of records that wait for the interval, as far as this worker knows and no log bounds it."""
+        """Number of records that wait for the interval, as far as this worker knows and no log
+        bounds it."""
         ...
 
     def insert(self, deliveries: list[Delivery[Any]], /) -> None:

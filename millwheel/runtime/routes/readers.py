@@ -61,14 +61,15 @@ class KeyedReader:
         except BaseException as error:
             raise UserCodeError(
                 f"the key extractor of {self.step.name!r} failed on a value of stream {stream!r}: "
-                f"{reason(error)}; value {shown(value, 300)}; the extractor is {place_of(extractor)}"
+                f"{reason(error)}; value {shown(value, 300)}; the extractor is "
+                f"{place_of(extractor)}"
             ) from error
         try:
             key_text, slot = encode_key(key)
         except UserCodeError as error:
             raise UserCodeError(
-                f"the key extractor of {self.step.name!r} returned an invalid key for a value of stream "
-                f"{stream!r}: {error}; the extractor is {place_of(extractor)}"
+                f"the key extractor of {self.step.name!r} returned an invalid key for a value of "
+                f"stream {stream!r}: {error}; the extractor is {place_of(extractor)}"
             ) from error
         return key, key_text, slot
 
@@ -98,8 +99,8 @@ class SpreadReader:
     def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
         """The next address in turn.
 
-        A source's row that is read again must get the same address, wherever the intervals are then:
-        seen ids are kept by slot. A production's address is stored with it.
+        A source's row that is read again must get the same address, wherever the intervals are
+        then: seen ids are kept by slot. A production's address is stored with it.
         """
         if offset is not None:
             everywhere = spread_addresses()
@@ -148,8 +149,8 @@ def _one_by_one(
 
 
 def readers_of(step: ReceivingStep, input_: Reading, bit: int) -> list[StreamReader]:
-    """The readers of one input: one for each cell of a broadcast, otherwise a single one. The graph makes
-    sure that no source's row goes to several cells."""
+    """The readers of one input: one for each cell of a broadcast, otherwise a single one. The graph
+    makes sure that no source's row goes to several cells."""
     if isinstance(input_, Broadcast):
         node = step.node
         cells = [cell_address(cell, node.grain) for cell in range(node.cells)]

@@ -115,14 +115,16 @@ class StreamRoute:
         return chunk
 
     def _check(self, value: Any) -> None:
-        """Refuse a value that is not of the stream's type, if its class alone does not prove the type."""
+        """Refuse a value that is not of the stream's type, if its class alone does not prove the
+        type."""
         codec = self.codec
         codec.check_class(value)
         if not self.readers:  # readers decode the stored JSON, which checks it
             codec.check(codec.encode(value), value)
 
     def _write(self, effects: Effects, cell: StateCell, value: Any) -> None:
-        """Write a value to the sinks in the producer's commit; they accept the values that readers accept."""
+        """Write a value to the sinks in the producer's commit; they accept the values that readers
+        accept."""
         if not self.readers:  # for readers it was encoded, which checks it
             self.codec.check_finite(value)
         for table, row in self.tables:
@@ -139,9 +141,9 @@ class StreamRoute:
             own = tuple(values[position] for position in table.producer_positions)
             if own != (key if isinstance(key, tuple) else (key,)):
                 raise UserCodeError(
-                    f"table {table.name!r}: the columns {table.producer_key} of the row hold {own!r:.80}, "
-                    f"but the producing key is {key!r:.80}; another key could write the same row. "
-                    "Omit producer_key: then a separate step writes the rows"
+                    f"table {table.name!r}: the columns {table.producer_key} of the row hold "
+                    f"{own!r:.80}, but the producing key is {key!r:.80}; another key could write "
+                    "the same row. Omit producer_key: then a separate step writes the rows"
                 )
         effects.rows.append((table, values))
         effects.size += 32 * len(values)
@@ -161,10 +163,12 @@ class StreamRoute:
 
 
 class WeakRoute(StreamRoute):
-    """The route of a weak computation's stream: readers get its values before anything is stored."""
+    """The route of a weak computation's stream: readers get its values before anything is
+    stored."""
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
-        """Add a value to the effects, as for strong productions, with an id derived from the record's id.
+        """Add a value to the effects, as for strong productions, with an id derived from the
+        record's id.
 
         Productions of a timer are strong: the commit that removes the timer carries them.
         """

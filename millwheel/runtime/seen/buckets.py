@@ -2,8 +2,8 @@
 
 The bucket is a function of a value that every resend carries unchanged (I9): the stamp of a
 production, or the offset of a source's row. User-supplied ids carry no such value: their bucket
-depends on their time of arrival, and they are looked up in every live bucket. The buckets of a family
-are contiguous: a missing bucket is an error, never "not seen".
+depends on their time of arrival, and they are looked up in every live bucket. The buckets of a
+family are contiguous: a missing bucket is an error, never "not seen".
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Buckets:
     ) -> None:
         self._store = store
         self._shared = shared
-        """Other workers open and close buckets as well: a view of the buckets is final for a while only."""
+        """Other workers open and close buckets as well: a view of the buckets is final for a while
+        only."""
         self._final_until = 0
         self._settings = settings
         self._stamps = stamps
@@ -75,7 +76,8 @@ class Buckets:
                 self.rows = 0
 
     async def _is_open_ahead(self) -> bool:
-        """Whether the newest bucket stays open for a while; closes it early if it is large enough."""
+        """Whether the newest bucket stays open for a while; closes it early if it is large
+        enough."""
         lead = int(self._settings.bucket_seconds * 500_000)
         if self._shared and self._newest_stamp() + EARLY_CLOSE_MICROS // 2 > self._final_until:
             await self._look()
@@ -94,8 +96,8 @@ class Buckets:
     async def _close_early(self, now: int) -> None:
         """End the current bucket, which is large enough, a little past every stamp given.
 
-        The new end applies here before it is stored: however long storing takes, no stamp past the end
-        goes to this bucket.
+        The new end applies here before it is stored: however long storing takes, no stamp past the
+        end goes to this bucket.
         """
         last = self._time[-1]
         high = min(last.high, now + EARLY_CLOSE_MICROS)
@@ -195,10 +197,10 @@ class Buckets:
     def _pass(self, gc_watermark: int) -> None:
         """Raise the GC watermark: time buckets below it may be gone, so no later stamp is below it.
 
-        While this worker owns a log, the watermark is at most the stamps that the worker gives. Suppose
-        that a worker was suspended until others had taken its intervals, and that its machine's clock was
-        set back during that time: without this call it would give stamps below the watermark. With it,
-        its commit reaches the fence, which refuses it.
+        While this worker owns a log, the watermark is at most the stamps that the worker gives.
+        Suppose that a worker was suspended until others had taken its intervals, and that its
+        machine's clock was set back during that time: without this call it would give stamps below
+        the watermark. With it, its commit reaches the fence, which refuses it.
         """
         self.gc_watermark = max(self.gc_watermark, gc_watermark)
         self._stamps.restore(self.gc_watermark - 1)
@@ -236,8 +238,8 @@ class Buckets:
         return dropped
 
     async def _collect_sources(self) -> list[int]:
-        """Drop source buckets, oldest first per log, up to the first one that is still needed: all ids
-        before a log's floor are forgotten."""
+        """Drop source buckets, oldest first per log, up to the first one that is still needed: all
+        ids before a log's floor are forgotten."""
         dropped = []
         needed: set[int] = set()
         for bucket in self.sources.old():

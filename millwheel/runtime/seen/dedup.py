@@ -1,21 +1,22 @@
 """Deduplication: checks ids in flight, then the memory of the record's bucket, then the table.
 
 * An id in flight has been received and is not durable yet. The newcomer joins the first copy and is
-  ACKed with it; it is never run, and never ACKed before (paper 6.1.1; I2). A copy of the same row of
-  the same log needs no ACK of its own.
+  ACKed with it; it is never run, and never ACKed before (paper 6.1.1; I2). A copy of the same row
+  of the same log needs no ACK of its own.
 * Rows of a source and strong productions arrive in the order of their logs' numbers (I14). A record
   with a greater number than the newest one seen of its log is certainly new (decision 36).
 * Ids of weak productions and user-supplied ids arrive in no order. They are kept in Bloom filters:
-  "not in it" is final. User-supplied ids are looked up in all live buckets. Buckets of one time span
-  share a filter, so that a record asks two or three filters instead of one for each hour of a day.
+  "not in it" is final. User-supplied ids are looked up in all live buckets. Buckets of one time
+  span share a filter, so that a record asks two or three filters instead of one for each hour of a
+  day.
 * A "maybe" asks the table, with one look-up per chunk. A bucket that is not rebuilt in memory
   yet answers "maybe" to everything.
 
-A weak production is identified by the name in its id, not by its value. If the same name arrives with
-another value, its sender's code has produced another output for the same input. If one worker has made
-both, that is an error: the code does not depend on its record alone. If two workers have made them, the
-code may have changed between the two: the first value stays, and the second is dropped and counted
-(decision 42).
+A weak production is identified by the name in its id, not by its value. If the same name arrives
+with another value, its sender's code has produced another output for the same input. If one worker
+has made both, that is an error: the code does not depend on its record alone. If two workers have
+made them, the code may have changed between the two: the first value stays, and the second is
+dropped and counted (decision 42).
 
 A computation added with ``exactly_once=False`` remembers only the ids in flight.
 """
@@ -47,7 +48,8 @@ GROWTH = 4
 """Each new filter holds GROWTH times the ids of the previous one: few filters mean few look-ups."""
 
 LARGEST = 32_000_000
-"""Capacity in ids of the largest filter: 60 MB, or 90 MB with `ROOM`. At most that much is wasted."""
+"""Capacity in ids of the largest filter: 60 MB, or 90 MB with `ROOM`. At most that much is
+wasted."""
 
 SPARE = 1.2
 """A filter sized by the number of known ids is made larger by this factor."""
@@ -64,9 +66,9 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
     """A pybloom-live filter for 16-byte ids: one hash for all slices, one pass to add.
 
     The library hashes the text of an id with up to SHA-384 and draws a number per slice from the
-    hash: 2.5 us per id. This class takes the four words of one xxh3-128 hash and the six sums of two
-    of these words: 0.9 us per id. They are written out, since a loop or a call would double the cost.
-    The share of false positives stays within the error rate; a test measures it.
+    hash: 2.5 us per id. This class takes the four words of one xxh3-128 hash and the six sums of
+    two of these words: 0.9 us per id. They are written out, since a loop or a call would double the
+    cost. The share of false positives stays within the error rate; a test measures it.
     """
 
     def __init__(self, limit: int, room: float = 1.0) -> None:
@@ -208,8 +210,7 @@ class Dedup:
         self.exactly_once = exactly_once
         """Whether ids are remembered after they have become durable."""
         self.inherited = inherited if exactly_once else frozenset()
-        """Buckets that existed when the interval was claimed: other owners may have written ids of its
-        slots to them."""
+        """Buckets older than the claim: other owners may have written ids of its slots to them."""
         self.store = store
         self.buckets = buckets
         self.computation = computation
@@ -223,14 +224,13 @@ class Dedup:
         self.sorting: Sequence[Any] = ()
         """Items taken from the queue that are being looked up: neither queued nor in flight."""
         self.in_flight: dict[bytes | Chunk, Delivery[Any] | Chunk] = {}
-        """What was received and is not durable yet, in the order of arrival: the first copy of each single
-        record, by id, and chunks, by themselves."""
+        """What was received and is not durable yet, in the order of arrival: chunks, and records by id."""
         self._chunks: set[Chunk] = set()
         """The chunks in flight."""
         self._derived: dict[bytes, Delivery[Any]] = {}
         """The weak productions in flight, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
-        """Later copies of records in flight that need an ACK of their own, by the first copy's id."""
+        """Later copies of records in flight, each to be ACKed, by the first copy's id."""
         self.dropped = 0
         """Duplicates dropped since the last commit."""
         self.maybes = 0
@@ -238,7 +238,7 @@ class Dedup:
         self.changed = 0
         """Weak productions dropped since the last commit because their values differed."""
         self.last_changed: Delivery[Any] | None = None
-        """The last weak production dropped because its value differed; None: none since it was logged."""
+        """The last weak production dropped for another value; None: none since it was logged."""
 
     def seen_in(self, bucket: int) -> Seen:
         """The seen ids of a bucket; those of an inherited bucket start out not ready."""
@@ -252,7 +252,7 @@ class Dedup:
         return found
 
     def admit(self, chunk: Chunk) -> bool:
-        """Put a chunk in flight if all its records are certainly new: newer than the newest of their log.
+        """Put a chunk in flight if all its records are newer than the newest of their log.
 
         Otherwise its records must be sorted one by one.
         """
@@ -277,13 +277,12 @@ class Dedup:
         return True
 
     def chunk_landed(self, chunk: Chunk) -> None:
-        """Take a durable chunk out of flight."""
         del self.in_flight[chunk]
         self._chunks.remove(chunk)
 
     def take_apart(self, chunk: Chunk) -> list[Delivery[Any]]:
-        """Replace a chunk in flight by its records, in the same place; if its interval has started over
-        since, only give them."""
+        """Replace a chunk in flight by its records, in the same place; if its interval has started
+        over since, only give them."""
         records = chunk.apart()
         in_flight = self.in_flight
         if chunk not in self._chunks:
@@ -304,16 +303,16 @@ class Dedup:
     def sort(
         self, deliveries: Iterable[Delivery[Any]]
     ) -> tuple[list[Delivery[Any]], dict[int, list[Delivery[Any]]], list[Delivery[Any]]]:
-        """Sort received records. Candidates are in flight afterwards; copies of ids in flight join the
-        first copy and are in none of the results.
+        """Sort received records. Candidates are in flight afterwards; copies of ids in flight join
+        the first copy and are in none of the results.
 
         Returns:
-            The candidates to run, in order; the candidates that may have been seen, by the bucket to
-            ask (or `NAMED`); and the records that are certainly old copies.
+            The candidates to run, in order; the candidates that may have been seen, by the bucket
+            to ask (or `NAMED`); and the records that are certainly old copies.
 
         Raises:
-            NotTheSameAgain: a worker has made a weak production that is in flight again, with another
-                value.
+            NotTheSameAgain: a worker has made a weak production that is in flight again, with
+                another value.
         """
         if not self.exactly_once:
             return self._admit(deliveries), {}, []
@@ -395,7 +394,8 @@ class Dedup:
             self._derived.setdefault(name_of(delivery.id), delivery)
 
     def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
-        """Join a copy to the record in flight: it is acknowledged with that record, and counted then."""
+        """Join a copy to the record in flight: it is acknowledged with that record, and counted
+        then."""
         if newcomer.id != first.id:
             self._compare(first.id, newcomer)
         copies = self._joined.get(first.id, [])
@@ -405,7 +405,8 @@ class Dedup:
             self._joined[first.id] = [*copies, newcomer]
 
     def _compare(self, known: bytes, newcomer: Delivery[Any]) -> None:
-        """Compare a weak production with the known one of the same name. It is a copy, whatever its value.
+        """Compare a weak production with the known one of the same name. It is a copy, whatever its
+        value.
 
         Raises:
             NotTheSameAgain: one worker has made both, and their values differ.
@@ -439,14 +440,16 @@ class Dedup:
             yield from copies
 
     def take_out(self, id_: bytes) -> list[Delivery[Any]]:
-        """Take a record out of flight without storing its id; gives every copy, the first one first."""
+        """Take a record out of flight without storing its id; gives every copy, the first one
+        first."""
         first: Delivery[Any] = self.in_flight.pop(id_)  # type: ignore[assignment]
         if self._derived:
             self._derived.pop(name_of(id_), None)
         return [first, *self._joined.pop(id_, ())]
 
     def start_over(self) -> list[Delivery[Any]]:
-        """Take all records out of flight; gives every copy, in the order of the first copies' arrival."""
+        """Take all records out of flight; gives every copy, in the order of the first copies'
+        arrival."""
         copies: list[Delivery[Any]] = []
         for item in self.in_flight.values():
             if type(item) is Chunk:
@@ -477,11 +480,12 @@ class Dedup:
         return found
 
     async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:
-        """Look up candidates that may have been seen, and count them; gives the ids that the table has.
+        """Look up candidates that may have been seen, and count them; gives the ids that the table
+        has.
 
         Raises:
-            NotTheSameAgain: the table has a weak production with the same name, from the same worker,
-                and with another value.
+            NotTheSameAgain: the table has a weak production with the same name, from the same
+                worker, and with another value.
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
@@ -513,8 +517,8 @@ class Dedup:
             return set(ids)
 
     async def _known_names(self, ids: list[bytes]) -> set[bytes]:
-        """The given ids that the live buckets of user-supplied ids have; those of dropped buckets are
-        forgotten."""
+        """The given ids that the live buckets of user-supplied ids have; those of dropped buckets
+        are forgotten."""
         while True:
             asked = self.buckets.named()
             try:
@@ -535,12 +539,13 @@ class Dedup:
 def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:
     """The error for a weak production that one worker has made twice, with different values."""
     return NotTheSameAgain(
-        f"a weak production of stream {delivery.stream!r}, key {shown_key(delivery.key)}, arrived twice with "
-        f"different values (id {delivery.id.hex()}); the second: {shown(delivery.value, 300)}\n"
-        "One worker has run the code that writes the stream twice on the same record, and the two "
-        'outputs differ. With productions="weak" the output must depend on the record alone. Remove '
-        "everything that differs between runs (the clock, random numbers, data kept outside of the "
-        "state) and start again: values that have arrived stay as they are. If you cannot remove it, "
-        'the computation needs productions="strong", and the pipeline another name: the productions '
-        "of a deployed pipeline cannot be changed"
+        f"a weak production of stream {delivery.stream!r}, key {shown_key(delivery.key)}, arrived "
+        f"twice with different values (id {delivery.id.hex()}); the second: "
+        f"{shown(delivery.value, 300)}\nOne worker has run the code that writes the stream twice "
+        'on the same record, and the two outputs differ. With productions="weak" the output must '
+        "depend on the record alone. Remove everything that differs between runs (the clock, "
+        "random numbers, data kept outside of the state) and start again: values that have "
+        "arrived stay as they are. If you cannot remove it, the computation needs "
+        'productions="strong", and the pipeline another name: the productions of a deployed '
+        "pipeline cannot be changed"
     )

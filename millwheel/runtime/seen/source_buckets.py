@@ -1,4 +1,5 @@
-"""The live buckets of replayable sources: a row's bucket depends on its number in the source's log."""
+"""The live buckets of replayable sources: a row's bucket depends on its number in the source's
+log."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from millwheel.store.port import Bucket
 
 
 class SourceBuckets:
-    """Source buckets by log and first row. Plain data: the caller opens and drops them in the store."""
+    """Source buckets by log and first row. Plain data: the caller opens and drops them in the
+    store."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, int], Bucket] = {}
         self._lows: dict[int, list[int]] = {}
-        """First rows of each log's buckets, sorted: an earlier run may have used another bucket size."""
+        """First rows of each log's buckets, sorted: an earlier run may have used another bucket
+        size."""
         self._floors: dict[int, int] = {}
         """By log: the row before which all rows are acknowledged for good."""
 
@@ -69,12 +72,13 @@ class SourceBuckets:
         return None if position < 0 else self._buckets[log, lows[position]]
 
     def floor(self, log: int) -> int:
-        """The row before which all rows are acknowledged for good and their ids forgotten: only late
-        copies of them can arrive."""
+        """The row before which all rows are acknowledged for good and their ids forgotten: only
+        late copies of them can arrive."""
         return self._floors.get(log, 0)
 
     def end(self, log: int) -> int:
-        """The end of the log's last bucket: no later row was ever sent, as it would have a bucket."""
+        """The end of the log's last bucket: no later row was ever sent, as it would have a
+        bucket."""
         return max((b.high for (of, _), b in self._buckets.items() if of == log), default=0)
 
     def old(self) -> list[Bucket]:

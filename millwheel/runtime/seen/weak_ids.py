@@ -7,10 +7,11 @@ has made it, and its content::
     1 bit, set | name: a hash of (input's name, computation, stream, ordinal) | run     | digest
                  the rest of 12 bytes                                           2 bytes   2 bytes
 
-Receivers identify records by the name. The run is the mark of the worker process. The same name with
-another digest means that the code has made another output for the same input. Within one run the code is
-the same, so that is an error: the code does not depend on its record alone. In different runs the code
-may have changed, and the first value stays (`millwheel.runtime.seen.dedup`, decision 42).
+Receivers identify records by the name. The run is the mark of the worker process. The same name
+with another digest means that the code has made another output for the same input. Within one run
+the code is the same, so that is an error: the code does not depend on its record alone. In
+different runs the code may have changed, and the first value stays (`millwheel.runtime.seen.dedup`,
+decision 42).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def mark_of(worker: str) -> bytes:
 
 
 class WeakIds:
-    """Makes the ids of the productions of one input after the other; `cause` is None while a timer runs."""
+    """Makes the ids of the productions of one input after the other; `cause` is None while a timer
+    runs."""
 
     __slots__ = ("_computation", "_made", "_run", "cause")
 
@@ -51,7 +53,8 @@ class WeakIds:
         self._made = 0
 
     def next_id(self, stream: str, encoded: bytes, micros: int) -> bytes:
-        """The id of the input's next production; readers with several cells derive further ids (`id_at`)."""
+        """The id of the input's next production; readers with several cells derive further ids
+        (`id_at`)."""
         assert self.cause is not None
         origin = name_of(self.cause.id) + _place(self._computation, self._made)
         self._made += 1

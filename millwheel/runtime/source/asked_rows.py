@@ -1,8 +1,10 @@
-"""Rows that an operator has asked to set aside (``millwheel set-aside``): they become dead letters, and are not sent.
+"""Rows that an operator has asked to set aside (``millwheel set-aside``): they become dead letters,
+and are not sent.
 
-The request is a row of the store (decision 59). The claim of the injector's interval reads it: a row that stops the
-pipeline ends its worker, and the claim of the next one finds the request. It is settled once the letter is durable. A
-request about a row that is behind the injector is settled at the start.
+The request is a row of the store (decision 59). The claim of the injector's interval reads it: a
+row that stops the pipeline ends its worker, and the claim of the next one finds the request. It is
+settled once the letter is durable. A request about a row that is behind the injector is settled at
+the start.
 """
 
 from __future__ import annotations

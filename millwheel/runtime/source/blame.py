@@ -10,7 +10,8 @@ from millwheel.errors import MillwheelError, UserCodeError
 
 
 class SourceBlamed:
-    """Context of a call to a source: turns an exception into a `UserCodeError` with the source's name.
+    """Context of a call to a source: turns an exception into a `UserCodeError` with the source's
+    name.
 
     Errors of millwheel (such as `InputError`, which tells the user how to correct the input) pass
     unchanged, and so do all exceptions of the sources that come with millwheel. A `sys.exit` of a
@@ -46,7 +47,8 @@ class SourceBlamed:
         if of.__module__.partition(".")[0] == "millwheel":
             return
         raise UserCodeError(
-            f"the source of {self._injector!r} failed in {of.__name__}.{self._method}: {reason(error)}\n"
-            "Rows that were read and are not acknowledged will be read again. Correct the source and "
-            "start again. (If the user of the source can correct the cause, let it raise InputError.)"
+            f"the source of {self._injector!r} failed in {of.__name__}.{self._method}: "
+            f"{reason(error)}\nRows that were read and are not acknowledged will be read again. "
+            "Correct the source and start again. (If the user of the source can correct the "
+            "cause, let it raise InputError.)"
         ) from error

@@ -6,11 +6,12 @@
                                                            │
                                          the number is stored before the row is sent (I1, I9)
 
-After a crash the numbered records are read first, from the stored position on; then more are numbered. An owner
-that has lost its claim can number none, because `Store.take_sent` checks the sequencer (I4).
+After a crash the numbered records are read first, from the stored position on; then more are
+numbered. An owner that has lost its claim can number none, because `Store.take_sent` checks the
+sequencer (I4).
 
-Event time comes from the store's clock and its transactions: once every transaction that ran at some moment has
-ended, no record with an older time can follow (see ``take_sent.sql``).
+Event time comes from the store's clock and its transactions: once every transaction that ran at
+some moment has ended, no record with an older time can follow (see ``take_sent.sql``).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ POLL_SECONDS = 0.05
 """Time between two looks for records while there are none."""
 
 MARK_SECONDS = 0.5
-"""While no record arrives, event time advances this often: each time takes a transaction id, and makes a
-commit."""
+"""While no record arrives, event time advances this often: each time takes a transaction id, and
+makes a commit."""
 
 TAKEN_RECORDS = 1_000
 """Most records numbered together."""
@@ -53,12 +54,14 @@ COUNTED_RECORDS = 100_000
 
 
 class _Mark(NamedTuple):
-    """A moment of the store, and a transaction that began after it: so did every one with a higher id."""
+    """A moment of the store, and a transaction that began after it: so did every one with a higher
+    id."""
 
     now: int
     newest: int
     last_seq: int
-    """Every record of a transaction that began later comes after this one in the order of sending."""
+    """Every record of a transaction that began later comes after this one in the order of
+    sending."""
 
 
 class StoredInbox(InboxPartition):
@@ -80,7 +83,8 @@ class StoredInbox(InboxPartition):
             json = JsonRows(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
             raise UsageError(
-                f"inbox of stream {self._stream!r}: values cannot be read as {value_type!r}: {error}"
+                f"inbox of stream {self._stream!r}: values cannot be read as {value_type!r}: "
+                f"{error}"
             ) from error
         env, source = self._env, self._source
         stream = await env.patiently(

@@ -1,8 +1,8 @@
 """Injectors: read one partition of a source, and timestamp and send its rows.
 
-A replayable source is a sender whose log is the source itself: it stores no productions.
-The stored position is the first un-ACKed row; rows from there on are read again after a crash, with the
-same ids (I1, I9).
+A replayable source is a sender whose log is the source itself: it stores no productions. The stored
+position is the first un-ACKed row; rows from there on are read again after a crash, with the same
+ids (I1, I9).
 
 An injector has three states; only its reader decides about the last::
 
@@ -72,7 +72,7 @@ class Injector(SourceTask):
         self._asked = AskedRows(env, interval)
         self._sender = RowSender(env, interval, partition, self._time, self._asked)
         self.credit = asyncio.Event()
-        """Set when reading may be possible again: rows were acknowledged, or the injector resumed."""
+        """Set when reading may be possible again: after acknowledgements, or a pause."""
         self._numbers = RowNumbers(node.label, partition)
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap and the credits are."""
@@ -81,7 +81,7 @@ class Injector(SourceTask):
         self._position_stored = False
         """The position at which reading began after this start is stored."""
         self._last_position: dict[str, Any] | None = None
-        """The reader's position in the last commit, which may be on its way; None: there is none."""
+        """The reader's position in the last commit, which may be on its way; None: none."""
         self._promised: object = None
         """What the reader had promised when the position was stored."""
 
@@ -141,12 +141,14 @@ class Injector(SourceTask):
         self.credit.set()
 
     def acknowledged(self) -> list[float]:
-        """Note that some rows are durable at their readers; gives the seconds since each reading of them."""
+        """Note that some rows are durable at their readers; gives the seconds since each reading of
+        them."""
         self.credit.set()
         return self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
 
     def tend(self) -> None:
-        """Raise the cap if no acknowledgement arrives before more is read, and note that rows may be held up.
+        """Raise the cap if no acknowledgement arrives before more is read, and note that rows may
+        be held up.
 
         Called periodically.
         """
@@ -272,12 +274,12 @@ class Injector(SourceTask):
         await asyncio.sleep(0)
 
     async def _store_position(self) -> None:
-        """Store the position at which reading began, before sending a row of a source without an end; and
-        the files that it has begun since.
+        """Store the position at which reading began, before sending a row of a source without an
+        end; and the files that it has begun since.
 
-        Otherwise, after a crash before the next commit, the next start would begin with the rows that are
-        available then (of a file rotated since, for example), and give the numbers of sent rows to other
-        rows.
+        Otherwise, after a crash before the next commit, the next start would begin with the rows
+        that are available then (of a file rotated since, for example), and give the numbers of sent
+        rows to other rows.
         """
         interval = self._interval
         stored = interval.position.value or {}
@@ -291,9 +293,9 @@ class Injector(SourceTask):
     async def _wait_for_rows(self, reader: Reader) -> None:
         """Wait until the source has more rows.
 
-        A reader that has passed a gap since the last commit (markers of transactions, for example) has another
-        position, which no acknowledgement stores. Once the source deletes that gap, the former position
-        would speak of rows that were lost.
+        A reader that has passed a gap since the last commit (markers of transactions, for example)
+        has another position, which no acknowledgement stores. Once the source deletes that gap, the
+        former position would speak of rows that were lost.
         """
         if self._last_position is not None and self.log.drained:
             with self._blamed(reader, "position"):
@@ -328,12 +330,12 @@ class Injector(SourceTask):
         row = next((row for row in rows if row.watermark is None), None)
         if row is not None and not self.log.is_acknowledged(row.offset):
             raise InputError(
-                f"{row_place(self._partition, row)}: this row arrived after event time had "
-                f"ended. An earlier run read the input of stream {self._stream.name!r} to its end "
-                "and closed all windows and timers, so the row is late for each of them. If the input "
-                "continues, remove the pipeline (millwheel drop) and start it with follow=True on the "
-                "source, or with --keep-open. To process such rows as late ones, start with "
-                "--accept-late"
+                f"{row_place(self._partition, row)}: this row arrived after event time had ended. "
+                f"An earlier run read the input of stream {self._stream.name!r} to its end and "
+                "closed all windows and timers, so the row is late for each of them. If the "
+                "input continues, remove the pipeline (millwheel drop) and start it with "
+                "follow=True on the source, or with --keep-open. To process such rows as late "
+                "ones, start with --accept-late"
             )
 
     def _room(self, limit: int) -> int:

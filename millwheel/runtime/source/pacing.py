@@ -1,8 +1,8 @@
 """The cap on pending rows of a partition: fixed, or adapted to a latency target.
 
-A *root* is a row of a source. It is pending from its read until all its readers have made its effects
-durable. Pending roots take memory, and time: a row waits behind all rows read before it. So a cap on the
-number bounds the latency, if the speed of the readers is known (decision 31).
+A *root* is a row of a source. It is pending from its read until all its readers have made its
+effects durable. Pending roots take memory, and time: a row waits behind all rows read before it. So
+a cap on the number bounds the latency, if the speed of the readers is known (decision 31).
 
 Each reading (rows that were read together) measures it. If `p` roots were pending after the reading, and
 it was acknowledged after `L` seconds, then the readers process `p` roots in `L` (Little's law). In the
@@ -10,19 +10,20 @@ time aimed at, they would process ::
 
     p * aim / L + min(√p, p / 8)
 
-The second summand makes partitions that share their readers converge to equal shares: it gives small
-partitions relatively more. The cap is the number that all but one of the last 20 readings allow, and at
-most twice the largest number tried. A latency is paired with the number pending *at that reading*, so a
-reading from before a fall of the cap does not lower it again. A slow reading that used only a part of
-the cap is paired with the whole cap: other partitions share the readers, and the smallest of them need
-not give way. A fast reading that used less than half of the cap is ignored.
+The second summand makes partitions that share their readers converge to equal shares: it gives
+small partitions relatively more. The cap is the number that all but one of the last 20 readings
+allow, and at most twice the largest number tried. A latency is paired with the number pending *at
+that reading*, so a reading from before a fall of the cap does not lower it again. A slow reading
+that used only a part of the cap is paired with the whole cap: other partitions share the readers,
+and the smallest of them need not give way. A fast reading that used less than half of the cap is
+ignored.
 
-Sometimes nothing is acknowledged before more rows are read: a bundle that was open when its sink ended
-waits for all its members (decision 30), and these were read under an earlier, higher cap. So a cap that
-is used up also grows if nothing is acknowledged for a while.
+Sometimes nothing is acknowledged before more rows are read: a bundle that was open when its sink
+ended waits for all its members (decision 30), and these were read under an earlier, higher cap. So
+a cap that is used up also grows if nothing is acknowledged for a while.
 
-The fixed point is `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64. It lies somewhat below
-the target, since acknowledgements arrive in batches.
+The fixed point is `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64. It lies somewhat
+below the target, since acknowledgements arrive in batches.
 
 Plain code: time comes in, numbers go out.
 """
@@ -82,8 +83,8 @@ class Flow(NamedTuple):
     cap: int
     """Maximum number of pending roots."""
     latency: float | None
-    """95th percentile of the time from read to acknowledgement, over the last readings; None before the
-    first."""
+    """95th percentile of the time from read to acknowledgement, over the last readings; None before
+    the first."""
     target: float | None
     """Target for that percentile; None if the cap is fixed."""
     lag_rows: int | None = None
@@ -101,7 +102,8 @@ class Pace:
 
     Args:
         most: the fixed cap, or the upper limit of an adaptive one. At least 1.
-        target_seconds: target for the time until a reading is acknowledged; None makes the cap fixed.
+        target_seconds: target for the time until a reading is acknowledged; None makes the cap
+            fixed.
     """
 
     def __init__(self, most: int, target_seconds: float | None = None) -> None:
@@ -128,7 +130,8 @@ class Pace:
     def room(self, pending: int, chunk: int) -> int:
         """Number of rows to read now, at most `chunk`; 0 if some must be acknowledged first.
 
-        There is room for a row when none is pending. Room smaller than a part of the cap counts as none.
+        There is room for a row when none is pending. Room smaller than a part of the cap counts as
+        none.
         """
         cap = self.cap
         part = max(1, min(chunk, cap // PARTS))
@@ -138,7 +141,8 @@ class Pace:
         return min(room, chunk if self.target_seconds is None else part)
 
     def read(self, end: int, pending: int, now: float) -> None:
-        """Note a reading: the rows before number `end` were read, and `pending` roots are pending now."""
+        """Note a reading: the rows before number `end` were read, and `pending` roots are pending
+        now."""
         if not self._readings:
             self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))

@@ -9,20 +9,22 @@ each new one, and holds the watermark for partitions that are not found yet (I17
     discovery     |-------------->                  the minimum of all partitions found
     partition 3                   |                 just found: starts at the discovery's stored watermark
 
-Readers of the stream take the minimum over all slots (`millwheel.timers.watermark`). If a worker does
-not know partition 3 yet, the discovery holds its watermark: once partition 3 exists, the discovery
-promises no more than partition 3 has promised. So a new partition moves no watermark back, and the
-times of its rows count from its first row on.
+Readers of the stream take the minimum over all slots (`millwheel.timers.watermark`). If a worker
+does not know partition 3 yet, the discovery holds its watermark: once partition 3 exists, the
+discovery promises no more than partition 3 has promised. So a new partition moves no watermark
+back, and the times of its rows count from its first row on.
 
-A partition starts at the low watermark that is *stored* for the discovery. So the discovery's watermark
-is frozen while intervals are made: it takes in no higher watermark, and all earlier ones are stored, so
-that no commit with a higher promise is in flight or can follow. It is also frozen from the start of the
-task until the first look, since partitions may have appeared while the discovery had no owner.
+A partition starts at the low watermark that is *stored* for the discovery. So the discovery's
+watermark is frozen while intervals are made: it takes in no higher watermark, and all earlier ones
+are stored, so that no commit with a higher promise is in flight or can follow. It is also frozen
+from the start of the task until the first look, since partitions may have appeared while the
+discovery had no owner.
 
 The discovery's knowledge of a partition is stored before the partition is made, and the partition's
-first position is stored with the partition. So after a crash at any moment the discovery still knows
-each partition, and the owner of a partition knows where to read (the file, for example). What a look
-has changed in that knowledge (the file was copied, and truncated) is stored before the next look.
+first position is stored with the partition. So after a crash at any moment the discovery still
+knows each partition, and the owner of a partition knows where to read (the file, for example). What
+a look has changed in that knowledge (the file was copied, and truncated) is stored before the next
+look.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ MOST_PARTITIONS = SLOTS - FIRST_SLOT
 
 
 class PartitionDiscovery(SourceTask):
-    """Looks for partitions of one growing source, and holds the watermark for partitions not found yet."""
+    """Looks for partitions of one growing source, and holds the watermark for partitions not found
+    yet."""
 
     def __init__(
         self,
@@ -128,8 +131,8 @@ class PartitionDiscovery(SourceTask):
         if len(self._known) + len(identities) > MOST_PARTITIONS:
             raise InputError(
                 f"the source of {interval.step.node.label!r} has "
-                f"{len(self._known) + len(identities):,} partitions; at most {MOST_PARTITIONS:,} are "
-                "supported. Use a pattern that matches fewer files, or several pipelines"
+                f"{len(self._known) + len(identities):,} partitions; at most {MOST_PARTITIONS:,} "
+                "are supported. Use a pattern that matches fewer files, or several pipelines"
             )
         env.done.clear()
         self._frozen = True
@@ -145,7 +148,8 @@ class PartitionDiscovery(SourceTask):
         self._on_partitions([self._known[identity].interval_id for identity in identities])
 
     async def _commit(self) -> None:
-        """Store the list of partitions and, while it is frozen, the watermark that it has promised."""
+        """Store the list of partitions and, while it is frozen, the watermark that it has
+        promised."""
         interval, watermarks = self._interval, self._interval.watermarks
         known = self.position()["reader"]
         await interval.store_all()
@@ -156,7 +160,8 @@ class PartitionDiscovery(SourceTask):
     async def _retire(self) -> None:
         """Delete the intervals of partitions that have ended, after their last positions are noted.
 
-        A partition has ended for all readers once it has stored the end of time: nothing of it is un-ACKed.
+        A partition has ended for all readers once it has stored the end of time: nothing of it is
+        un-ACKed.
         """
         env, interval = self._env, self._interval
         at = self._publisher.watermarks.at
@@ -198,7 +203,8 @@ class PartitionDiscovery(SourceTask):
         return None if first is None else {"reader": first, "seen": MIN_TIME}
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
-        """Make the intervals, and apply the low watermarks that the store has for all partitions."""
+        """Make the intervals, and apply the low watermarks that the store has for all
+        partitions."""
         env, interval = self._env, self._interval
         found = await env.patiently(
             lambda: env.store.add_partitions(interval.id, interval.commits.sequencer, new)
@@ -222,7 +228,8 @@ class PartitionDiscovery(SourceTask):
     def follow(self) -> None:
         """Promise the minimum of the stored low watermarks of the partitions found so far.
 
-        A source that shows how far event time is may have partitions that are not found yet (`Discovery.seen`).
+        A source that shows how far event time is may have partitions that are not found yet
+        (`Discovery.seen`).
         """
         interval, publisher = self._interval, self._publisher
         shown = self._shown
@@ -249,7 +256,8 @@ class PartitionDiscovery(SourceTask):
 
     @property
     def idle(self) -> bool:
-        """Always true: the discovery only follows its partitions, so waiting for these is enough."""
+        """Always true: the discovery only follows its partitions, so waiting for these is
+        enough."""
         return True
 
     def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:

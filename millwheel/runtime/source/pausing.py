@@ -23,8 +23,8 @@ class PausedInjectors:
     def set(self, computations: frozenset[int]) -> None:
         """Pause exactly the injectors of these computations, and resume all others.
 
-        Rows that were already read are processed. A paused injector's watermark stands still, since its
-        next rows are unknown.
+        Rows that were already read are processed. A paused injector's watermark stands still, since
+        its next rows are unknown.
         """
         if computations == self._paused:
             return

@@ -38,10 +38,10 @@ class RowNumbers:
         if any(map(ge, numbers, islice(numbers, 1, None))):
             before, number = next(pair for pair in pairwise(numbers) if pair[0] >= pair[1])
             raise UserCodeError(
-                f"the source of {self._injector!r} gave row number {number}"
-                f"{f' after row number {before}' if before >= 0 else ''}: the row numbers of a "
-                f"partition ({self._partition.identity}) must rise, from 0 on. Correct the source and "
-                "start again"
+                f"the source of {self._injector!r} gave row number "
+                f"{number}{f' after row number {before}' if before >= 0 else ''}: the row numbers "
+                f"of a partition ({self._partition.identity}) must rise, from 0 on. Correct the "
+                "source and start again"
             )
 
 

@@ -1,4 +1,5 @@
-"""The options of `inject` applied to one row: its time, and what becomes of a row that cannot be read."""
+"""The options of `inject` applied to one row: its time, and what becomes of a row that cannot be
+read."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class RowRules:
 
     Args:
         stream: the name of the injector's stream.
-        injector: the names of the injector and of its pipeline; None: on Spark, where no row can be set aside by itself.
+        injector: the names of the injector and of its pipeline; None: on Spark, where no row can be
+            set aside by itself.
     """
 
     def __init__(
@@ -121,7 +123,8 @@ class RowRules:
         )
 
     def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]] | None:
-        """The function given to `inject` that fails on a value or returns no time, with its option."""
+        """The function given to `inject` that fails on a value or returns no time, with its
+        option."""
         injection = self._injection
         if injection.timestamp is not None:
             try:
@@ -145,10 +148,10 @@ class RowRules:
             return f"{correct}set such rows aside with {rule}"
         injector, pipeline = self._injector
         command = (
-            f"millwheel set-aside {injector} {row.offset} --partition {quote(self._partition.identity)} "
-            f"--pipeline {pipeline}"
+            f"millwheel set-aside {injector} {row.offset} --partition "
+            f"{quote(self._partition.identity)} --pipeline {pipeline}"
         )
         return (
-            f"{correct}set this row aside as a dead letter and start again: {command}. All such rows are set aside with "
-            f"{rule}"
+            f"{correct}set this row aside as a dead letter and start again: {command}. All such "
+            f"rows are set aside with {rule}"
         )

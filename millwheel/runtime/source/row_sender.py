@@ -56,8 +56,8 @@ class RowSender:
     def send(self, rows: Sequence[Row]) -> None:
         """Send rows to all readers of the stream; bad rows become dead letters.
 
-        A row holds the watermark at no less than the source's promise when the row was read: an older row
-        is late by declaration, and must not hold the watermark back while it is queued.
+        A row holds the watermark at no less than the source's promise when the row was read: an
+        older row is late by declaration, and must not hold the watermark back while it is queued.
         """
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
@@ -204,7 +204,8 @@ class RowSender:
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
     ) -> tuple[Destination, Delivery[Any]]:
-        """The delivery of a row for one reader, and its destination; the reader's extractor gives the key."""
+        """The delivery of a row for one reader, and its destination; the reader's extractor gives
+        the key."""
         route, log = self._route, self._interval.log.id
         key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named

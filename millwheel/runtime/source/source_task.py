@@ -1,8 +1,8 @@
 """The task of an injector's interval: it reads a partition, or discovers partitions.
 
-Both kinds (`millwheel.runtime.source.injector`, `millwheel.runtime.source.partition_discovery`) own their
-interval under the worker's lease, like any interval, store a position with its commits, and hold its low
-watermark.
+Both kinds (`millwheel.runtime.source.injector`, `millwheel.runtime.source.partition_discovery`) own
+their interval under the worker's lease, like any interval, store a position with its commits, and
+hold its low watermark.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class SourceTask(ABC):
         return
 
     def acknowledged(self) -> list[float]:
-        """Note that some rows of the task are durable at their readers; gives the seconds since each reading of them."""
+        """Note that some rows of the task are durable at their readers; gives the seconds since
+        each reading of them."""
         return []
 
     def tend(self) -> None:

@@ -36,12 +36,13 @@ class SourceTime:
         self.disorder = Disorder()
         """How late rows are; rows that are read again are counted anew."""
         self._marks: deque[tuple[int, int, int]] = deque()
-        """The source's progress: (number of rows before this point, newest seen time, time at which the
-        last of these rows was read)."""
+        """The source's progress: (number of rows before this point, newest seen time, time at which
+        the last of these rows was read)."""
         self._stored_since: int | None = stored.get("since")
         self._sent_before = sent_before
         self._sent_since = position.since
-        """Earliest time at which a former owner can have sent a row that is not stored as acknowledged."""
+        """Earliest time at which a former owner can have sent a row that is not stored as
+        acknowledged."""
         self.mark(first, self._stored_since or now)
 
     def mark(self, rows_before: int, read_at: int) -> None:
@@ -49,7 +50,8 @@ class SourceTime:
         self._marks.append((rows_before, self.seen, read_at))
 
     def show(self, moment: int | None, rows_before: int, read_at: int) -> bool:
-        """Take over the time up to which the source itself shows that it has come; whether it is news."""
+        """Take over the time up to which the source itself shows that it has come; whether it is
+        news."""
         if moment is None or moment <= self.seen:
             return False
         self.seen = moment
@@ -63,11 +65,13 @@ class SourceTime:
             marks.popleft()
 
     def caught_up(self, next_row: int) -> None:
-        """The source has no further row: no former owner can have sent one that was not read here."""
+        """The source has no further row: no former owner can have sent one that was not read
+        here."""
         self._sent_before = min(self._sent_before, next_row)
 
     def watermark(self) -> int | None:
-        """The source's own watermark: the newest seen time less the lateness; None: nothing was seen."""
+        """The source's own watermark: the newest seen time less the lateness; None: nothing was
+        seen."""
         return None if self.seen == MIN_TIME else clamp_time(self.seen - self.lateness)
 
     @property

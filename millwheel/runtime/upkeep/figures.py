@@ -53,7 +53,8 @@ class WorkerFigures:
 
 
 def _least_share(tasks: Iterable[SourcePort]) -> float | None:
-    """The smallest part of its input that a source has read, 0 to 1; None if some source has no end."""
+    """The smallest part of its input that a source has read, 0 to 1; None if some source has no
+    end."""
     shares = [task.progress() for task in tasks]
     known = [share for share in shares if share is not None]
     return None if len(known) < len(shares) else min(known, default=1.0)

@@ -1,8 +1,8 @@
 """The worker's quick chores: opening buckets, repeating messages to other workers.
 
 No record waits for them. Each may fail, and runs again at the next period. Folding, which may take
-long, is a service of its own (`millwheel.runtime.upkeep.folding`), and so is the renewal of the lease,
-which must not wait (`millwheel.runtime.ownership.heartbeat`).
+long, is a service of its own (`millwheel.runtime.upkeep.folding`), and so is the renewal of the
+lease, which must not wait (`millwheel.runtime.ownership.heartbeat`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from millwheel.runtime.process.service import Service
 from millwheel.runtime.seen.buckets import Buckets
 
 WAITING_SECONDS = 30.0
-"""Time until a waiting bundle is logged: several leases. By then the missing members' logs have an owner,
-which has sent the members again."""
+"""Time until a waiting bundle is logged: several leases. By then the missing members' logs have an
+owner, which has sent the members again."""
 
 
 class Housekeeping(Service):
@@ -78,11 +78,16 @@ class Housekeeping(Service):
                     scope=interval.id,
                     number=batches.number,
                     missing=batches.missing,
-                    what_it_means="records of an open bundle have not come again; the interval "
-                    "delivers nothing else before they do",
-                    what_to_do="make sure that the workers and sources they come from run; records "
-                    "of a removed computation are lost. A source that another worker reads may have "
-                    "a lower max_pending or max_unacked_records now: restore the former value",
+                    what_it_means=(
+                        "records of an open bundle have not come again; the interval "
+                        "delivers nothing else before they do"
+                    ),
+                    what_to_do=(
+                        "make sure that the workers and sources they come from run; records of a "
+                        "removed computation are lost. A source that another worker reads may "
+                        "have a lower max_pending or max_unacked_records now: restore the former "
+                        "value"
+                    ),
                 )
             waiting[batches] = since
         self._waiting = waiting

@@ -25,8 +25,8 @@ ROWS_A_KEY = 500
 """Most rows of a parked key that are read at a time."""
 
 NOT_STRONG = (
-    "its computation does not commit its productions with its state (weak, tree or bundle productions), so "
-    "there is no commit that could carry the request alone"
+    "its computation does not commit its productions with its state (weak, tree or bundle "
+    "productions), so there is no commit that could carry the request alone"
 )
 
 
@@ -36,9 +36,10 @@ HOW_TO_ASK = "ask by: millwheel state, timers or dead-letters"
 class RequestDesk(Service):
     """Takes open requests from the store to the intervals of their keys, once a period.
 
-    An interval may start over while the store answers. Nothing in the answer has run then: only this service hands out
-    requests, one answer after the other, and its question leaves out the requests that the interval has. Requests that
-    arrive before the interval is restored are forgotten with the others, and read again.
+    An interval may start over while the store answers. Nothing in the answer has run then: only
+    this service hands out requests, one answer after the other, and its question leaves out the
+    requests that the interval has. Requests that arrive before the interval is restored are
+    forgotten with the others, and read again.
     """
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
@@ -102,19 +103,28 @@ class RequestDesk(Service):
 def fault_of(asked: OpenRequest) -> str | None:
     """Why a request cannot be carried out, whatever its key's state is; None: it may be.
 
-    Operators may insert rows into the table of requests, so nothing in one is believed: a wrong slot would make a second
-    state of its key.
+    Operators may insert rows into the table of requests, so nothing in one is believed: a wrong
+    slot would make a second state of its key.
     """
     try:
         key = decode_key(asked.key)
         as_stored = encode_key(key)
     except (msgspec.DecodeError, RecursionError, UserCodeError) as error:
-        return f"its key {shown(asked.key.decode())} is none: {error}. A text is in quotes: {HOW_TO_ASK}"
+        return (
+            f"its key {shown(asked.key.decode())} is none: {error}. A text is in quotes: "
+            f"{HOW_TO_ASK}"
+        )
     if as_stored != (asked.key, asked.slot):
         text, slot = as_stored[0].decode(), as_stored[1]
-        return f"its key {shown(asked.key.decode())} is stored as {text}, with the slot {slot}. {HOW_TO_ASK}"
+        return (
+            f"its key {shown(asked.key.decode())} is stored as {text}, with the slot {slot}. "
+            f"{HOW_TO_ASK}"
+        )
     if asked.verb == UNPARK:
-        return "the owner runs waiting records by itself: retry or discard the letter that stops the key"
+        return (
+            "the owner runs waiting records by itself: retry or discard the letter that stops "
+            "the key"
+        )
     if not isinstance(asked.payload, dict):
         return "its payload is no JSON object with arguments"
     return None

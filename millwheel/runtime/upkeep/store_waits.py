@@ -1,8 +1,9 @@
-"""Names the sessions that a worker waits for when the store does not finish a commit or a heartbeat.
+"""Names the sessions that a worker waits for when the store does not finish a commit or a
+heartbeat.
 
-A lock that another session holds on a table stops a whole pipeline without an error. So a wait of more than
-`WAIT_SECONDS` is logged with the sessions that hold the locks, again at each doubling of the time. The worker is not
-ready meanwhile, and its heartbeats publish the wait.
+A lock that another session holds on a table stops a whole pipeline without an error. So a wait of
+more than `WAIT_SECONDS` is logged with the sessions that hold the locks, again at each doubling of
+the time. The worker is not ready meanwhile, and its heartbeats publish the wait.
 """
 
 from __future__ import annotations
@@ -57,13 +58,19 @@ class StoreWaits(Service):
                 what=what,
                 seconds=round(seconds, 1),
                 sessions=blockers,
-                what_it_means="other sessions hold locks that it needs"
-                if blockers
-                else "no other session holds a lock that it needs: the server, its disk or the network is slow, "
-                "or commits fail (commit_failed)",
-                what_to_do="end that transaction, or its session"
-                if blockers
-                else "look at the server: wait_event in pg_stat_activity, its log, its disk",
+                what_it_means=(
+                    "other sessions hold locks that it needs"
+                    if blockers
+                    else (
+                        "no other session holds a lock that it needs: the server, its disk or the "
+                        "network is slow, or commits fail (commit_failed)"
+                    )
+                ),
+                what_to_do=(
+                    "end that transaction, or its session"
+                    if blockers
+                    else "look at the server: wait_event in pg_stat_activity, its log, its disk"
+                ),
             )
 
     async def _blockers(self) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ A batch::
     tables to read, at one snapshot ──Spark──▶ rows of these groups ──the user's function──▶ result
     result ──tasks──▶ staging table ──one transaction──▶ groups replaced, vector stored
 
-The vector of rows read is stored in the transaction of the result, so a batch counts once, whatever is killed:
-there is no checkpoint beside the store. Files are replaced before it; a batch that is repeated replaces them again.
+The vector of rows read is stored in the transaction of the result, so a batch counts once, whatever
+is killed: there is no checkpoint beside the store. Files are replaced before it; a batch that is
+repeated replaces them again.
 
 ==============  =================================================================
 ``following``   which groups have changed

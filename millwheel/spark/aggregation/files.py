@@ -7,12 +7,13 @@ changed, their directories change places::
     DIR/origin=JFK/month=2013-01-01/               seen by readers, which leave out names that begin with "_"
     DIR/_outgoing/origin=JFK/month=2013-01-01/     the former one, until the batch is in place
 
-So nothing is deleted before its successor is whole. Files are replaced before the store notes the batch. If the process
-ends in between, the next one moves back directories without a successor, and does the batch again, with the groups as they are
-then: the result is the same as if it had been done once. A reader may see some groups of a batch before others.
+So nothing is deleted before its successor is whole. Files are replaced before the store notes the
+batch. If the process ends in between, the next one moves back directories without a successor, and
+does the batch again, with the groups as they are then: the result is the same as if it had been
+done once. A reader may see some groups of a batch before others.
 
-Directories of times are named in UTC, in sessions of all time zones: in local time, two hours of the end of
-daylight saving time have one name.
+Directories of times are named in UTC, in sessions of all time zones: in local time, two hours of
+the end of daylight saving time have one name.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class FilesTarget:
         self._told_empty = False
 
     def prepare(self) -> None:
-        """Refuse a directory with other files: all of them are replaced when the aggregate is made from all rows.
+        """Refuse a directory with other files: all of them are replaced when the aggregate is made
+        from all rows.
 
         Raises:
             UsageError: it has some.
@@ -70,8 +72,9 @@ class FilesTarget:
         entries = sorted(self._path.iterdir()) if self._path.is_dir() else []
         if foreign := [entry.name for entry in entries if not entry.name.startswith(ours)]:
             raise UsageError(
-                f"the directory {self._path} of aggregate {self._stored.aggregate.name!r} has {foreign[0]!r}, which is none "
-                "of its groups: all that is in the directory may be replaced, so give the aggregate one of its own"
+                f"the directory {self._path} of aggregate {self._stored.aggregate.name!r} has "
+                f"{foreign[0]!r}, which is none of its groups: all that is in the directory may "
+                "be replaced, so give the aggregate one of its own"
             )
 
     def begin(self) -> None:
@@ -91,8 +94,9 @@ class FilesTarget:
         missing = [name for name in self._names if name not in result.columns]
         if missing:
             raise UserCodeError(
-                f"the function of aggregate {self._stored.aggregate.name!r} returned no column {', '.join(missing)}: its "
-                f"files are divided by {', '.join(self._names)}; it returned {', '.join(result.columns)}"
+                f"the function of aggregate {self._stored.aggregate.name!r} returned no column "
+                f"{', '.join(missing)}: its files are divided by {', '.join(self._names)}; it "
+                f"returned {', '.join(result.columns)}"
             )
         self._kinds = dict(result.dtypes)
         result.write.mode("overwrite").options(
@@ -111,8 +115,8 @@ class FilesTarget:
         """
         if not self._incoming.is_dir():
             raise UsageError(
-                f"another process has removed {self._incoming}, which this one wrote for the aggregate "
-                f"{self._stored.aggregate.name!r}: nothing of this batch was kept"
+                f"another process has removed {self._incoming}, which this one wrote for the "
+                f"aggregate {self._stored.aggregate.name!r}: nothing of this batch was kept"
             )
         present = dict(self._groups(self._incoming))
         if change.groups is None:
@@ -122,9 +126,10 @@ class FilesTarget:
             changed = self._changed(change.groups)
             if foreign := present.keys() - changed:
                 raise UserCodeError(
-                    f"the function of aggregate {self._stored.aggregate.name!r} returned rows of groups that it was not "
-                    f"given, such as {' '.join(min(foreign))} (times are UTC). It gets the rows of the groups that have "
-                    "changed, and may return rows of these only"
+                    f"the function of aggregate {self._stored.aggregate.name!r} returned rows of "
+                    f"groups that it was not given, such as {' '.join(min(foreign))} (times are "
+                    "UTC). It gets the rows of the groups that have changed, and may return rows "
+                    "of these only"
                 )
             there = dict(self._groups(self._path))
             places = {there[group] for group in there.keys() & changed} | {*present.values()}

@@ -1,4 +1,5 @@
-"""Batches of aggregates: one after the other, until nothing is new or for as long as the process runs."""
+"""Batches of aggregates: one after the other, until nothing is new or for as long as the process
+runs."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ class Stored:
             self.store,
             self.pipeline,
             f".{self.aggregate.name}",
-            f"another process keeps the aggregate {self.aggregate.name!r} of pipeline {self.pipeline!r} up to date",
+            f"another process keeps the aggregate {self.aggregate.name!r} of pipeline "
+            f"{self.pipeline!r} up to date",
         )
 
     def begin(self) -> None:
@@ -101,6 +102,6 @@ class Stored:
         )
         if done.rowcount != 1:
             raise UsageError(
-                f"another process has done batch {before.batch + 1} of the aggregate {self.aggregate.name!r}: "
-                "nothing of this one was kept"
+                f"another process has done batch {before.batch + 1} of the aggregate "
+                f"{self.aggregate.name!r}: nothing of this one was kept"
             )

@@ -51,7 +51,8 @@ def run_aggregates(
     cluster: Cluster | None = None,
     console: Console | None = None,
 ) -> None:
-    """Keep the aggregates of a pipeline up to date, until interrupted or, if wanted, until nothing is new.
+    """Keep the aggregates of a pipeline up to date, until interrupted or, if wanted, until nothing
+    is new.
 
     Args:
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
@@ -62,7 +63,8 @@ def run_aggregates(
         console: where progress is shown; None: standard error.
 
     Raises:
-        UsageError: there is no such aggregate, its tables do not exist, or another process keeps it up to date.
+        UsageError: there is no such aggregate, its tables do not exist, or another process keeps it
+            up to date.
         UserCodeError: its function failed.
         StoreError: the store cannot be used.
     """
@@ -107,7 +109,8 @@ def run_aggregates(
 
 
 def _partitions(spark: SparkSession, cluster: Cluster) -> int:
-    """The number of tasks that read a table: few on this machine, and on a cluster as many as Spark's shuffles have."""
+    """The number of tasks that read a table: few on this machine, and on a cluster as many as
+    Spark's shuffles have."""
     if cluster.is_local:
         return PARTITIONS
     return int(spark.conf.get("spark.sql.shuffle.partitions") or PARTITIONS)
@@ -117,8 +120,8 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[Aggregate]:
     known = pipeline.aggregates
     if not known:
         raise UsageError(
-            f"pipeline {pipeline.name!r} has no aggregates for Spark: declare them with pipeline.spark(…), or name a "
-            "function of a Job to run once"
+            f"pipeline {pipeline.name!r} has no aggregates for Spark: declare them with "
+            "pipeline.spark(…), or name a function of a Job to run once"
         )
     for name in only:
         if name not in known:
@@ -139,8 +142,8 @@ def _require_tables(every: Sequence[Stored]) -> None:
         name = every[0].pipeline
         if time.monotonic() > deadline:
             raise UsageError(
-                f"pipeline {name!r} has no table {', '.join(missing)} in the store: run it first, with this code, which "
-                "makes them"
+                f"pipeline {name!r} has no table {', '.join(missing)} in the store: run it first, "
+                "with this code, which makes them"
             )
         log.info("waits_for_tables", pipeline=name, tables=missing)
         time.sleep(LOOK_SECONDS)

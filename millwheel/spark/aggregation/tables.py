@@ -44,7 +44,8 @@ class TableTarget:
         """The id of this attempt of a batch."""
 
     def prepare(self) -> None:
-        """Make an empty staging table like the table, in place of one that a killed process has left."""
+        """Make an empty staging table like the table, in place of one that a killed process has
+        left."""
         self._staged.make(sql.SQL("LIKE {}").format(self._here))
 
     def begin(self) -> None:
@@ -104,7 +105,8 @@ class TableTarget:
         names = sql.SQL(", ").join(map(sql.Identifier, self._stored.aggregate.group_names))
         foreign = connection.execute(
             sql.SQL(
-                "SELECT DISTINCT {} FROM {} AS staged WHERE {} = ANY(%s::uuid[]) AND NOT EXISTS (SELECT FROM {} WHERE {})"
+                "SELECT DISTINCT {} FROM {} AS staged WHERE {} = ANY(%s::uuid[]) AND NOT EXISTS "
+                "(SELECT FROM {} WHERE {})"
             ).format(
                 names,
                 self._staging,
@@ -116,9 +118,9 @@ class TableTarget:
         ).fetchall()
         if foreign:
             raise UserCodeError(
-                f"the function of aggregate {self._stored.aggregate.name!r} returned rows of groups that it was not "
-                f"given: {_listed(foreign)}. It gets the rows of the groups that have changed, and may return rows "
-                "of these only"
+                f"the function of aggregate {self._stored.aggregate.name!r} returned rows of "
+                f"groups that it was not given: {_listed(foreign)}. It gets the rows of the "
+                "groups that have changed, and may return rows of these only"
             )
         connection.execute(
             sql.SQL("DELETE FROM {} AS kept USING {} WHERE {}").format(

@@ -1,4 +1,5 @@
-"""``millwheel run --engine spark``: a pipeline, its classes unchanged, as a streaming query of Spark (decision 55).
+"""``millwheel run --engine spark``: a pipeline, its classes unchanged, as a streaming query of
+Spark (decision 55).
 
 ============  ==================================================================
 ``plan``      the steps of a pipeline and their levels, made in each process

@@ -46,12 +46,14 @@ def is_finished(spark: SparkSession, checkpoint: str, batch: int) -> bool:
 
 
 def refuse_used_checkpoint(checkpoint: str) -> None:
-    """Refuse to begin a query with a checkpoint that has batches, if it is a directory of this machine.
+    """Refuse to begin a query with a checkpoint that has batches, if it is a directory of this
+    machine.
 
     Raises:
         UsageError: it has some.
     """
     if is_used(checkpoint):
         raise UsageError(
-            f"the checkpoint {checkpoint} is that of another query, or of an earlier one: give another directory, or delete it"
+            f"the checkpoint {checkpoint} is that of another query, or of an earlier one: give "
+            "another directory, or delete it"
         )

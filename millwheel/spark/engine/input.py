@@ -1,11 +1,14 @@
-"""The sources of a pipeline as one source of Spark, with the promise of the injectors beside the rows.
+"""The sources of a pipeline as one source of Spark, with the promise of the injectors beside the
+rows.
 
-The offset has the position of each partition, as the engine stores it, and the low watermark that the sources have
-promised when the batch was cut. So a batch that runs again has the same rows and the same watermark. In each batch one
-row, the clock, tells Spark the promise; no row is ever late for Spark, whose watermark is this promise and nothing else.
-Whether a record is late decides the computation, as in the engine.
+The offset has the position of each partition, as the engine stores it, and the low watermark that
+the sources have promised when the batch was cut. So a batch that runs again has the same rows and
+the same watermark. In each batch one row, the clock, tells Spark the promise; no row is ever late
+for Spark, whose watermark is this promise and nothing else. Whether a record is late decides the
+computation, as in the engine.
 
-The driver reads ahead to find the end of a batch and the promise of the sources there; tasks read the rows again.
+The driver reads ahead to find the end of a batch and the promise of the sources there; tasks read
+the rows again.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ TYPES = pa.schema(
 )
 
 Place = dict[str, Any]
-"""How far a partition is read: its stored position, the number of the next row, the time seen, and whether it has ended."""
+"""How far a partition is read: its stored position, the number of the next row, the time seen, and
+whether it has ended."""
 
 
 @dataclass
@@ -100,7 +104,8 @@ class ClockPart(InputPartition):
 class InjectedSource(DataSource):
     """The source of a query.
 
-    Options: ``target``; ``rows``, the most of a batch; ``keep_open``; ``begins_with``, an offset as JSON.
+    Options: ``target``; ``rows``, the most of a batch; ``keep_open``; ``begins_with``, an offset as
+    JSON.
     """
 
     @classmethod
@@ -311,7 +316,8 @@ class InjectorAhead:
         self.partitions.append(PartitionAhead(self._step, partition, keep_open=self._keep_open))
 
     def promised(self, places: Mapping[str, Place]) -> int:
-        """The low watermark of the injector's stream: the least of its partitions that are not idle."""
+        """The low watermark of the injector's stream: the least of its partitions that are not
+        idle."""
         if not self.partitions:
             return MIN_TIME
         lateness = _micros(self._injection.lateness)
@@ -486,8 +492,9 @@ class OpenPart:
         left = deadline - time.monotonic()
         if left <= 0 or self._reader.ended:
             raise InputError(
-                f"{self._partition.identity}: its rows up to number {self._part.until - 1} were there when the batch "
-                f"was cut, and are not there now (after number {self._next - 1}). Restore them, and start again"
+                f"{self._partition.identity}: its rows up to number {self._part.until - 1} were "
+                "there when the batch was cut, and are not there now (after number "
+                f"{self._next - 1}). Restore them, and start again"
             )
         try:
             async with asyncio.timeout(left):

@@ -7,9 +7,9 @@ level 1  the timers that are due, then the records: as an interval of the engine
 above    records on time, then the timers that are due, then late records
 =======  =======================================================================
 
-Above level 1, a production of a sender's timer in this batch is older than the watermark, but not late: this level
-had not passed it. Such records see the watermark at their own time. Only then the level passes on, and fires its
-timers; a record that was late for its sender is late here too.
+Above level 1, a production of a sender's timer in this batch is older than the watermark, but not
+late: this level had not passed it. Such records see the watermark at their own time. Only then the
+level passes on, and fires its timers; a record that was late for its sender is late here too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Outcome:
     timers: Timers = field(default_factory=dict)
     """The timers that are left."""
     place: int | None = None
-    """The place of everything that was made, among the rows of the task; None: after all that it has made so far."""
+    """The place of everything that was made, among the rows of the task; None: after all that it
+    has made so far."""
 
 
 class StepRunner:
@@ -151,7 +152,8 @@ class StepRunner:
     def _deliveries(
         self, state: KeyState, rows: Iterable[StreamRow]
     ) -> list[tuple[Delivery[Any], bool]]:
-        """The records of rows with whether they are late, in the order in which their senders made them."""
+        """The records of rows with whether they are late, in the order in which their senders made
+        them."""
         found = []
         codecs, id_ = self.step.codecs, self.step.id
         for row in sorted(rows, key=_place):
@@ -175,10 +177,11 @@ class StepRunner:
 class IdRunner(StepRunner):
     """Runs a relay that drops records whose user-supplied ids it has seen; an id is its key.
 
-    Spark calls a task in the order of a hash of the ids. So a record keeps the place that its source gave it: the
-    records of a key reach the readers in the order of the source.
+    Spark calls a task in the order of a hash of the ids. So a record keeps the place that its
+    source gave it: the records of a key reach the readers in the order of the source.
 
-    The engine remembers ids for a time by the clock. Here it is event time, the only time that an operator has.
+    The engine remembers ids for a time by the clock. Here it is event time, the only time that an
+    operator has.
     """
 
     FORGET = "forget"
@@ -209,8 +212,8 @@ class KeyRun:
     """The run of one key.
 
     Args:
-        careful: capture the state after each item, so that one that fails can be set aside. Without it, an error
-            ends the run, which then has to be done again.
+        careful: capture the state after each item, so that one that fails can be set aside. Without
+            it, an error ends the run, which then has to be done again.
     """
 
     def __init__(
@@ -331,8 +334,8 @@ class KeyRun:
     def _refused(self, what: str) -> SparkRefused:
         key: Key = self._state.key
         return SparkRefused(
-            f"{self._step.name!r} cannot run on Spark: with key {shown(key, KEY_CHARACTERS)} it used {what}. Run this "
-            "pipeline with the engine (without --engine spark)"
+            f"{self._step.name!r} cannot run on Spark: with key {shown(key, KEY_CHARACTERS)} it "
+            f"used {what}. Run this pipeline with the engine (without --engine spark)"
         )
 
 

@@ -1,9 +1,10 @@
 """Moves a pipeline with its state from the engine to Spark, and back: the part of the store.
 
-A pipeline is moved between records. To Spark: the injectors pause, and once no record is in flight, one transaction takes
-the intervals from their workers, and puts states, timers and the positions of the sources aside, for the query to begin
-with. Back: a query that has ended stands between two batches; its states, timers and positions go into the tables of
-the engine, again in one transaction. If that fails, the pipeline is where it was.
+A pipeline is moved between records. To Spark: the injectors pause, and once no record is in flight,
+one transaction takes the intervals from their workers, and puts states, timers and the positions of
+the sources aside, for the query to begin with. Back: a query that has ended stands between two
+batches; its states, timers and positions go into the tables of the engine, again in one
+transaction. If that fails, the pipeline is where it was.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Moving:
     # -- to Spark -------------------------------------------------------------------------
 
     def to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int:
-        """Pause the injectors, wait until no record is in flight, and put the state aside for Spark.
+        """Pause the injectors, wait until no record is in flight, and put the state aside for
+        Spark.
 
         Args:
             tell: called while it waits, with the productions and the partitions that are in flight.
@@ -89,8 +91,8 @@ class Moving:
                 connection.execute(self._get("pause_injectors"), {"paused": False, "names": names})
         except StoreUnavailable as error:
             raise StoreUnavailable(
-                f"the sources of pipeline {self._name!r} stay paused, because the store is away: {error}. When it is back: "
-                f"millwheel resume {self._name}"
+                f"the sources of pipeline {self._name!r} stay paused, because the store is away: "
+                f"{error}. When it is back: millwheel resume {self._name}"
             ) from error
 
     def _try_to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int | None:
@@ -129,8 +131,9 @@ class Moving:
             )
         if named := [node.label for node in self._plan.graph.nodes if node.named]:
             raise UsageError(
-                f"pipeline {self._name!r} cannot be moved: the ids that {', '.join(named)} has seen are kept as hashes, of "
-                "which Spark's state could not be made, so repeated records would count again"
+                f"pipeline {self._name!r} cannot be moved: the ids that {', '.join(named)} has "
+                "seen are kept as hashes, of which Spark's state could not be made, so repeated "
+                "records would count again"
             )
         found = connection.execute(
             sql.SQL(
@@ -140,7 +143,8 @@ class Moving:
         if found:
             kinds = "; ".join(f"{computation} ({kind})" for computation, kind in found)
             raise UsageError(
-                f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark does not have: {kinds}"
+                f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark "
+                f"does not have: {kinds}"
             )
 
         ((parked,),) = connection.execute(
@@ -148,12 +152,14 @@ class Moving:
         ).fetchall()
         if parked:
             raise UsageError(
-                f"pipeline {self._name!r} cannot be moved: {parked:,} of its keys are parked, which Spark does not have. Retry "
-                "or discard the dead letters that stop them (millwheel dead-letters list)"
+                f"pipeline {self._name!r} cannot be moved: {parked:,} of its keys are parked, "
+                "which Spark does not have. Retry or discard the dead letters that stop them "
+                "(millwheel dead-letters list)"
             )
 
     def _give_intervals(self, connection: Connection, generation: int) -> None:
-        """Take all intervals from their owners: commits that they have begun are waited for, later ones fail (I4).
+        """Take all intervals from their owners: commits that they have begun are waited for, later
+        ones fail (I4).
 
         Args:
             generation: the least generation whose workers may claim them from now on.
@@ -171,8 +177,8 @@ class Moving:
         """Bring the current tables up to the last commit of each interval."""
         rows = connection.execute(
             sql.SQL(
-                "SELECT f.interval_id, f.through, l.n FROM {} AS f JOIN {} AS l ON l.interval_id = f.interval_id "
-                "WHERE l.n > f.through"
+                "SELECT f.interval_id, f.through, l.n FROM {} AS f JOIN {} AS l ON l.interval_id = "
+                "f.interval_id WHERE l.n > f.through"
             ).format(self._table("fold"), self._table("latest_commits"))
         ).fetchall()
         for interval, after, through in rows:
@@ -224,8 +230,8 @@ class Moving:
         """Make an empty staging table for states and timers."""
         self._staging.make(
             sql.SQL(
-                "receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, name text NOT NULL, value text, "
-                "version smallint, due bigint, slot integer NOT NULL"
+                "receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, name text NOT "
+                "NULL, value text, version smallint, due bigint, slot integer NOT NULL"
             )
         )
 
@@ -297,17 +303,19 @@ class Moving:
             }
 
     def _end(self, connection: Connection, progress: QueryProgress) -> None:
-        """End the query, as of the batch whose state was read: a batch that it does meanwhile fails, or this."""
+        """End the query, as of the batch whose state was read: a batch that it does meanwhile
+        fails, or this."""
         ended = connection.execute(
             sql.SQL(
-                "UPDATE {} SET ended_at = now() WHERE number = %s AND batch = %s AND ended_at IS NULL"
+                "UPDATE {} SET ended_at = now() WHERE number = %s AND batch = %s AND ended_at IS "
+                "NULL"
             ).format(self._table("spark_query")),
             [progress.number, progress.batch],
         )
         if ended.rowcount != 1:
             raise UsageError(
-                f"the query of pipeline {self._name!r} still runs: it has gone on since its state was read, and nothing was "
-                "moved. End it first (Ctrl-C, or SIGTERM)"
+                f"the query of pipeline {self._name!r} still runs: it has gone on since its state "
+                "was read, and nothing was moved. End it first (Ctrl-C, or SIGTERM)"
             )
 
     def _add_partitions(

@@ -1,10 +1,13 @@
-"""One level of the graph as an operator of Spark, with the state and timers of its keys (paper section 4).
+"""One level of the graph as an operator of Spark, with the state and timers of its keys (paper
+section 4).
 
-Spark groups the rows of a batch by step and key, and calls the operator once for each group, and once more for each
-group with a timer that its watermark has passed. Rows for other levels, and results, pass through.
+Spark groups the rows of a batch by step and key, and calls the operator once for each group, and
+once more for each group with a timer that its watermark has passed. Rows for other levels, and
+results, pass through.
 
-State is one map a key: the entries of the view ``states``, each with its JSON and its version; timers are another. So
-a pipeline is moved to Spark and back by copying rows, and the project's own versions and migrations go on working.
+State is one map a key: the entries of the view ``states``, each with its JSON and its version;
+timers are another. So a pipeline is moved to Spark and back by copying rows, and the project's own
+versions and migrations go on working.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class LevelOperator(StatefulProcessor):
     Args:
         target: MODULE:PIPELINE.
         level: the level, from 1.
-        floor: the least low watermark, in microseconds: Spark's begins in 1970, also for a pipeline that was moved.
+        floor: the least low watermark, in microseconds: Spark's begins in 1970, also for a pipeline
+            that was moved.
     """
 
     def __init__(self, target: str, level: int, floor: int = MIN_TIME) -> None:

@@ -1,8 +1,10 @@
-"""The results of a batch: written to a staging table by Spark's tasks, moved from there in one transaction.
+"""The results of a batch: written to a staging table by Spark's tasks, moved from there in one
+transaction.
 
-The transaction also stores the number of the batch (`progress`). A batch that runs again, because the driver was killed
-between this commit and Spark's own, finds its number there and writes nothing. The state that it leaves is the same if
-user code does the same again: see ``docs/spark.md``.
+The transaction also stores the number of the batch (`progress`). A batch that runs again, because
+the driver was killed between this commit and Spark's own, finds its number there and writes
+nothing. The state that it leaves is the same if user code does the same again: see
+``docs/spark.md``.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Results:
         """Make an empty staging table, in place of one that a killed process has left."""
         self._staged.make(
             sql.SQL(
-                "stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, micros bigint NOT NULL"
+                "stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, micros bigint NOT "
+                "NULL"
             )
         )
 
@@ -66,7 +69,8 @@ class Results:
         """
         before = self._stored.next_of(query, batch)
         if before is None:
-            # The operators must run all the same: without it the batch has no state, and the next one fails.
+            # The operators must run all the same: without it the batch has no state, and the next
+            # one fails.
             rows.write.format("noop").mode("overwrite").save()
             return None
         self._staged.empty()
@@ -122,7 +126,8 @@ class Results:
             moved = connection.execute(text, parameters).rowcount
         except (psycopg.errors.IntegrityError, psycopg.errors.DataError) as error:
             raise UserCodeError(
-                f"a row does not fit table {table.name!r}: {str(error).strip()}. Nothing of its batch was written"
+                f"a row does not fit table {table.name!r}: {str(error).strip()}. Nothing of its "
+                "batch was written"
             ) from error
         if table.numbered:
             rows[table.name] = first + moved
@@ -165,8 +170,8 @@ def _statement(table: Table[Any], target: sql.Identifier, staging: sql.Identifie
             sql.SQL("%(first)s::bigint + row_number() OVER (ORDER BY seq) - 1 AS sequence"),
         ]
     rows = sql.SQL(
-        "SELECT {}, seq FROM (SELECT value::jsonb AS v, seq FROM {} WHERE {} = ANY(%(staged)s::uuid[]) AND "
-        "stream = 'table') AS s WHERE v ->> 0 = %(table)s"
+        "SELECT {}, seq FROM (SELECT value::jsonb AS v, seq FROM {} WHERE {} = "
+        "ANY(%(staged)s::uuid[]) AND stream = 'table') AS s WHERE v ->> 0 = %(table)s"
     ).format(sql.SQL(", ").join(values), staging, sql.Identifier(ATTEMPT))
     if not table.key:
         return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) AS rows").format(

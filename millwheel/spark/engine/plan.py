@@ -1,7 +1,8 @@
 """The plan of a pipeline on Spark: the steps of its graph, and the level of each.
 
-Steps of one level run in one operator. A step is one level above the highest of the steps that it reads, so rows
-only go up. Nothing of a plan is sent to Spark's workers: each process makes it from MODULE:PIPELINE.
+Steps of one level run in one operator. A step is one level above the highest of the steps that it
+reads, so rows only go up. Nothing of a plan is sent to Spark's workers: each process makes it from
+MODULE:PIPELINE.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def planned(target: str) -> SparkPlan:
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"there is no module {error.name!r} where Spark runs its tasks (needed for {target!r}): install it there, or "
-            "give it with --py-files"
+            f"there is no module {error.name!r} where Spark runs its tasks (needed for "
+            f"{target!r}): install it there, or give it with --py-files"
         ) from error
     return SparkPlan.of(found if isinstance(found, Pipeline) else found())
 

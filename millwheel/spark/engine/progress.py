@@ -35,7 +35,8 @@ class QueryProgress:
     table_rows: dict[str, int] = field(default_factory=dict)
 
     def refuse_lost_checkpoint(self, pipeline: str) -> None:
-        """Refuse to begin without the checkpoint, before Spark starts; one that is elsewhere is compared later.
+        """Refuse to begin without the checkpoint, before Spark starts; one that is elsewhere is
+        compared later.
 
         Raises:
             UsageError: it is a directory of this machine, and it is not there.
@@ -44,9 +45,10 @@ class QueryProgress:
             return
         if not (Path(self.checkpoint) / "metadata").exists():
             raise UsageError(
-                f"the tables of pipeline {pipeline!r} hold {self.batch + 1} batches, and their checkpoint {self.checkpoint} "
-                "was deleted, or is on another machine: with it, the state and the place in the input are lost. Restore it, "
-                f"or run the command there. To start again, remove the pipeline with all its results (millwheel drop "
+                f"the tables of pipeline {pipeline!r} hold {self.batch + 1} batches, and their "
+                f"checkpoint {self.checkpoint} was deleted, or is on another machine: with it, "
+                "the state and the place in the input are lost. Restore it, or run the command "
+                "there. To start again, remove the pipeline with all its results (millwheel drop "
                 f"{pipeline})"
             )
 
@@ -58,14 +60,16 @@ class QueryProgress:
         """
         if self.batch == FIRST:
             raise UsageError(
-                f"the checkpoint {self.checkpoint} has batches, and the store has none of this query of pipeline "
-                f"{pipeline!r}: it is that of an earlier query, or the store is a backup. Nothing was written. Delete what is in "
-                "the checkpoint, and give the command again: the query begins where the store is"
+                f"the checkpoint {self.checkpoint} has batches, and the store has none of this "
+                f"query of pipeline {pipeline!r}: it is that of an earlier query, or the store is "
+                "a backup. Nothing was written. Delete what is in the checkpoint, and give the "
+                "command again: the query begins where the store is"
             )
 
     @property
     def may_have_start(self) -> bool:
-        """Whether it may begin with states and timers that it has not taken over: Spark's first commit decides."""
+        """Whether it may begin with states and timers that it has not taken over: Spark's first
+        commit decides."""
         return self.begins_with is not None and self.batch <= FIRST + 1
 
     @property
@@ -106,8 +110,8 @@ class StoredQuery:
         with writing(self.store) as connection:
             rows = connection.execute(
                 self.compose(
-                    "SELECT number, id::text, checkpoint, levels, begins_with, sender, batch, counters, table_rows "
-                    "FROM {spark_query} WHERE ended_at IS NULL"
+                    "SELECT number, id::text, checkpoint, levels, begins_with, sender, batch, "
+                    "counters, table_rows FROM {spark_query} WHERE ended_at IS NULL"
                 )
             ).fetchall()
         if not rows:
@@ -140,31 +144,38 @@ class StoredQuery:
         """The progress before a batch of a query; None: the batch is in the tables already.
 
         Raises:
-            UsageError: the checkpoint and the tables are not of the same time, or not of the same query.
+            UsageError: the checkpoint and the tables are not of the same time, or not of the same
+                query.
         """
         stored = self.load()
-        out = f"To start again, remove the pipeline with all its results (millwheel drop {self.pipeline}) and the checkpoint"
+        out = (
+            "To start again, remove the pipeline with all its results (millwheel drop "
+            f"{self.pipeline}) and the checkpoint"
+        )
         if stored.batch > FIRST and stored.id != query:
             raise UsageError(
-                f"the tables of pipeline {self.pipeline!r} hold {stored.batch + 1} batches of the query {stored.id}, and the "
-                f"checkpoint {stored.checkpoint} is that of another one ({query}): the checkpoint was deleted, or replaced. "
-                f"Nothing was written. Restore it. {out}"
+                f"the tables of pipeline {self.pipeline!r} hold {stored.batch + 1} batches of the "
+                f"query {stored.id}, and the checkpoint {stored.checkpoint} is that of another "
+                f"one ({query}): the checkpoint was deleted, or replaced. Nothing was written. "
+                f"Restore it. {out}"
             )
         if batch == stored.batch:
             return None
         if batch < stored.batch:
             raise UsageError(
-                f"the checkpoint {stored.checkpoint} is older than the tables of pipeline {self.pipeline!r}: it would do "
-                f"batch {batch} again, and they have batch {stored.batch} already. Nothing was written. Restore the newest "
-                f"checkpoint, or a store of the same time as this one. {out}"
+                f"the checkpoint {stored.checkpoint} is older than the tables of pipeline "
+                f"{self.pipeline!r}: it would do batch {batch} again, and they have batch "
+                f"{stored.batch} already. Nothing was written. Restore the newest checkpoint, or "
+                f"a store of the same time as this one. {out}"
             )
         if batch > 0:
             stored.refuse_foreign_checkpoint(self.pipeline)
         if batch > stored.batch + 1:
             raise UsageError(
-                f"the store of pipeline {self.pipeline!r} is older than the checkpoint {stored.checkpoint}: it has batch "
-                f"{stored.batch}, and batch {batch} is next; those in between would be missing. Nothing was written. Restore "
-                f"a checkpoint of the same time as the store. {out}"
+                f"the store of pipeline {self.pipeline!r} is older than the checkpoint "
+                f"{stored.checkpoint}: it has batch {stored.batch}, and batch {batch} is next; "
+                "those in between would be missing. Nothing was written. Restore a checkpoint of "
+                f"the same time as the store. {out}"
             )
         return stored
 
@@ -197,6 +208,6 @@ class StoredQuery:
         )
         if done.rowcount != 1:
             raise UsageError(
-                f"another process has done batch {before.batch + 1} of pipeline {self.pipeline!r}: nothing of this one "
-                "was kept"
+                f"another process has done batch {before.batch + 1} of pipeline {self.pipeline!r}: "
+                "nothing of this one was kept"
             )

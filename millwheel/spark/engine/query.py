@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DELAY = "1 millisecond"
-"""How far Spark's watermark is behind the promise: Spark takes an event time that equals it for late."""
+"""How far Spark's watermark is behind the promise: Spark takes an event time that equals it for
+late."""
 
 SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -30,7 +31,8 @@ SETTINGS = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-"""Operators with maps and timers need this store of state; a change log keeps a commit from copying all of it."""
+"""Operators with maps and timers need this store of state; a change log keeps a commit from copying
+all of it."""
 
 
 WAITING = "Waiting for data to arrive"
@@ -60,7 +62,8 @@ def planned_rows(
     Args:
         options: further options of the source.
         floor: the least low watermark, in microseconds.
-        start: the table ``spark_start``, states and timers to begin with; None: there are none, or they were taken over.
+        start: the table ``spark_start``, states and timers to begin with; None: there are none, or
+            they were taken over.
     """
     spark.dataSource.register(InjectedSource)
     rows = spark.readStream.format(FORMAT).options(target=target, **options).load()
@@ -83,7 +86,8 @@ def _of_level(start: DataFrame, plan: SparkPlan, level: int) -> GroupedData:
 
 
 class TakenOver(Exception):
-    """Ends the run of the first batch, if Spark begins another one: that belongs to the next run."""
+    """Ends the run of the first batch, if Spark begins another one: that belongs to the next
+    run."""
 
 
 class QueryRun:
@@ -121,13 +125,16 @@ class QueryRun:
             self._options["begins_with"] = json.dumps(before.begins_with)
 
     def take_over(self, options: Mapping[str, str], done: Callable[[BatchDone], None]) -> bool:
-        """Do the first batch of a pipeline that was moved, with the states and timers that were put aside.
+        """Do the first batch of a pipeline that was moved, with the states and timers that were put
+        aside.
 
-        It is a run of its own: Spark would read them again for each batch. It is over when the checkpoint has them, and
-        not when the tables have its results: a process that is killed in between takes them over again.
+        It is a run of its own: Spark would read them again for each batch. It is over when the
+        checkpoint has them, and not when the tables have its results: a process that is killed in
+        between takes them over again.
 
         Returns:
-            Whether it was done; False: nothing is new, and the input that is there was to be processed.
+            Whether it was done; False: nothing is new, and the input that is there was to be
+            processed.
         """
         from pyspark.errors import StreamingQueryException
 

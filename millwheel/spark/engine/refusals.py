@@ -43,11 +43,17 @@ def _reasons(node: Node) -> Iterator[str]:
     if any(isinstance(reading, Broadcast) for reading in node.inputs):
         yield "broadcast streams: an operator of Spark has no table that all keys share"
     if isinstance(node.computation, BundleDelivery):
-        yield "a sink outside the store: it takes numbered bundles, and a task that runs again has others"
+        yield (
+            "a sink outside the store: it takes numbered bundles, and a task that runs again has "
+            "others"
+        )
     elif node.bundles is not None:
         yield "numbered bundles: a task that runs again has others"
     if node.park is not None:
-        yield 'on_error="park": its keys would have to stand still across batches; use on_error="dead_letter"'
+        yield (
+            'on_error="park": its keys would have to stand still across batches; use '
+            'on_error="dead_letter"'
+        )
     if node.percentile is not None:
         yield "a percentile low watermark: Spark has one watermark for all operators"
     if node.injection is not None and isinstance(node.injection.source, Inbox):
@@ -60,8 +66,8 @@ def _reasons(node: Node) -> Iterator[str]:
 
 
 def _reasons_in_code(computation: Computation[Any, Any, Any, Any]) -> Iterator[str]:
-    """The parts that its own code uses. Helpers that get `ctx` are not looked at: their use is refused when it
-    happens."""
+    """The parts that its own code uses. Helpers that get `ctx` are not looked at: their use is
+    refused when it happens."""
     if computation.wall_timers:
         yield WALL
     for method in _METHODS:
@@ -79,4 +85,7 @@ def _reasons_in_code(computation: Computation[Any, Any, Any, Any]) -> Iterator[s
                 yield f"{_CALLS[each.argval]} ({place_of(function)})"
             before = each
         if computation.wall_timers is None and "wall" in function.__code__.co_consts:
-            yield f"{WALL} ({place_of(function)}; if it sets none, give the class wall_timers = False)"
+            yield (
+                f"{WALL} ({place_of(function)}; if it sets none, give the class wall_timers = "
+                "False)"
+            )

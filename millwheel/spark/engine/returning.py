@@ -1,4 +1,5 @@
-"""Moves a pipeline back from Spark: reads states and timers from the checkpoint of a query that has ended."""
+"""Moves a pipeline back from Spark: reads states and timers from the checkpoint of a query that has
+ended."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def bring_back(
     """
     if progress.batch == FIRST:
         raise UsageError(
-            f"pipeline {pipeline!r} has done no batch on Spark yet: run it with --engine spark first"
+            f"pipeline {pipeline!r} has done no batch on Spark yet: run it with --engine spark "
+            "first"
         )
     offset, watermark = _end_of(spark, progress)
     moving.prepare_return()
@@ -53,12 +55,14 @@ def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any
     lines = lines_of(spark, progress.checkpoint, f"offsets/{batch}")
     if lines is None:
         raise UsageError(
-            f"the checkpoint {progress.checkpoint} has no batch {batch}: it is not there, or older than the tables. Restore it"
+            f"the checkpoint {progress.checkpoint} has no batch {batch}: it is not there, or older "
+            "than the tables. Restore it"
         )
     if not is_finished(spark, progress.checkpoint, batch):
         raise UsageError(
-            f"batch {batch} is in the tables, and Spark has not finished it: it was killed between the two. Run the pipeline "
-            "with --engine spark once more, for a batch, and move it then"
+            f"batch {batch} is in the tables, and Spark has not finished it: it was killed between "
+            "the two. Run the pipeline with --engine spark once more, for a batch, and move it "
+            "then"
         )
     _, found, offset = lines[0], json.loads(lines[1]), json.loads(lines[2])
     watermark = micros_of_watermark(found["batchWatermarkMs"])

@@ -1,4 +1,5 @@
-"""The rows between the operators of a query: records on their way to a step, and results on their way to the sinks."""
+"""The rows between the operators of a query: records on their way to a step, and results on their
+way to the sinks."""
 
 from __future__ import annotations
 
@@ -16,11 +17,15 @@ from millwheel.store.port import DeadLetter
 RESULT: Final = ""
 """The receiver of a result."""
 TABLE, COUNTER, LETTER, CLOCK = "table", "counter", "letter", "clock"
-"""Kinds of results. A clock tells Spark and the store the watermark that the sources have promised."""
+"""Kinds of results. A clock tells Spark and the store the watermark that the sources have
+promised."""
 BUNCHES = 16
 """Results of a task travel on in so many groups."""
 
-SCHEMA: Final = "receiver STRING, key STRING, stream STRING, value STRING, micros BIGINT, late BOOLEAN, seq BIGINT, mark TIMESTAMP"
+SCHEMA: Final = (
+    "receiver STRING, key STRING, stream STRING, value STRING, micros BIGINT, late BOOLEAN, seq "
+    "BIGINT, mark TIMESTAMP"
+)
 
 
 class StreamRow(NamedTuple):
@@ -93,7 +98,8 @@ def mark_of(micros: int) -> datetime:
 def micros_of_watermark(millis: int) -> int | None:
     """The low watermark that Spark's watermark stands for; None: nothing is promised yet.
 
-    Spark's is one millisecond behind the mark, because it takes an event time that equals it for late.
+    Spark's is one millisecond behind the mark, because it takes an event time that equals it for
+    late.
     """
     if millis <= 0:
         return None
