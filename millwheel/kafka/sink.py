@@ -27,6 +27,8 @@ import structlog
 
 from millwheel.bundles import BundleId, Bundles, RecordsRefused
 from millwheel.context import BundleContext
+from millwheel.core.backoff import Backoff
+from millwheel.core.clock import SystemClock
 from millwheel.core.codec import reason
 from millwheel.core.model import Key, Record, to_micros
 from millwheel.errors import InputError, OutputError, UsageError
@@ -273,13 +275,15 @@ class KafkaSink:
         Raises:
             OutputError: it does not come.
         """
-        client, pause = self._connected(), READ_BACK_SECONDS
-        began = _clock()
+        client = self._connected()
+        backoff = Backoff(
+            SystemClock(), first=READ_BACK_SECONDS, longest=RETRY_SECONDS, patience=STUCK_SECONDS
+        )
         while True:
             position = await client.position(id_, self.topic)
             if position is not None and position.number == number:
                 return
-            if _clock() - began > STUCK_SECONDS:
+            if backoff.is_over:
                 raise OutputError(
                     f"Kafka topic {self.topic!r}: the transaction of bundle {number} was "
                     f"committed, but its position is not readable after {STUCK_SECONDS:g} s: a "
@@ -288,8 +292,7 @@ class KafkaSink:
                     "kafka-transactions.sh abort, and start again: what is missing is then "
                     "written again"
                 )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_SECONDS)
+            await backoff.wait()
 
     def _close_idle(self) -> None:
         """Close writers of scopes that had nothing to write for long, or that other workers own

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from millwheel.context import Context, Effects
+from millwheel.core.backoff import Backoff
 from millwheel.core.clock import Clock
 from millwheel.core.model import Record
 from millwheel.errors import StoreUnavailable
@@ -23,12 +24,6 @@ from millwheel.settings import Settings
 from millwheel.store.port import Store
 
 T = TypeVar("T")
-
-FIRST_PAUSE_SECONDS = 0.05
-"""First pause before a store that has not answered is asked again; each further pause is
-doubled."""
-LONGEST_PAUSE_SECONDS = 2.0
-"""Longest pause before a store that has not answered is asked again."""
 
 UserCode = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`."""
@@ -153,13 +148,15 @@ class Environment:
         Raises:
             StoreUnavailable: the store has not answered in time.
         """
-        pause = FIRST_PAUSE_SECONDS
-        deadline = self.clock.monotonic() + self.settings.store_patience_seconds
+        backoff = self.backoff()
         while True:
             try:
                 return await attempt()
             except StoreUnavailable:
-                if self.clock.monotonic() > deadline:
+                if backoff.is_over:
                     raise
-                await self.clock.sleep(pause)
-                pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+            await backoff.wait()
+
+    def backoff(self) -> Backoff:
+        """The pauses of something that is tried for up to `store_patience_seconds`."""
+        return Backoff(self.clock, patience=self.settings.store_patience_seconds)

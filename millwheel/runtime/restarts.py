@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from millwheel.core.backoff import Backoff
 from millwheel.core.clock import Clock
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.runtime.environment import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.tasks import end
 from millwheel.settings import Settings
@@ -108,24 +108,22 @@ class Restarts:
         )
         self.under_way = True
         patience = engine.settings.store_patience_seconds
-        deadline = engine.clock.monotonic() + patience
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(engine.clock, patience=patience)
         while True:
             await engine.drop_and_forget()
             self._wanted.clear()  # tasks that ended in the meantime may have had the same error
             try:
                 await engine.begin()
             except (StoreUnavailable, StoreWentBack) as error:
-                if engine.clock.monotonic() > deadline:
+                if backoff.is_over:
                     raise StoreUnavailable(
                         f"the worker could not start over within {patience:.0f} s: {error}. "
                         "Everything that the server has kept is safe: start the worker again "
                         "when the server is well"
                     ) from error
-                await engine.clock.sleep(pause)
-                pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
             else:
                 break
+            await backoff.wait()
         self.under_way = False
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millwheel.core.backoff import FIRST_SECONDS, LONGEST_SECONDS, Backoff
 from millwheel.core.model import MIN_TIME, Delivery
 from millwheel.errors import (
     BucketGone,
@@ -24,11 +25,7 @@ from millwheel.errors import (
     StatementRace,
     StoreUnavailable,
 )
-from millwheel.runtime.environment import (
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    Environment,
-)
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.parked_keys import UNPARK
@@ -139,8 +136,8 @@ class Recovery:
         """When the lane last recovered, by the monotonic clock."""
         self._commit_began = 0.0
         """When the last commit began, by the monotonic clock."""
-        self._pause = FIRST_PAUSE_SECONDS
-        """Seconds of the next pause before a new try."""
+        self._backoff = Backoff(env.clock)
+        """The pauses before a new try."""
 
     def commit_begins(self) -> None:
         """Note that a commit begins."""
@@ -182,7 +179,6 @@ class Recovery:
             StoreUnavailable: a part of the commit has failed for `store_patience_seconds`.
             OutputFull: a file has been full for `store_patience_seconds`.
         """
-        clock = self._env.clock
         if isinstance(error, OutputFull):
             await self._wait_for_room(error)
             return error
@@ -194,8 +190,7 @@ class Recovery:
                 f"commits have failed for {patience:.0f} s: {error}. Nothing is lost: start again "
                 "when the store works"
             ) from error
-        await clock.sleep(self._pause)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        await self._backoff.wait()
         if isinstance(error, BucketGone):
             await self._env.patiently(self._buckets.load)
         return error
@@ -210,7 +205,7 @@ class Recovery:
             for interval in [name for name in failing if isinstance(name, int)]:
                 del failing[interval]
         if failing.keys().isdisjoint(names):
-            self._pause = FIRST_PAUSE_SECONDS
+            self._backoff.restart()
         is_overdue = False
         for name in names:
             found = failing.setdefault(name, Failures(now, now))
@@ -232,7 +227,7 @@ class Recovery:
         full = clock.monotonic() - error.since
         if full > patience:
             raise OutputFull(f"{error} (tried for {patience:.0f} s). Then start again") from error
-        await clock.sleep(min(max(full, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
+        await clock.sleep(min(max(full, FIRST_SECONDS), LONGEST_SECONDS))
 
     def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
         """Records that must not run again: those of at-most-once computations, if the commit may be
@@ -284,24 +279,21 @@ class Recovery:
         Raises:
             StoreUnavailable: the store has not answered for `store_patience_seconds`.
         """
-        pause = FIRST_PAUSE_SECONDS
-        clock = self._env.clock
-        patience = self._env.settings.store_patience_seconds
-        deadline = clock.monotonic() + patience
+        backoff = self._env.backoff()
         while True:
             try:
                 await self._lane.committer.disconnect()
                 await self._lane.committer.connect()
             except StoreUnavailable as error:
-                if clock.monotonic() > deadline:
+                if backoff.is_over:
+                    patience = self._env.settings.store_patience_seconds
                     raise StoreUnavailable(
                         f"{error} (tried for {patience:.0f} s). Nothing is lost: start again when "
                         "the store is back"
                     ) from error
-                await clock.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 return
+            await backoff.wait()
 
     async def _bisect(
         self,

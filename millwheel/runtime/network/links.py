@@ -28,6 +28,7 @@ from random import Random
 
 import structlog
 
+from millwheel.core.backoff import Backoff
 from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import InvariantBroken
 from millwheel.runtime.network.connection import Connection, End, EndKind
@@ -209,15 +210,15 @@ class Links:
 
     async def _keep_dialing(self, link: WorkerLink, address: str) -> None:
         limits = self._limits
-        pause = limits.first_pause_seconds
+        first, longest = limits.first_pause_seconds, limits.longest_pause_seconds
+        backoff = Backoff(self._clock, first=first, longest=longest)
         while True:
             began = self._clock.monotonic()
             failure = await self._dial(link, address)
             self._log_failure(link, address, failure)
-            if self._clock.monotonic() - began >= limits.longest_pause_seconds:
-                pause = limits.first_pause_seconds  # the connection was useful
-            await self._clock.sleep(pause * self._random.uniform(0.5, 1.0))
-            pause = min(limits.longest_pause_seconds, 2 * pause)
+            if self._clock.monotonic() - began >= longest:
+                backoff.restart()  # the connection was useful
+            await backoff.wait(self._random.uniform(0.5, 1.0))
 
     async def _dial(self, link: WorkerLink, address: str) -> End:
         """Connect, wait until the connection has ended, and return the reason."""
