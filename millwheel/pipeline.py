@@ -205,11 +205,9 @@ class Pipeline:
                 steps that make many records of one. `straggler_after` has no meaning then.
             replay_after: with ``"tree"``, a record is processed again after this time without a
                 sign of its descendants. Descendants that are only slow do give signs.
-            low_watermark_percentile: for early and approximate answers, such as 99. Timers fire,
-                and `Context.low_watermark` advances, at this percentile of the observed lateness
-                (of the last 4,096 records of each partition of a source). A record behind it is
-                late here, even if its source allows it: amend the result, or leave the record out.
-                The low watermark published downstream stays exact (paper 7.2).
+            low_watermark_percentile: for early and approximate answers, such as 99: timers fire, and
+                `Context.low_watermark` advances, at this percentile of the observed lateness. The
+                low watermark published downstream stays exact (paper 7.2).
             on_error: when user code fails on a record, stop; or keep the record as a dead letter
                 and go on; or also park its key (``"park"``, or a `Park` with limits): the key's
                 later records wait behind it.
