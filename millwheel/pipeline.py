@@ -26,7 +26,6 @@ from millwheel.graph.checks import (
     check_modes,
     check_no_rows,
     check_parking,
-    check_percentile,
     check_readings,
     check_repeatable,
     check_shared,
@@ -177,7 +176,6 @@ class Pipeline:
         straggler_after: timedelta = timedelta(seconds=1),
         acknowledgement: Literal["chain", "tree"] = "chain",
         replay_after: timedelta = timedelta(seconds=5),
-        low_watermark_percentile: float | None = None,
         on_error: OnFailure | Park = "fail",
         retries: int = 0,
     ) -> None:
@@ -205,9 +203,6 @@ class Pipeline:
                 steps that make many records of one. `straggler_after` has no meaning then.
             replay_after: with ``"tree"``, a record is processed again after this time without a
                 sign of its descendants. Descendants that are only slow do give signs.
-            low_watermark_percentile: for early and approximate answers, such as 99: timers fire, and
-                `Context.low_watermark` advances, at this percentile of the observed lateness. The
-                low watermark published downstream stays exact (paper 7.2).
             on_error: when user code fails on a record, stop; or keep the record as a dead letter
                 and go on; or also park its key (``"park"``, or a `Park` with limits): the key's
                 later records wait behind it.
@@ -229,7 +224,6 @@ class Pipeline:
         check_inputs(label, inputs)
         park = check_failures(label, on_error, retries)
         check_parking(label, park, inputs, computation, productions, exactly_once, delivery)
-        check_percentile(label, low_watermark_percentile)
         keyed = tuple(i for i in inputs if isinstance(i, Input))
         check_spread(label, computation, keyed)
         check_broadcast(label, computation, inputs, self.settings.broadcast_cells)
@@ -243,7 +237,6 @@ class Pipeline:
                 computation=computation,
                 cells=self.settings.broadcast_cells if len(keyed) < len(inputs) else 0,
                 bundles=computation.bundles,
-                percentile=low_watermark_percentile,
                 on_error="park" if isinstance(on_error, Park) else on_error,
                 park=park,
                 retries=retries,

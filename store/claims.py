@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 from millwheel.errors import Fenced, StoreError
 from millwheel.store.buckets import bucket_of
 from millwheel.store.connections import Connections, Subject
-from millwheel.store.placement import PostgresPlacement, as_percentiles
+from millwheel.store.placement import PostgresPlacement
 from millwheel.store.port import (
     TIMER_KINDS,
     TIMERS_A_PAGE,
@@ -121,7 +121,7 @@ class PostgresClaims(Subject):
             parked.setdefault(id_, []).append(found)
         claims = []
         for (
-            id_, n, table, stamp, input_watermark, low_watermark, percentiles, acked, position,
+            id_, n, table, stamp, input_watermark, low_watermark, acked, position,
             counters, table_rows, folded,
         ) in await rows("read_last_commits", interval_ids=interval_ids):  # fmt: skip
             interval = intervals[id_]
@@ -152,7 +152,6 @@ class PostgresClaims(Subject):
                     stamp=stamp,
                     input_watermark=input_watermark,
                     low_watermark=low_watermark,
-                    percentiles=as_percentiles(percentiles),
                     acked={
                         int(log): (first, [(a, b) for a, b in runs])
                         for log, (first, runs) in msgspec.json.decode(acked).items()

@@ -38,7 +38,6 @@ class IntervalHistory:
     input_watermark: int
     low_watermark: int
     floor: int
-    percentiles: Mapping[float, int]
     acked: Mapping[str, Any]
     """Acknowledged numbers by log, as stored."""
     position: Mapping[str, Any] | None
@@ -53,9 +52,6 @@ class IntervalHistory:
             "input_watermark": self.input_watermark,
             "low_watermark": self.low_watermark,
             "floor": self.floor,
-            "percentiles": (
-                msgspec.json.encode(self.percentiles).decode() if self.percentiles else None
-            ),
             "acked": msgspec.json.encode(self.acked).decode(),
             "position": (
                 None if self.position is None else msgspec.json.encode(self.position).decode()
@@ -120,11 +116,6 @@ def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
         input_watermark=max(lower.input_watermark, upper.input_watermark),
         low_watermark=min(lower.low_watermark, upper.low_watermark),
         floor=min(lower.floor, upper.floor),
-        percentiles={
-            percentile: min(lower.percentiles[percentile], upper.percentiles[percentile])
-            for percentile in lower.percentiles
-            if percentile in upper.percentiles
-        },
         acked={**lower.acked, **upper.acked},
         position=_numbering(lower, upper),
         counters={

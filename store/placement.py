@@ -416,7 +416,7 @@ def _history(row: Sequence[Any]) -> IntervalHistory:
     """A row of ``read_interval_history.sql``."""
     (
         id_, computation, slot_from, slot_to, kind, n, folded, stamp, input_watermark,
-        low_watermark, floor, percentiles, acked, position, counters, grain,
+        low_watermark, floor, acked, position, counters, grain,
     ) = row  # fmt: skip
     return IntervalHistory(
         id=id_,
@@ -430,7 +430,6 @@ def _history(row: Sequence[Any]) -> IntervalHistory:
         input_watermark=input_watermark,
         low_watermark=low_watermark,
         floor=floor,
-        percentiles=as_percentiles(percentiles),
         acked=msgspec.json.decode(acked),
         position=None if position is None else msgspec.json.decode(position),
         counters=msgspec.json.decode(counters),
@@ -444,18 +443,11 @@ def _partition(
     sequencer: int,
     source: str,
     low_watermark: int,
-    percentiles: Any,
     position: Any,
 ) -> FoundPartition:
     """A row of ``list_partitions.sql``."""
     decoded = None if position is None else msgspec.json.decode(position)
-    early = as_percentiles(percentiles)
-    return FoundPartition(id_, slot, sequencer, source, low_watermark, early, decoded)
-
-
-def as_percentiles(stored: Mapping[str, int] | None) -> dict[float, int]:
-    """Percentile low watermarks from JSON, which has texts as names, not numbers."""
-    return {float(percentile): micros for percentile, micros in (stored or {}).items()}
+    return FoundPartition(id_, slot, sequencer, source, low_watermark, decoded)
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:

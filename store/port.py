@@ -253,8 +253,6 @@ class IntervalCommit:
     acked: bytes
     position: bytes | None
     counters: bytes
-    percentiles: dict[float, int] = field(default_factory=dict)
-    """Percentile low watermarks that it promises, besides the exact one."""
     table_rows: dict[str, int] = field(default_factory=dict)
     """By numbered table: the rows that the interval has written up to this commit."""
 
@@ -308,7 +306,6 @@ class Claim:
     stamp: int
     input_watermark: int
     low_watermark: int
-    percentiles: dict[float, int]
     acked: dict[int, tuple[int, list[tuple[int, int]]]]
     position: dict[str, Any] | None
     counters: dict[str, int]
@@ -566,7 +563,6 @@ class FoundPartition:
     identity: str
     low_watermark: int
     """Stored low watermark of the interval."""
-    percentiles: dict[float, int]
     position: dict[str, Any] | None
     """Stored position of the interval."""
 

@@ -118,7 +118,6 @@ def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:
             "acked": Raw(part.acked),
             "position": None if part.position is None else Raw(part.position),
             "counters": Raw(part.counters),
-            "percentiles": part.percentiles or None,
             "table_rows": part.table_rows or None,
         }
         for part in parts

@@ -603,7 +603,6 @@ commit_record = Table(
         comment="next row of an injector; length of part files; number of the last bundle",
     ),
     Column("counters", JSONB, nullable=False, comment="totals since deploy"),
-    Column("percentiles", JSONB, comment="percentile low watermarks promised; microseconds"),
     Column("table_rows", JSONB, comment="rows of each numbered table written so far"),
     comment="One row per interval and commit: the chain that makes commits ordered",
 )

@@ -105,12 +105,6 @@ def upgrade() -> None:
             comment="totals since deploy",
         ),
         sa.Column(
-            "percentiles",
-            postgresql.JSONB(astext_type=sa.Text()),
-            nullable=True,
-            comment="percentile low watermarks promised; microseconds",
-        ),
-        sa.Column(
             "table_rows",
             postgresql.JSONB(astext_type=sa.Text()),
             nullable=True,

@@ -417,19 +417,6 @@ def check_parking(
             )
 
 
-def check_percentile(label: str, percentile: float | None) -> None:
-    """Refuse an invalid percentile of the low watermark.
-
-    Raises:
-        GraphError: it is not between 0 and 100.
-    """
-    if percentile is not None and not 0 < percentile < 100:
-        raise GraphError(
-            f"{label!r}: low_watermark_percentile must be between 0 and 100, such as 99, not "
-            f"{percentile!r}; leave it out for the exact low watermark"
-        )
-
-
 def check_bundles(
     label: str,
     computation: Computation[Any, Any, Any, Any],

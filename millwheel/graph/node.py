@@ -93,10 +93,6 @@ class Node:
     """The way in which an input waits for its weak productions."""
     replay_seconds: float = 5.0
     """Time without a sign of a tree's records after which its root is processed again."""
-    percentile: float | None = None
-    """The percentile low watermark at which its timers fire; None: the exact one."""
-    percentiles: tuple[float, ...] = ()
-    """The percentiles that this node or any step downstream of it uses."""
     named: bool = False
     """Whether its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
@@ -185,8 +181,6 @@ class Node:
             description["named"] = True
         if self.bundles is not None:
             description["bundles"] = True
-        if self.percentile is not None:
-            description["low_watermark_percentile"] = self.percentile
         if self.is_weak:  # its productions have other ids: stored ones would not be recognised
             description["productions"] = self.productions
         if self.at_most_once:  # records for it are not stored

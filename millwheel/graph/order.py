@@ -27,7 +27,6 @@ class Graph:
         self._check_tables(found, self.aggregates)
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
-        self._spread_percentiles()
         for aggregate in self.aggregates:
             self._check_aggregate(aggregate)
 
@@ -112,16 +111,6 @@ class Graph:
                     found.append(sender)
                     waiting.append(sender)
         return found
-
-    def _spread_percentiles(self) -> None:
-        """Give each percentile of a step to all steps upstream of it, which have to publish it."""
-        wanted: dict[str, set[float]] = {node.name: set() for node in self.nodes}
-        for node in reversed(self.nodes):
-            if node.percentile is not None:
-                wanted[node.name].add(node.percentile)
-            node.percentiles = tuple(sorted(wanted[node.name]))
-            for sender in self.upstream(node):
-                wanted[sender.name] |= wanted[node.name]
 
     def writers(self, stream: str) -> list[Node]:
         """The nodes that write a stream."""

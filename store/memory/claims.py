@@ -153,7 +153,6 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
         stamp=last.stamp,
         input_watermark=link.input_watermark,
         low_watermark=link.low_watermark,
-        percentiles=dict(link.percentiles),
         acked={
             int(log): (first, [(a, b) for a, b in runs])
             for log, (first, runs) in msgspec.json.decode(link.acked).items()

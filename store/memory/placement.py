@@ -275,7 +275,7 @@ class MemoryPlacement:
                 found.append(
                     FoundPartition(
                         row.id, row.slot_from, row.sequencer, sources[row.id],
-                        link.low_watermark, dict(link.percentiles),
+                        link.low_watermark,
                         None if link.position is None else msgspec.json.decode(link.position),
                     )
                 )  # fmt: skip
@@ -314,7 +314,6 @@ class MemoryPlacement:
             input_watermark=link.input_watermark,
             low_watermark=link.low_watermark,
             floor=link.floor,
-            percentiles=link.percentiles,
             acked=msgspec.json.decode(link.acked),
             position=None if link.position is None else msgspec.json.decode(link.position),
             counters=msgspec.json.decode(link.counters),
@@ -337,7 +336,7 @@ class MemoryPlacement:
             row.id, row.sequencer, 0, 0, history.input_watermark, history.low_watermark, history.floor,
             msgspec.json.encode(history.acked),
             None if history.position is None else msgspec.json.encode(history.position),
-            msgspec.json.encode(history.counters), dict(history.percentiles),
+            msgspec.json.encode(history.counters),
         )  # fmt: skip
         self._tables.begin_chain(link, history.stamp)
         return row

@@ -5,7 +5,7 @@
 -- abort, because COMMIT is already on the wire, or follows by itself (I3).
 INSERT INTO {current} (
     interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position,
-    counters, percentiles, table_rows
+    counters, table_rows
 )
 SELECT
     x.interval_id,
@@ -29,11 +29,10 @@ SELECT
     x.acked,
     x.position,
     x.counters,
-    x.percentiles,
     x.table_rows
 FROM jsonb_to_recordset(%(rows)s::jsonb) AS x (
     interval_id bigint, n bigint, sequencer bigint, stamp bigint, input_watermark bigint,
     low_watermark bigint, floor bigint, acked jsonb, position jsonb, counters jsonb,
-    percentiles jsonb, table_rows jsonb
+    table_rows jsonb
 )
 RETURNING 1

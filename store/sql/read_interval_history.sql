@@ -1,6 +1,6 @@
 -- The last commit of intervals before a split or merge, and the number of their last folded commit.
 SELECT k.id, k.computation, k.slot_from, k.slot_to, p.kind, c.n, f.through, c.stamp,
-       c.input_watermark, c.low_watermark, c.floor, c.percentiles, c.acked::text, c.position::text, c.counters::text,
+       c.input_watermark, c.low_watermark, c.floor, c.acked::text, c.position::text, c.counters::text,
        65536 / coalesce((g.code #>> ARRAY['graph', 'nodes', p.name, 'broadcast_cells'])::integer, 65536)
 FROM {key_interval} AS k
 JOIN {computation} AS p ON p.id = k.computation

@@ -1,6 +1,6 @@
 -- The last commit of each interval, with its bucket table.
 SELECT k.id, c.n, c.bucket_table, c.stamp, c.input_watermark, c.low_watermark,
-       c.percentiles, c.acked::text, c.position::text, c.counters::text,
+       c.acked::text, c.position::text, c.counters::text,
        c.table_rows, f.through
 FROM {key_interval} AS k
 JOIN {fold} AS f ON f.interval_id = k.id

@@ -452,14 +452,14 @@ async def test_forged_reports_move_no_watermark() -> None:
             Report(
                 [
                     (r.id, r.computation, r.slot_from, r.slot_to, r.sequencer + ahead, MAX_TIME,
-                     False, {50.0: MAX_TIME})
+                     False)
                     for r in rows
                 ]
             )
         )  # fmt: skip
     for r in rows:  # slots that no interval has, and intervals that are not there
-        forger.send(Report([(r.id, r.computation, 0, SLOTS, r.sequencer, MAX_TIME, False, {})]))
-        forger.send(Report([(r.id + 99, r.computation, 0, SLOTS, 1 << 40, MAX_TIME, False, {})]))
+        forger.send(Report([(r.id, r.computation, 0, SLOTS, r.sequencer, MAX_TIME, False)]))
+        forger.send(Report([(r.id + 99, r.computation, 0, SLOTS, 1 << 40, MAX_TIME, False)]))
     await live(cluster, 2.0)
     assert watermarks() == before
     assert all(courier_of(e).refused["report"] >= 4 * len(rows) for e in (first, second))
@@ -481,7 +481,7 @@ async def test_an_owner_is_not_believed_about_slots_that_its_interval_does_not_h
     before = of(tally)
     for low, high, computation in ((0, SLOTS, tally), (*interval.slots, tally + 1)):
         first.remotes.receive_reports(
-            second.worker, [(interval.id, computation, low, high, sequencer, MAX_TIME, False, {})]
+            second.worker, [(interval.id, computation, low, high, sequencer, MAX_TIME, False)]
         )
     assert of(tally) == before
     assert courier_of(first).refused["report"] == 2
@@ -628,7 +628,7 @@ async def test_what_waits_for_the_store_is_bounded() -> None:
     assert len(courier.receiver._deferred[link]) == QUESTIONS_KEPT
     for number in range(KEPT_REPORTS + 500):
         first.remotes.receive_reports(
-            second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False, {})] * 2
+            second.worker, [(10_000 + number, 1, 0, 1, 1 << 40, 0, False)] * 2
         )
     assert courier.refused["report"] == 1000
     first.remotes.place = place  # type: ignore[method-assign]
@@ -964,7 +964,7 @@ def test_of_an_interval_the_newest_report_of_each_peer_is_kept() -> None:
     trust = Trust()
 
     def report(id_: int, sequencer: int, watermark: int) -> Any:
-        return (id_, 3, 0, 100, sequencer, watermark, False, {})
+        return (id_, 3, 0, 100, sequencer, watermark, False)
 
     for sequencer, watermark in ((5, 10), (5, 30), (5, 20), (4, 90)):
         assert trust.keep("a", report(7, sequencer, watermark), 0)

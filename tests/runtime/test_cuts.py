@@ -358,7 +358,7 @@ async def test_a_report_of_an_interval_that_is_not_known_is_looked_into() -> Non
         late.remotes.refresh_wanted.clear()
         assert row.owner is not None
         late.remotes.receive_reports(
-            row.owner, [(id_, computation, row.slot_from, high, sequencer, 0, False, {})]
+            row.owner, [(id_, computation, row.slot_from, high, sequencer, 0, False)]
         )
         return late.remotes.refresh_wanted.is_set()
 

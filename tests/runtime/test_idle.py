@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millwheel import Computation, Context, Pipeline, Record, Stream, Table
+from millwheel import Pipeline, Table
 from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval
@@ -17,7 +17,7 @@ from millwheel.testing import inject
 from millwheel.testing.script import Script, ScriptReader
 from tests.support.clusters import SHARED, Cluster
 from tests.support.pipelines import QUICK, Parts, Tally, script
-from tests.support.values import ITEMS, TALLY, Count, Counted, Item, at, key_of, time_of
+from tests.support.values import ITEMS, TALLY, Counted, Item, at, key_of, time_of
 from tests.support.worlds import World
 
 IDLE_SECONDS = 10.0
@@ -247,35 +247,6 @@ async def test_one_whose_worker_is_gone_is_waited_for_until_somebody_has_looked(
     await cluster.end()
 
 
-async def test_percentiles_go_along_too() -> None:
-    cluster = Partitions(2, low_watermark_percentile=90, lateness=100)
-    await cluster.spread(over=2)
-    await cluster.rest(IDLE_SECONDS)
-    await cluster.feed(0, *range(1000, 1300))
-    await cluster.rest(SOON)
-    assert cluster.low() == 1199, "a hundred seconds of lateness"
-    early = cluster.input()
-    assert early is not None
-    assert early > 1290
-    await cluster.end()
-
-
-async def test_percentiles_go_along_where_the_exact_watermark_does_not_move() -> None:
-    cluster = Partitions(2, low_watermark_percentile=90, lateness=100)
-    await cluster.spread(over=2)
-    await cluster.feed(1, 1350)
-    await cluster.feed(0, *range(1000, 1300))
-    for second in (1301, 1302):
-        await cluster.rest(IDLE_SECONDS / 2 + 1)
-        await cluster.feed(0, second)
-    await cluster.rest(SOON)
-    assert cluster.stored(1) == 1250
-    early = cluster.input()
-    assert early is not None
-    assert early > 1290
-    await cluster.end()
-
-
 # -- several injectors, on one worker -----------------------------------------------------------
 
 
@@ -320,32 +291,6 @@ async def test_one_that_is_paused_counts_again() -> None:
     await rest(world, IDLE_SECONDS)
     assert await feed(100) == [100, 100, 100]
     await engine.stop()
-
-
-async def test_an_injector_that_keeps_no_percentile_counts_with_its_exact_watermark() -> None:
-    (busy, _), made = sources(2, lateness=100, low_watermark_percentile=90)
-    notes = Stream("notes", Item)
-    aside = script(notes, [], "aside")
-    made.inject(notes, aside, timestamp=time_of)
-    made.add(Other(), notes.by(key_of))
-    world = World(made)
-    engine = await world.start()
-    await rest(world, IDLE_SECONDS - 1)
-    aside.append(inject(notes, Item("x", 0, 1280)))
-    for n in range(300):
-        busy.append(inject(ITEMS, Item("a", n, 1000 + n)))
-    await rest(world, SOON)
-    tally = world.interval("tally")
-    assert _seconds(tally.watermarks.durable) == 1199
-    assert _seconds(tally.watermarks.input) == 1280
-    await engine.stop()
-
-
-class Other(Computation[Item, Count]):
-    """Reads something else, and goes by no percentile."""
-
-    async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
-        ctx.state.count += 1
 
 
 async def test_an_idle_partition_does_not_go_along_with_one_that_has_ended() -> None:

@@ -231,9 +231,7 @@ def _late_record_freezes() -> list[Patch]:
             chunk.holds = chunk.micros
         without: Any = SimpleNamespace(
             log=interval.log,
-            watermarks=SimpleNamespace(
-                promised=MIN_TIME, percentiles=interval.watermarks.percentiles
-            ),
+            watermarks=SimpleNamespace(promised=MIN_TIME),
         )
         return number(without, outbox, stamp)
 

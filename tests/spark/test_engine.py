@@ -854,7 +854,7 @@ def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> 
     pipeline.add(Told(), by_text, RULES.broadcast())
     counts = Stream("counts", Pane[int])
     early = Windowed(Tumbling(hours=1), count, to=counts, early=Early(seconds=1))
-    pipeline.add(early, by_text, low_watermark_percentile=99)
+    pipeline.add(early, by_text)
     pipeline.sink(LINES, JsonLinesFiles(troubled.parent))
     pipeline.sink(counts, Console())
     with pytest.raises(SparkRefused) as error:
@@ -862,7 +862,7 @@ def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> 
     text = str(error.value)
     for reason in (
         "walled: wall timers", "walled: ctx.execute", "bundled: numbered bundles", "told: broadcast",
-        "a percentile low watermark", 'on_error="park"', "windowed → counts: wall timers", "JsonLinesFiles", "Console",
+        'on_error="park"', "windowed → counts: wall timers", "JsonLinesFiles", "Console",
     ):  # fmt: skip
         assert reason in text, reason
     assert "test_engine.py" in text, "it says where"

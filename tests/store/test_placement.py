@@ -746,7 +746,7 @@ async def test_a_split_moves_nothing_that_anybody_can_see(site: Site) -> None:
         "low_watermark": 70,
         "counters": b'{"processed": 7}',
     }
-    await wheel.write(**told, percentiles={99.0: 80, 50.0: 85})
+    await wheel.write(**told)
     parent, _ = wheel.owner.intervals
     log = wheel.owner.log(parent)
     acked = msgspec.json.encode({str(log): [1, []]})
@@ -766,7 +766,6 @@ async def test_a_split_moves_nothing_that_anybody_can_see(site: Site) -> None:
     assert (first.n, second.n, second.folded) == (2, 0, 0)
     assert first.acked == {log: (1, [])}
     assert (second.input_watermark, second.low_watermark) == (90, 70)
-    assert second.percentiles == first.percentiles == {99.0: 80, 50.0: 85}
     assert (second.stamp, second.acked, second.counters) == (first.stamp, {}, {})
     assert (second.position, second.logs, second.states) == (None, [], [])
     assert len(first.logs) == 1
@@ -795,10 +794,9 @@ async def test_a_merge_takes_the_lesser_of_everything_promised(site: Site) -> No
     await wheel.write()
     parts: list[tuple[IntervalRow, int, dict[str, Any]]] = [
         (lower, logs[0], {"input_watermark": 90, "low_watermark": 70, "floor": START + 9,
-                          "counters": b'{"processed": 7, "late": 1}',
-                          "percentiles": {99.0: 80, 50.0: 85}}),
+                          "counters": b'{"processed": 7, "late": 1}'}),
         (upper, logs[1], {"input_watermark": 60, "low_watermark": 75, "floor": START + 5,
-                          "counters": b'{"processed": 5, "bad": 2}', "percentiles": {99.0: 79}}),
+                          "counters": b'{"processed": 5, "bad": 2}'}),
     ]  # fmt: skip
     for row, log, told in parts:
         acked = msgspec.json.encode({str(log): [1, [[3, 4]]]})
@@ -817,7 +815,6 @@ async def test_a_merge_takes_the_lesser_of_everything_promised(site: Site) -> No
     (claim,) = await wheel.take()
     assert (claim.n, claim.folded, claim.stamp) == (0, 0, newest)
     assert (claim.input_watermark, claim.low_watermark) == (90, 70), "no key's time goes back"
-    assert claim.percentiles == {99.0: 79}
     assert claim.acked == {log: (1, [(3, 4)]) for log in logs}
     assert claim.counters == {"processed": 12, "late": 1, "bad": 2}
     assert claim.position is None

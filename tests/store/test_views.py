@@ -220,23 +220,6 @@ async def test_watermarks_are_the_least_of_the_intervals(postgres: PostgresSite)
     ]
 
 
-async def test_percentile_watermarks_are_shown_beside_the_exact_one(
-    postgres: PostgresSite,
-) -> None:
-    owner = await Owner.take(postgres.store)
-    await owner.write(
-        owner.commit(percentiles={99.0: START + 70 * SECOND, 50.0: START + 90 * SECOND})
-    )
-    rows = await postgres.query(
-        "SELECT (percentiles ->> '99.0')::timestamptz, (percentiles ->> '50.0')::timestamptz "
-        "FROM {w} WHERE computation = 'count'",
-        w="watermarks",
-    )
-    assert rows == [(from_micros(START + 70 * SECOND), from_micros(START + 90 * SECOND))]
-    claim, *_ = await owner.claim(*owner.intervals)
-    assert claim.percentiles == {99.0: START + 70 * SECOND, 50.0: START + 90 * SECOND}
-
-
 async def _holder(site: PostgresSite, computation: str) -> tuple[Any, ...]:
     rows = await site.query(
         "SELECT holder, what, key, CASE WHEN isfinite(held_at) THEN held_at END, held_at::text "

@@ -26,9 +26,6 @@ class WatermarkPublisher:
         self.publish: Callable[[Interval], None] = lambda _: None
         """Sends the stored low watermarks of an interval to other workers, if there are any."""
         self.watermarks = Watermarks()
-        """Exact low watermarks."""
-        self.percentiles = {p: Watermarks() for n in env.graph.nodes for p in n.percentiles}
-        """Low watermarks of each percentile that a computation keeps (decision 21)."""
         self._growing: set[int] = set()
         """Ids of the injectors that may get new partitions while they run."""
         self._idle: list[SourcePort] = []
@@ -44,13 +41,10 @@ class WatermarkPublisher:
             slots, free = (1, step.slots - 1) if grows else (step.slots, 0)
             if grows:
                 self._growing.add(step.id)
-            for kept in (self.watermarks, *self.percentiles.values()):
-                kept.add_sender(step.id, slots, free)
+            self.watermarks.add_sender(step.id, slots, free)
             if step.node.kind != "injector":
                 senders = [by_name[node.name].id for node in self._env.graph.upstream(step.node)]
                 self.watermarks.add_reader(step.id, senders)
-                for percentile in step.node.percentiles:
-                    self.percentiles[percentile].add_reader(step.id, senders)
 
     def restore(self) -> None:
         """Start from the low watermarks that the intervals held here have stored. All their readers
@@ -58,14 +52,9 @@ class WatermarkPublisher:
         intervals = self._exchange.intervals
         for interval in intervals:
             self.watermarks.report(interval.report(interval.watermarks.durable))
-            for percentile, kept in interval.watermarks.percentiles.items():
-                self.percentiles[percentile].report(interval.report(kept.durable))
         for interval in intervals:
             if interval.source_task is None:
                 interval.watermarks.raise_input(self.watermarks.input(interval.step.id))
-                for percentile in interval.watermarks.percentiles:
-                    told = self.percentiles[percentile].input(interval.step.id)
-                    interval.watermarks.raise_percentile(percentile, told)
                 self._consider(interval)
 
     def stored(self, interval: Interval, work: IntervalWork) -> None:
@@ -75,8 +64,6 @@ class WatermarkPublisher:
             self.excuse_idle()
         self.publish(interval)
         self.take_report(interval.report(work.low_watermark))
-        for percentile, watermark in work.percentiles.items():
-            self.take_percentile(percentile, interval.report(watermark))
 
     def take_report(self, report: WatermarkReport) -> None:
         """Take a stored low watermark of an interval, here or elsewhere; its readers here continue
@@ -92,8 +79,6 @@ class WatermarkPublisher:
         Args:
             kept: the slots of those that exist.
         """
-        for of_percentile in self.percentiles.values():
-            of_percentile.free(computation, slot, kept)
         self._raise_inputs(self.watermarks.free(computation, slot, kept))
 
     def _raise_inputs(self, readers: Iterable[int]) -> None:
@@ -101,20 +86,6 @@ class WatermarkPublisher:
             moved = self.watermarks.input(computation)
             for reader in self._exchange.of(computation):
                 reader.watermarks.raise_input(moved)
-                self._consider(reader)
-
-    def take_percentile(self, percentile: float, report: WatermarkReport) -> None:
-        """Take a stored percentile low watermark of an interval, as `take_report` does an exact
-        one."""
-        kept = self.percentiles.get(percentile)
-        if kept is None:
-            return
-        readers = kept.report(report)
-        self._follow(report.computation)
-        for computation in readers:
-            moved = kept.input(computation)
-            for reader in self._exchange.of(computation):
-                reader.watermarks.raise_percentile(percentile, moved)
                 self._consider(reader)
 
     def _follow(self, computation: int) -> None:
@@ -150,29 +121,23 @@ class WatermarkPublisher:
         self._idle = idle
         if not idle:
             return
-        least = self._least_awake(self.watermarks)
+        least = self._least_awake()
         if least is None:
             return  # all partitions are idle: event time stands still
-        percentiles = {p: self._least_awake(kept, p) for p, kept in self.percentiles.items()}
         for task in idle:
-            task.advance_idle(least, percentiles)
+            task.advance_idle(least)
 
     def _publish_here(self, interval: Interval) -> None:
         """Report an interval's stored low watermarks, with its present idleness, to readers
         here."""
         self.take_report(interval.report(interval.watermarks.durable))
-        for percentile, kept in interval.watermarks.percentiles.items():
-            self.take_percentile(percentile, interval.report(kept.durable))
 
-    def _least_awake(self, kept: Watermarks, percentile: float | None = None) -> int | None:
+    def _least_awake(self) -> int | None:
         """The least stored low watermark of all injectors' partitions that are not idle and have
-        not ended; None: there are none.
-
-        An injector that does not keep this percentile counts with its exact low watermark.
-        """
-        found = []
-        for step in self._exchange.steps.values():
-            if step.node.kind == "injector":
-                keeps = percentile is None or percentile in step.node.percentiles
-                found.append((kept if keeps else self.watermarks).least_awake(step.id))
+        not ended; None: there are none."""
+        found = [
+            self.watermarks.least_awake(step.id)
+            for step in self._exchange.steps.values()
+            if step.node.kind == "injector"
+        ]
         return min((least for least in found if least not in (None, MAX_TIME)), default=None)

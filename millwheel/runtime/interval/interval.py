@@ -134,17 +134,14 @@ class Interval:
         self.requests.forget_waiting()  # they were read before the claim
         self.refused.add(claim.blocking, claim.asked)
         self.requests.to_injector = claim.asked
-        node = self.step.node
         self.counters.restore(claim)
         self.commits.restore(claim)
-        self.watermarks = IntervalWatermarks(claim, node.percentiles, node.percentile)
+        self.watermarks = IntervalWatermarks(claim)
         self.parked.restore(claim.parked, self.watermarks)
         self.timers = IntervalTimers(
             claim, settings.timers_in_memory, self.watermarks, self.backlog
         )
-        self.logs = IntervalLogs(
-            claim, settings, self.watermarks.holds, self.watermarks.percentiles.values()
-        )
+        self.logs = IntervalLogs(claim, settings, self.watermarks.holds)
         self.position = StoredPosition(claim)
         self.mode.begin(claim)
 

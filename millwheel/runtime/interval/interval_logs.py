@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
 
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.settings import Settings
 from millwheel.store.port import Claim
 from millwheel.timers.holds import Holds
-from millwheel.timers.percentile import Percentile
 
 
 class IntervalLogs(list[SentLog]):
     """The logs since the last claim; the last one is written, the others are inherited."""
 
-    def __init__(
-        self, claim: Claim, settings: Settings, holds: Holds, percentiles: Iterable[Percentile]
-    ) -> None:
-        kept = tuple(percentiles)
+    def __init__(self, claim: Claim, settings: Settings, holds: Holds) -> None:
         for row in claim.logs:
             first, runs = claim.acked.get(row.id, (0, []))
             self.append(
                 SentLog(
                     row.id,
                     holds,
-                    percentiles=kept,
                     source=row.source is not None,
                     inherited=row.source is None,
                     first=first,
@@ -34,7 +27,7 @@ class IntervalLogs(list[SentLog]):
                 )
             )
         if claim.new_log:
-            self.append(SentLog(claim.new_log, holds, percentiles=kept))
+            self.append(SentLog(claim.new_log, holds))
         self.newest = self[-1]
         """The log that is written."""
         self._settings = settings

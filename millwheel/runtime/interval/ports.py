@@ -7,7 +7,7 @@ Both take the interval as an argument or know it, so it needs no type here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.model import Key
@@ -101,7 +101,7 @@ class SourcePort(Protocol):
     def read_up_to(self, offset: int) -> None:
         """Read up to a row, whatever the cap is."""
 
-    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int) -> None:
         """While idle, promise the low watermark that all other partitions have stored."""
 
     def follow(self) -> None:

@@ -17,12 +17,11 @@ uses no credit, and costs nothing: gaps are kept as runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from millwheel.core.model import MAX_TIME, Delivery
+from millwheel.core.model import Delivery
 from millwheel.timers.holds import Holds
-from millwheel.timers.percentile import Percentile
 
 MAX_SCATTERED = 512
 """Most ACKs beyond the acknowledged prefix that are stored, as runs; with more, none are."""
@@ -39,9 +38,6 @@ class Batch(NamedTuple):
     """Bytes of credits that it uses."""
     stamp: int
     """The stamp of the commit that produced its records; 0 for rows of a source."""
-    percentile_holds: tuple[int, ...]
-    """Its hold of each percentile low watermark; `MAX_TIME`: all its records are behind that
-    one."""
 
 
 class SentLog:
@@ -53,7 +49,6 @@ class SentLog:
     Args:
         log: the log's id.
         holds: the holds of the interval's low watermark.
-        percentiles: the interval's percentile low watermarks.
         source: the log's records are the rows of a source.
         inherited: an earlier claim has written the log, and this one sends it again.
         first: the first record that is not acknowledged, as stored.
@@ -65,7 +60,6 @@ class SentLog:
         "_beyond",
         "_gaps",
         "_holds",
-        "_percentiles",
         "_several",
         "_stragglers",
         "absent",
@@ -84,7 +78,6 @@ class SentLog:
         log: int,
         holds: Holds,
         *,
-        percentiles: tuple[Percentile, ...] = (),
         source: bool = False,
         inherited: bool = False,
         first: int = 0,
@@ -104,7 +97,6 @@ class SentLog:
         self.complete = not inherited
         """False until an inherited log is sent again completely: more records may be un-ACKed."""
         self._holds = holds
-        self._percentiles = percentiles
         self._batches: deque[Batch] = deque()
         self._beyond: set[int] = set()
         self._gaps: deque[tuple[int, int]] = deque()
@@ -122,25 +114,18 @@ class SentLog:
         """Stamps of stored weak productions by number; each is older than the stamp of its
         commit."""
 
-    def sent(
-        self, end: int, hold: int, size: int, stamp: int = 0, holds: Sequence[int] = ()
-    ) -> None:
+    def sent(self, end: int, hold: int, size: int, stamp: int = 0) -> None:
         """Note records from `next_seq` up to `end` as sent, as one batch.
 
         Args:
             hold: the least hold of the records; it holds the low watermark from now on.
             size: bytes of credits that they use.
             stamp: the stamp of the commit that produced them.
-            holds: the hold of each record, if the interval keeps percentile low watermarks.
         """
         self.next_seq = end
         self.unacked_bytes += size
         self._holds.add(hold)
-        aside = tuple(percentile.hold_of(holds) for percentile in self._percentiles)
-        for percentile, least in zip(self._percentiles, aside, strict=True):
-            if least < MAX_TIME:
-                percentile.batches.add(least)
-        self._batches.append(Batch(end, hold, size, stamp, aside))
+        self._batches.append(Batch(end, hold, size, stamp))
         if self._gaps:
             self._advance()
 
@@ -225,9 +210,6 @@ class SentLog:
             done = batches.popleft()
             self.unacked_bytes -= done.size
             self._holds.remove(done.hold)
-            for percentile, least in zip(self._percentiles, done.percentile_holds, strict=True):
-                if least < MAX_TIME:
-                    percentile.batches.remove(least)
 
     def _is_last_reader(self, seq: int, reader: int) -> bool:
         waiting = self._several.get(seq)

@@ -26,7 +26,6 @@ class IntervalWork:
         "items",
         "low_watermark",
         "n",
-        "percentiles",
         "places",
         "records_out",
         "states",
@@ -48,9 +47,7 @@ class IntervalWork:
         self.given_up: list[int] = []
         """Offsets of an injector's rows that could not be read."""
         self.low_watermark = 0
-        """The exact low watermark that the commit promises."""
-        self.percentiles: dict[float, int] = {}
-        """The percentile low watermarks that the commit promises."""
+        """The low watermark that the commit promises."""
         self.n = 0
         """The number of the commit in the interval's chain; 0: not built yet."""
         self.records_out = 0

@@ -75,7 +75,6 @@ def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
         return []
     log, promised = interval.log, interval.watermarks.promised
     seq, least, size = log.next_seq, MAX_TIME, 0
-    holds: list[int] = []
     unread: list[range] = []
     numbered = [chunk for chunks in outbox.of.values() for chunk in chunks]
     for chunk in numbered:
@@ -91,9 +90,7 @@ def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
             continue
         least = min(least, lowest)
         size += chunk.size
-        if interval.watermarks.percentiles:
-            holds += chunk.holds
-    log.sent(seq, least, size, stamp, holds)
+    log.sent(seq, least, size, stamp)
     for numbers in unread:
         log.acknowledge(numbers)
     return numbered
@@ -200,6 +197,5 @@ def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> In
         acked=interval.logs.acked(),
         position=interval.encoded_position(work),
         counters=interval.counters.encoded,
-        percentiles=work.percentiles,
         table_rows=dict(commits.table_rows),
     )

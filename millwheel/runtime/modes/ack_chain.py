@@ -56,15 +56,11 @@ class AckChain:
     Args:
         logs: the interval's logs; the last one numbers weak productions as they are sent.
         straggler_seconds: time that an input waits for ACKs before it is noted.
-        keeps_percentiles: the log needs the hold of each production.
     """
 
-    def __init__(
-        self, logs: list[SentLog], straggler_seconds: float, *, keeps_percentiles: bool
-    ) -> None:
+    def __init__(self, logs: list[SentLog], straggler_seconds: float) -> None:
         self._log = logs[-1]
         self.straggler_seconds = straggler_seconds
-        self._keeps_percentiles = keeps_percentiles
         self._pending: dict[int, WaitingInput] = {}
         """The pending inputs, by `id` of their delivery, in the order of sending."""
         self._by_seq: dict[int, WaitingInput] = {}
@@ -112,7 +108,6 @@ class AckChain:
         log = self._log
         number, seq = log.id, log.next_seq
         least, size = MAX_TIME, 0
-        holds: list[int] = []
         by_seq = self._by_seq
         for cause, output in caused:
             hold = output.hold
@@ -125,10 +120,8 @@ class AckChain:
             size += output.size
             if hold < least:
                 least = hold
-            if self._keeps_percentiles:
-                holds.append(hold)
             seq += 1
-        log.sent(seq, least, size, stamp, holds)
+        log.sent(seq, least, size, stamp)
         self._pending.update(here)
         if not noted:
             self._watched.extend(here.values())

@@ -141,7 +141,7 @@ class Batched(Mode):
         holds = [copy.hold for copy in copies]
         size = sum(copy.size for copy in copies)
         end = first + len(copies)
-        log.sent(end, min(holds), size, stamp, holds if interval.watermarks.percentiles else ())
+        log.sent(end, min(holds), size, stamp)
         log.stored(copies)
         self.batches.kept = Kept(log.id, range(first, end))
         return copies

@@ -35,11 +35,7 @@ class Weak(Mode):
 
     def begin(self, claim: Claim) -> None:
         interval = self._interval
-        self.chain = AckChain(
-            interval.logs,
-            interval.step.node.straggler_seconds,
-            keeps_percentiles=bool(interval.watermarks.percentiles),
-        )
+        self.chain = AckChain(interval.logs, interval.step.node.straggler_seconds)
         self._stragglers.add(interval, self.chain)
 
     def start_over(self) -> None:

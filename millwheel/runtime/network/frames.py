@@ -57,7 +57,7 @@ from millwheel.core.codec import MAX_KEY_BYTES
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import PeerError
 
-VERSION = 5
+VERSION = 6
 """Version of the protocol. Workers with different versions refuse each other."""
 
 GREETING_BYTES = 4096
@@ -81,7 +81,7 @@ FRAME_REPORTS = 10_000
 """Maximum number of trees in one `RootReport`: 200 kB."""
 
 FRAME_INTERVALS = 10_000
-"""Maximum number of low watermarks in one `Report`, percentile ones included: 640 kB."""
+"""Maximum number of low watermarks in one `Report`: 640 kB."""
 
 ID_BYTES = 16
 """Length of a record's id; an empty id means that log and number give it."""
@@ -132,11 +132,9 @@ EdgeReport: TypeAlias = tuple[Token, Number]
 Run: TypeAlias = tuple[Number, Number]
 """The numbers from the first to the last, both included."""
 
-IntervalReport: TypeAlias = tuple[
-    Number, Number, Number, Number, Number, Micros, bool, dict[float, Micros]
-]
-"""(interval, computation, first slot, one past the last slot, sequencer, low watermark, whether it
-is an idle partition of a source, the percentile low watermarks). Times in microseconds."""
+IntervalReport: TypeAlias = tuple[Number, Number, Number, Number, Number, Micros, bool]
+"""(interval, computation, first slot, one past the last slot, sequencer, low watermark in
+microseconds, whether it is an idle partition of a source)."""
 
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 

@@ -244,7 +244,7 @@ class RemoteIntervals:
             refreshes: number of refreshes that had begun when the report arrived.
         """
         trust = self.trust
-        id_, computation, low, high, sequencer, watermark, idle, percentiles = report
+        id_, computation, low, high, sequencer, watermark, idle = report
         if computation not in self._exchange.steps:
             return  # the graph grew after this worker's start
         status = trust.owns(worker, id_, sequencer)
@@ -258,9 +258,6 @@ class RemoteIntervals:
         self._publisher.take_report(
             WatermarkReport(computation, low, high, sequencer, watermark, idle)
         )
-        for percentile, early in percentiles.items():
-            of_percentile = WatermarkReport(computation, low, high, sequencer, early, idle)
-            self._publisher.take_percentile(percentile, of_percentile)
 
     def _remove(self, step: Step) -> None:
         """Remove a computation: end its low watermarks, and lose its intervals here.
@@ -274,7 +271,5 @@ class RemoteIntervals:
         self._env.log.info("computation_removed", computation=step.name)
         end = WatermarkReport(step.id, 0, step.slots, FINAL_SEQUENCER, MAX_TIME)
         self._publisher.take_report(end)
-        for percentile in self._publisher.percentiles:
-            self._publisher.take_percentile(percentile, end)
         for interval in self._exchange.of(step.id):
             interval.touch(urgent=True)

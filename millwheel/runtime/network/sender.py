@@ -27,7 +27,6 @@ from millwheel.runtime.network.frames import (
     Ask,
     Deliver,
     EdgeReport,
-    IntervalReport,
     Loose,
     RecordRow,
     Report,
@@ -292,21 +291,8 @@ def _in_turn(remote: Remote, logs: Mapping[int, tuple[SentLog, Interval]]) -> It
 
 def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
     """The stored low watermarks of some intervals, split into frames."""
-    taken: list[IntervalReport] = []
-    size = 0
-    for interval in intervals:
-        report = _reported(interval)
-        size += 1 + len(report[-1])
-        if taken and size > FRAME_INTERVALS:
-            yield Report(taken)
-            taken, size = [], 1 + len(report[-1])
-        taken.append(report)
-    if taken:
-        yield Report(taken)
-
-
-def _reported(interval: Interval) -> IntervalReport:
-    percentiles = {
-        percentile: kept.durable for percentile, kept in interval.watermarks.percentiles.items()
-    }
-    return (interval.id, *interval.report(interval.watermarks.durable), percentiles)
+    reports = [
+        (interval.id, *interval.report(interval.watermarks.durable)) for interval in intervals
+    ]
+    for first in range(0, len(reports), FRAME_INTERVALS):
+        yield Report(reports[first : first + FRAME_INTERVALS])

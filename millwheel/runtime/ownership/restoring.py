@@ -202,7 +202,7 @@ class Restoring:
                 log.skip(row.seq + 1)
                 continue
             if row.receiver not in self._exchange.steps:  # no receiver, or a removed one
-                log.sent(row.seq + 1, row.hold, 0, row.stamp, [row.hold])
+                log.sent(row.seq + 1, row.hold, 0, row.stamp)
                 log.acknowledge([row.seq])
                 continue
             stream = self._env.graph.streams[row.stream]
@@ -217,7 +217,7 @@ class Restoring:
                     what,
                     stream.codec.decode,
                 )
-            log.sent(row.seq + 1, row.hold, len(value), row.stamp, [row.hold])
+            log.sent(row.seq + 1, row.hold, len(value), row.stamp)
             delivery: Delivery[Any] = Delivery(
                 decode_key(row.key), stream.codec.decode(value), row.ts, row.stream, row.key,
                 row.slot, row.receiver, row.hold, len(value), value, log.id, row.seq, row.place,

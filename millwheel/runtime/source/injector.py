@@ -13,7 +13,7 @@ An injector has three states; only its reader decides about the last::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from millwheel.core.model import (
@@ -354,7 +354,8 @@ class Injector(SourceTask):
         if watermark is None:
             return
         interval = self._interval
-        if interval.watermarks.advance(watermark, self._time.disorder.watermark):
+        interval.watermarks.raise_input(watermark)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     @property
@@ -378,10 +379,11 @@ class Injector(SourceTask):
             and self._owes_nothing
         )
 
-    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int) -> None:
         """Promise, while idle, the watermark that all tasks that are not idle have stored."""
         interval = self._interval
         if not interval.log.drained:
             return
-        if interval.watermarks.advance(watermark, percentiles.get):
+        interval.watermarks.raise_input(watermark)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)

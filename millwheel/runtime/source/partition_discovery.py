@@ -221,8 +221,6 @@ class PartitionDiscovery(SourceTask):
                 interval.step.id, slot, slot + 1, partition.sequencer, partition.low_watermark
             )
             self._publisher.take_report(report)
-            for percentile, early in partition.percentiles.items():
-                self._publisher.take_percentile(percentile, report._replace(watermark=early))
         self._publisher.free(interval.step.id, FIRST_SLOT, {partition.slot for partition in found})
 
     def follow(self) -> None:
@@ -241,11 +239,6 @@ class PartitionDiscovery(SourceTask):
         if not known:
             return  # all partitions have ended: the discovery holds the watermark for the next one
         interval.watermarks.raise_input(min(known))
-        for percentile in interval.watermarks.percentiles:
-            kept = publisher.percentiles[percentile]
-            early = kept.least_from(interval.step.id, FIRST_SLOT)
-            if early not in (None, MAX_TIME):
-                interval.watermarks.raise_percentile(percentile, early)
         if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
@@ -260,7 +253,7 @@ class PartitionDiscovery(SourceTask):
         enough."""
         return True
 
-    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int) -> None:
         """Promise the watermark of the other injectors while there is no partition to follow.
 
         An empty directory holds the watermark like a silent partition: until `idle_after`.
@@ -271,7 +264,8 @@ class PartitionDiscovery(SourceTask):
         is_empty = least in (None, MAX_TIME)
         if not is_empty or self._frozen or self._idle_after is None or waited < self._idle_after:
             return
-        if interval.watermarks.advance(watermark, percentiles.get):
+        interval.watermarks.raise_input(watermark)
+        if interval.watermarks.has_news():
             interval.touch(urgent=True)
 
     def position(self) -> dict[str, Any]:

@@ -129,13 +129,10 @@ class RowSender:
             for number in numbers:
                 log.wait_for_several(number, everybody)
         self._time.seen = max(self._time.seen, max(moments))
-        if self._interval.watermarks.percentiles:
-            for each in micros:
-                self._time.disorder.see(each)
         if end - log.next_seq > len(numbers):
             log.lack(_gaps(numbers, log.next_seq))
         size = sum(len(text) or ASSUMED_ROW_BYTES for text in encoded)
-        log.sent(end, min(holds), size, holds=holds)
+        log.sent(end, min(holds), size)
         return True
 
     def _holds(self, micros: list[int], moments: list[int]) -> list[int]:
@@ -155,14 +152,11 @@ class RowSender:
         log, time = self._interval.log, self._time
         promised = self._interval.watermarks.promised
         lateness = time.lateness
-        keeps_percentiles = bool(self._interval.watermarks.percentiles)
         least = MAX_TIME
         size = 0
         number_of_last = rows[-1].offset
         known = rows[0].offset < log.known_end
         done: list[int] = []
-        holds: list[int] = []
-        """The hold of each row, if percentile low watermarks are kept."""
         for row in rows:
             if row.offset in self._asked:
                 least = min(least, promised)
@@ -184,9 +178,6 @@ class RowSender:
                     time.seen = max(time.seen, moment)
                     continue
                 hold = max(micros, promised, time.seen - lateness)
-                if keeps_percentiles:
-                    time.disorder.see(micros)
-                    holds.append(hold)
                 size += self._send_to_all(row, micros, hold)
             except BaseException as error:
                 least = min(least, promised)
@@ -196,7 +187,7 @@ class RowSender:
             time.seen = max(time.seen, moment)
         if number_of_last - log.next_seq >= len(rows):
             log.lack(_gaps([row.offset for row in rows], log.next_seq))
-        log.sent(number_of_last + 1, max(least, promised), size, holds=holds)
+        log.sent(number_of_last + 1, max(least, promised), size)
         if done or known:
             log.acknowledge(done)
             self._interval.touch(urgent=False)

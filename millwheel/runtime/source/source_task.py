@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from millwheel.runtime.environment import Environment
@@ -92,7 +92,7 @@ class SourceTask(ABC):
         """Whether the stream's watermark does not wait for this task."""
 
     @abstractmethod
-    def advance_idle(self, watermark: int, percentiles: Mapping[float, int | None]) -> None:
+    def advance_idle(self, watermark: int) -> None:
         """Promise, while idle, the watermark that all tasks that are not idle have stored."""
 
     def follow(self) -> None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from millwheel.core.model import MIN_TIME, clamp_time
 from millwheel.runtime.interval.interval import StoredPosition
-from millwheel.timers.percentile import Disorder
 
 
 class SourceTime:
@@ -33,8 +32,6 @@ class SourceTime:
         """How far the watermark stays behind the newest seen time, in microseconds."""
         self.seen: int = stored.get("seen", MIN_TIME)
         """The newest time that the source has shown."""
-        self.disorder = Disorder()
-        """How late rows are; rows that are read again are counted anew."""
         self._marks: deque[tuple[int, int, int]] = deque()
         """The source's progress: (number of rows before this point, newest seen time, time at which
         the last of these rows was read)."""

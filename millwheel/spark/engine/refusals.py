@@ -54,8 +54,6 @@ def _reasons(node: Node) -> Iterator[str]:
             'on_error="park": its keys would have to stand still across batches; use '
             'on_error="dead_letter"'
         )
-    if node.percentile is not None:
-        yield "a percentile low watermark: Spark has one watermark for all operators"
     if node.injection is not None and isinstance(node.injection.source, Inbox):
         yield "an Inbox: its records are taken by the engine's own transactions"
     for sink in (use.sink for uses in node.sinks.values() for use in uses):

@@ -1,5 +1,5 @@
 INSERT INTO {commits} (
-    interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position, counters, percentiles,
+    interval_id, n, sequencer, stamp, input_watermark, low_watermark, floor, acked, position, counters,
     table_rows
 )
 SELECT
@@ -7,7 +7,7 @@ SELECT
     greatest(l.floor, %(stamp)s),
     CASE WHEN p.next IS NULL THEN l.acked ELSE l.acked || jsonb_build_object(g.id, jsonb_build_array(p.next, '[]'::jsonb)) END,
     CASE WHEN p.next IS NULL THEN l.position ELSE p.position END,
-    l.counters, l.percentiles, l.table_rows
+    l.counters, l.table_rows
 FROM {latest_commits} AS l
 JOIN {key_interval} AS k ON k.id = l.interval_id
 LEFT JOIN {log} AS g ON g.interval_id = l.interval_id AND g.source IS NOT NULL

@@ -2,7 +2,7 @@ CREATE VIEW {latest_commits} AS
 SELECT
     k.id AS interval_id, c.name AS computation, c.kind, k.slot_from, k.slot_to, k.owner,
     r.n, r.stamp, r.input_watermark, r.low_watermark, r.floor, r.acked, r.position, r.counters,
-    r.percentiles, r.table_rows
+    r.table_rows
 FROM {key_interval} AS k
 JOIN {computation} AS c ON c.id = k.computation
 CROSS JOIN LATERAL (
@@ -23,5 +23,4 @@ COMMENT ON COLUMN {latest_commits}.floor IS 'productions from before it are neve
 COMMENT ON COLUMN {latest_commits}.acked IS 'by log: first number not acknowledged, and runs beyond it';
 COMMENT ON COLUMN {latest_commits}.position IS 'next row of an injector; length of a part file; number and open members of a bundle';
 COMMENT ON COLUMN {latest_commits}.counters IS 'totals since deploy';
-COMMENT ON COLUMN {latest_commits}.percentiles IS 'percentile low watermarks promised downstream, microseconds';
 COMMENT ON COLUMN {latest_commits}.table_rows IS 'rows of each numbered table that the interval has written'

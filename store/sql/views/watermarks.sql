@@ -4,17 +4,7 @@ SELECT
     {micros_to_time}(min(input_watermark)) AS input_watermark,
     {micros_to_time}(min(low_watermark)) AS low_watermark,
     count(*)::integer AS intervals,
-    {micros_to_time}(max(stamp)) AS last_commit,
-    (
-        SELECT jsonb_object_agg(e.percentile, {micros_to_time}(e.least))
-        FROM (
-            SELECT p.key AS percentile, min(p.value::bigint) AS least
-            FROM {latest_commits} AS x
-            CROSS JOIN LATERAL jsonb_each_text(x.percentiles) AS p
-            WHERE x.computation = l.computation
-            GROUP BY p.key
-        ) AS e
-    ) AS percentiles
+    {micros_to_time}(max(stamp)) AS last_commit
 FROM {latest_commits} AS l
 GROUP BY l.computation, l.kind;
 COMMENT ON VIEW {watermarks} IS 'Stored low watermarks, by computation';
@@ -23,5 +13,4 @@ COMMENT ON COLUMN {watermarks}.kind IS 'injector, computation or relay';
 COMMENT ON COLUMN {watermarks}.input_watermark IS 'timers fire by it; no on-time record arrives with an older timestamp';
 COMMENT ON COLUMN {watermarks}.low_watermark IS 'promised to the readers of its streams';
 COMMENT ON COLUMN {watermarks}.intervals IS 'key intervals of the computation';
-COMMENT ON COLUMN {watermarks}.last_commit IS 'logical time of the last commit';
-COMMENT ON COLUMN {watermarks}.percentiles IS 'percentile low watermarks promised to the readers that use them: {{"99": time}}'
+COMMENT ON COLUMN {watermarks}.last_commit IS 'logical time of the last commit'
