@@ -223,7 +223,7 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
     yield (hostile.LOOSE, computation, [[0, row()]]), ">= 1"
     yield (hostile.ROOT_REPORT, [[1, -1]]), ">= 0"
     yield (99, 1, 2), "no valid frame"
-    yield (hostile.HELLO, 5, "", "", b"n" * 32), "a frame Hello after the greeting"
+    yield (hostile.HELLO, 6, "", "", b"n" * 32), "a frame Hello after the greeting"
 
 
 async def test_a_malformed_frame_closes_its_link_and_nothing_else() -> None:

@@ -37,6 +37,11 @@ class IntervalWatermarks:
         self.exact = max(self.exact, watermark)
         self.input = max(self.input, watermark)
 
+    def advance(self, watermark: int) -> bool:
+        """Raise the input watermark; whether more may be promised than is stored."""
+        self.raise_input(watermark)
+        return self.has_news()
+
     # -- holds ----------------------------------------------------------------------------
 
     def keep_back(self, micros: int) -> None:

@@ -354,8 +354,7 @@ class Injector(SourceTask):
         if watermark is None:
             return
         interval = self._interval
-        interval.watermarks.raise_input(watermark)
-        if interval.watermarks.has_news():
+        if interval.watermarks.advance(watermark):
             interval.touch(urgent=True)
 
     @property
@@ -384,6 +383,5 @@ class Injector(SourceTask):
         interval = self._interval
         if not interval.log.drained:
             return
-        interval.watermarks.raise_input(watermark)
-        if interval.watermarks.has_news():
+        if interval.watermarks.advance(watermark):
             interval.touch(urgent=True)

@@ -264,8 +264,7 @@ class PartitionDiscovery(SourceTask):
         is_empty = least in (None, MAX_TIME)
         if not is_empty or self._frozen or self._idle_after is None or waited < self._idle_after:
             return
-        interval.watermarks.raise_input(watermark)
-        if interval.watermarks.has_news():
+        if interval.watermarks.advance(watermark):
             interval.touch(urgent=True)
 
     def position(self) -> dict[str, Any]:
