@@ -154,7 +154,7 @@ async def test_without_the_secret_nothing_is_said_to_a_worker() -> None:
             assert answer[1] == hostile.REFUSE
             assert b"secret" in answer
             attacker.send(hostile.ACKNOWLEDGE, 2, 3, [[0, 22_000]])
-            attacker.send(hostile.REPORT, [[1, 1, 0, 1, 10_000, 1 << 62, False, {}]])
+            attacker.send(hostile.REPORT, [[1, 1, 0, 1, 10_000, 1 << 62, False]])
             await attacker.end()
         attacker = await Attacker.call(plant.address)
         attacker.send(hostile.ACKNOWLEDGE, 2, 3, [[0, 22_000]])  # without a greeting
@@ -213,9 +213,9 @@ def malformed(interval: int, computation: int, slot: int) -> Iterator[tuple[Any,
         (hostile.ACKNOWLEDGE, 2, 3, [[n, n] for n in range(0, 2 * FRAME_RUNS + 2, 2)]),
         f"length <= {FRAME_RUNS}",
     )
-    yield (hostile.REPORT, [[1, 1, 0, 1, 9, 1 << 62, False, {}]]), "<= 253402"
-    yield (hostile.REPORT, [[1, 1, 0, 1, 9, 0, False, {9.5: MIN_TIME - 1}]]), ">= -62135"
-    yield (hostile.REPORT, [[0] * 6 + [False, {}]] * (FRAME_INTERVALS + 1)), "length <="
+    yield (hostile.REPORT, [[1, 1, 0, 1, 9, 1 << 62, False]]), "<= 253402"
+    yield (hostile.REPORT, [[1, 1, 0, 1, 9, MIN_TIME - 1, False]]), ">= -62135"
+    yield (hostile.REPORT, [[0] * 6 + [False]] * (FRAME_INTERVALS + 1)), "length <="
     yield (hostile.PROGRESS, 1, 1, 1, -1, True), ">= 0"
     yield (hostile.GAP, 1, 1, 1, -2), ">= -1"
     yield (hostile.ASK, 1, 1, 1, 1, -2), ">= -1"
