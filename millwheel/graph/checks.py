@@ -157,8 +157,9 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
         return
     if not isinstance(sink, type) and all(hasattr(sink, name) for name in OF_SINKS):
         if not isinstance(sink.bundles, Bundles):  # type: ignore[attr-defined]
+            bundles = repr(sink.bundles)  # type: ignore[attr-defined]
             raise GraphError(
-                f"sink of {stream.name!r}: its `bundles` must be a Bundles(...), not {sink.bundles!r:.80}"  # type: ignore[attr-defined]
+                f"sink of {stream.name!r}: its `bundles` must be a Bundles(...), not {bundles:.80}"
             )
         if row is not None:
             raise GraphError(

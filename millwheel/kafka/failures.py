@@ -15,7 +15,8 @@ PASSING = (
     kafka_errors.NodeNotReadyError,
     kafka_errors.RequestTimedOutError,
     kafka_errors.StaleMetadata,
-    kafka_errors.NoError,  # aiokafka's mistake: the answer has an error for a partition, and none for all
+    # aiokafka's mistake: the answer has an error for a partition, and none for all
+    kafka_errors.NoError,
 )
 
 OF_RIGHTS = (

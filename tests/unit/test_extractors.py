@@ -47,6 +47,12 @@ SAME = [
     ("key = lambda r: 'a' if r else 'b'", "x, key = lambda r: 1, lambda r: 'a' if r else 'b'"),
 ]
 
+CALLED = """
+class K:
+  def __init__(self, n): self.n = n
+  def __call__(self, r): return r[self.n]
+"""
+
 OTHER = [
     ("key = lambda r: r.key", "key = lambda r: r.key.upper()"),
     ("key = lambda r: r.key", "key = lambda r: r.name"),
@@ -61,13 +67,14 @@ OTHER = [
     ("import re\nP = re.compile('a+')\nkey = lambda r: P.match(r)[0]",
      "import re\nP = re.compile('a*')\nkey = lambda r: P.match(r)[0]"),
     ("def f(r): return r.a\nkey = lambda r: f(r)", "def f(r): return r.b\nkey = lambda r: f(r)"),
-    ("def by(n): return lambda r: r[n]\nkey = by(1)", "def by(n): return lambda r: r[n]\nkey = by(2)"),
+    ("def by(n): return lambda r: r[n]\nkey = by(1)",
+     "def by(n): return lambda r: r[n]\nkey = by(2)"),
     ("key, other = lambda r: r.a, lambda r: r.b", "other, key = lambda r: r.a, lambda r: r.b"),
-    ("import operator\nkey = operator.attrgetter('a')", "import operator\nkey = operator.attrgetter('b')"),
+    ("import operator\nkey = operator.attrgetter('a')",
+     "import operator\nkey = operator.attrgetter('b')"),
     ("import functools\ndef f(n, r): return r[n]\nkey = functools.partial(f, 1)",
      "import functools\ndef f(n, r): return r[n]\nkey = functools.partial(f, 2)"),
-    ("class K:\n  def __init__(self, n): self.n = n\n  def __call__(self, r): return r[self.n]\nkey = K(1)",
-     "class K:\n  def __init__(self, n): self.n = n\n  def __call__(self, r): return r[self.n]\nkey = K(2)"),
+    (f"{CALLED}key = K(1)", f"{CALLED}key = K(2)"),
 ]  # fmt: skip
 
 
@@ -181,7 +188,9 @@ except ImportError:
         def __init_subclass__(cls, **options):
             pass
     msgspec.Struct = Struct
-    msgspec.json = types.SimpleNamespace(encode=lambda v: json.dumps(v, separators=(",", ":")).encode())
+    msgspec.json = types.SimpleNamespace(
+        encode=lambda v: json.dumps(v, separators=(",", ":")).encode()
+    )
     sys.modules["msgspec"] = msgspec
 def load(name, file):
     spec = importlib.util.spec_from_file_location(name, file)

@@ -2,9 +2,9 @@
 
 ::
 
-    send() in a user's transaction ──commit──▶ waiting ──take_sent──▶ numbered ──▶ rows of the injector
-                                                           │
-                                         the number is stored before the row is sent (I1, I9)
+    send() in a transaction ──commit──▶ waiting ──take_sent──▶ numbered ──▶ rows of the injector
+                                                    │
+                                  the number is stored before the row is sent (I1, I9)
 
 After a crash the numbered records are read first, from the stored position on; then more are
 numbered. An owner that has lost its claim can number none, because `Store.take_sent` checks the

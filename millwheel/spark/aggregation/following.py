@@ -49,8 +49,11 @@ class Changes:
         if progress.read is None:
             return Change(written, distance({}, written), 0, None)
         if any(number > written.get(sender, 0) for sender, number in progress.read.items()):
-            log.warning("made_from_all_rows", aggregate=self._stored.aggregate.name,
-                        why="the followed table has fewer rows than were read: the store went back")  # fmt: skip
+            log.warning(
+                "made_from_all_rows",
+                aggregate=self._stored.aggregate.name,
+                why="the followed table has fewer rows than were read: the store went back",
+            )
             return Change(written, distance({}, written), 0, None)
         end = bounded(progress.read, written, self._most_rows)
         rows = distance(progress.read, end)
@@ -58,9 +61,12 @@ class Changes:
             return None
         groups, found = self._groups(progress.read, end)
         if found < rows:
-            log.warning("made_from_all_rows", aggregate=self._stored.aggregate.name,
-                        why=f"{rows - found} rows of {self._stored.aggregate.follows} were deleted before they "
-                        "were read")  # fmt: skip
+            log.warning(
+                "made_from_all_rows",
+                aggregate=self._stored.aggregate.name,
+                why=f"{rows - found} rows of {self._stored.aggregate.follows} were deleted before "
+                "they were read",
+            )
             return Change(written, distance(progress.read, written), 0, None)
         return Change(end, rows, distance(end, written), groups)
 
