@@ -73,7 +73,6 @@ class _Idle(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Seconds until it may be left."""
         return max(0.0, self.since + self.seconds - asyncio.get_running_loop().time())
 
 
@@ -157,7 +156,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return Lag(bytes=waiting)
 
     def close(self) -> None:
-        """Close the file and remove all watches."""
         self._path.signal.close()
         if self._file is not None:
             self._file.log.close()
