@@ -9,6 +9,7 @@ import structlog
 
 from millwheel import Context, Record, Stream
 from millwheel.computations.timeline import LAST
+from millwheel.context import call_of
 from millwheel.core.redaction import shown_key
 
 TAKE_THEM = (
@@ -47,14 +48,15 @@ class LateRecords:
     ) -> None:
         """Count a record, which its caller drops, and log the first one of its stream."""
         ctx.count(counter)
-        place = ctx._name, record.stream
+        name = call_of(ctx).name
+        place = name, record.stream
         if place in self._warned:
             return
         self._warned.add(place)
         watermark = ctx.low_watermark_micros
         structlog.get_logger().warning(
             "late_record_dropped",
-            computation=ctx._name,
+            computation=name,
             stream=record.stream,
             key=shown_key(ctx.key),
             timestamp=record.timestamp.isoformat(),

@@ -22,7 +22,7 @@ from millwheel.cli.output import (
     say,
 )
 from millwheel.cli.target import load_pipeline
-from millwheel.context import COMMON_COUNTERS
+from millwheel.core.counters import COMMON_COUNTERS
 from millwheel.core.names import check_name
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from millwheel.context import Context, Effects
+from millwheel.context import Context
 from millwheel.core.backoff import Backoff
 from millwheel.core.clock import Clock
+from millwheel.core.effects import Effects
 from millwheel.core.model import Record
 from millwheel.errors import StoreUnavailable
 from millwheel.graph.order import Graph

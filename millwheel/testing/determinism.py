@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.context import Context, Effects
+from millwheel.context import Context, call_of, end_context
 from millwheel.core.codec import reason, shown
+from millwheel.core.effects import Call, Effects
 from millwheel.core.model import Delivery, Record, from_micros
 from millwheel.errors import NotTheSameAgain, UserCodeError
 from millwheel.runtime.environment import UserCode
@@ -37,7 +38,7 @@ MOST_SHOWN = 20
 def twice(
     step: Step,
     code: UserCode,
-    make_context: Callable[[Step, Effects], Context[Any, Any]],
+    make_context: Callable[[Step, Call], Context[Any, Any]],
     effects: Effects,
 ) -> UserCode:
     """Wrap user code so that each record runs twice and both runs are compared; for
@@ -60,7 +61,7 @@ class Determinism:
         self,
         step: Step,
         code: UserCode,
-        make_context: Callable[[Step, Effects], Context[Any, Any]],
+        make_context: Callable[[Step, Call], Context[Any, Any]],
         effects: Effects,
     ) -> None:
         self._step = step
@@ -80,7 +81,7 @@ class Determinism:
             NotTheSameAgain: the calls did not produce the same.
         """
         assert isinstance(record, Delivery)
-        cell = context._cell
+        cell = call_of(context).cell
         first = await self._try(record, context, cell)
         without_state: list[Output] | None = None
         if isinstance(cell, KeyState):
@@ -123,16 +124,18 @@ class Determinism:
         self, record: Delivery[Any], context: Context[Any, Any], cell: Any
     ) -> list[Output]:
         """Call the code on trial; return its productions, and drop its other effects."""
-        trial = self._make_context(self._step, self._trial)
-        trial._open(cell, context._watermark, context._promised, context._now, context._table)
-        trial._micros = record.micros
+        step, known = self._step, call_of(context)
+        call = Call(step.name, step.routes, self._trial)
+        call.open(cell, known.watermark, known.promised, known.now, known.table)
+        call.micros = record.micros
+        trial = self._make_context(step, call)
         self._lineage.begin(record)
         try:
             await self._code(record, trial)
             return _outputs(self._trial.caused)
         finally:
             self._trial.clear()
-            trial._end(_ignore)
+            end_context(trial, _ignore)
             self._step.renew(record)
 
     def _difference(

@@ -26,6 +26,7 @@ PUBLIC_TO = {
     "computations": {
         *PUBLIC,
         "millwheel.core.distribution",
+        "millwheel.context",
         "millwheel.core.equality",
         "millwheel.core.redaction",
     },

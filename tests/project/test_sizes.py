@@ -10,12 +10,9 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("millwheel", "store", "timers", "computations", "migrations")
-"""All but the first are also links in the first; each file counts once."""
+from tests.support.product import ROOT, product_files
 
 METHODS = 25
 LINES = 350
@@ -61,8 +58,7 @@ class ClassSize(NamedTuple):
 
 
 def classes() -> Iterator[ClassSize]:
-    files = {path.resolve() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
-    for path in sorted(files):
+    for path in product_files():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 yield size_of(node, str(path.relative_to(ROOT)))

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream, Table
-from millwheel.context import STRAGGLERS
+from millwheel.core.counters import STRAGGLERS
 from millwheel.errors import StoreError, StoreUnavailable
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.interval import Interval

@@ -11,7 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from millwheel import Bundles, Computation, Context, Pipeline, Record, Stream, Timer
-from millwheel.context import EndedContext, SpreadContext, WeakContext, WeakSpreadContext
+from millwheel.context import (
+    SPREAD,
+    TIMERLESS,
+    WEAK,
+    BundleContext,
+    EndedContext,
+    context_class,
+    end_context,
+)
+from millwheel.core.effects import BundleCall, Effects
 from millwheel.errors import UserCodeError
 from millwheel.testing import Harness
 from tests.support.pipelines import QUICK, doing, produce, script
@@ -291,11 +300,20 @@ async def test_a_stop_while_a_task_waits_is_logged() -> None:
     await strays.end()
 
 
-@pytest.mark.parametrize("kind", [Context, SpreadContext, WeakContext, WeakSpreadContext])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        context_class(),
+        context_class(SPREAD),
+        context_class(TIMERLESS, WEAK),
+        context_class(SPREAD, WEAK),
+        BundleContext,
+    ],
+)
 def test_every_kind_of_context_can_end(kind: type[Context[Any]]) -> None:
     told: list[UserCodeError] = []
-    context = kind("name", {}, None)  # type: ignore[arg-type]
-    context._end(told.append)
+    context = kind(BundleCall("name", {}, Effects()))
+    end_context(context, told.append)
     with pytest.raises(UserCodeError, match=LATE):
         context.count("x")
     assert len(told) == 1

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
-from millwheel.context import ENGINE_COUNTERS
 from millwheel.core.codec import Codec, decode_key, encode_key, slot_of
+from millwheel.core.counters import ENGINE_COUNTERS
 from millwheel.core.model import Key
 from millwheel.errors import DeployRefused, GraphError, MigrationFailed, UserCodeError
 from millwheel.runtime.interval.folds import fold

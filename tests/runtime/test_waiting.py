@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from millwheel import Computation, Context, Record, Timer
+from millwheel.context import call_of
 from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.interval.folds import fold
@@ -153,7 +154,7 @@ async def test_keys_before_one_that_stops_a_chunk_keep_their_effects(
         if effect == "count":
             ctx.count("seen")
         elif effect == "late count":
-            ctx._effects.count("seen", 1)
+            call_of(ctx).effects.count("seen", 1)
         elif effect == "execute":
             ctx.execute("SELECT %s", (number,))
         elif effect == "hold":

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from millwheel.context import DEAD_LETTERS, Effects
 from millwheel.core.codec import LETTER_CHARACTERS, reason, shown, storable
+from millwheel.core.counters import DEAD_LETTERS
+from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
 from millwheel.core.redaction import redacts, shown_key
 from millwheel.errors import CannotCarryOut, SetAside, UserCodeError

@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from millwheel.context import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.core.addresses import CELL_MARK
 from millwheel.core.chunk import Chunk
 from millwheel.core.codec import decode_key
+from millwheel.core.counters import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.core.model import MAX_TIME, Delivery, Key
 from millwheel.core.redaction import shown_key
 from millwheel.runtime.interval.intake import Intake

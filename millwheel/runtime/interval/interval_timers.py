@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millwheel.context import TimerIdentity
 from millwheel.core.codec import decode_key
+from millwheel.core.effects import TimerIdentity
 from millwheel.core.model import Firing, Key, Timer
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.work import Item

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millwheel.context import Effects
+from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.keys.map_entries import Change

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
-from millwheel.context import Effects
+from millwheel.core.effects import Effects
 from millwheel.core.model import MAX_TIME, MIN_TIME, Delivery, Firing
 from millwheel.parking import Park
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.context import Effects
 from millwheel.core.chunk import Chunk
+from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.keys.key_state import KeyState

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from millwheel.context import PROCESSED, RECORDS_OUT
 from millwheel.core.chunk import Chunk, Chunks, Columns, Ids, Outbox
 from millwheel.core.codec import slot_of
+from millwheel.core.counters import PROCESSED, RECORDS_OUT
 from millwheel.core.model import MAX_TIME, Delivery
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import IntervalWork

@@ -14,8 +14,9 @@ from collections.abc import Callable, Generator
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from millwheel.context import Context, Effects, EffectsMark, TimerIdentity
+from millwheel.context import Context
 from millwheel.core.chunk import Chunk
+from millwheel.core.effects import Call, Effects, EffectsMark, TimerIdentity
 from millwheel.core.model import Delivery, Firing, Record, Timer
 from millwheel.errors import CannotCarryOut, CodeBlocked, SetAside
 from millwheel.runtime.environment import Wrap
@@ -112,8 +113,8 @@ class Execution:
     """
 
     __slots__ = (
-        "_alone", "_apart", "_chunk", "_context", "_held", "_interval", "_late_uses", "_lineage",
-        "_node", "_place",
+        "_alone", "_apart", "_call", "_chunk", "_context", "_held", "_interval", "_late_uses",
+        "_lineage", "_node", "_place",
         "_process", "_settles", "_table", "_wrap", "effects", "group", "item", "ran",
     )  # fmt: skip
 
@@ -160,7 +161,8 @@ class Execution:
         self._place = 0
         """The place in it of the record that runs."""
         self._process = self._process_of_records()
-        self._context = context_of(interval.step, self.effects)
+        self._call = Call(node.name, interval.step.routes, self.effects)
+        self._context = context_of(interval.step, self._call)
 
     def _process_of_records(self) -> Process:
         return process_of(self._interval.step, self.effects, self._lineage, wrap=self._wrap)
@@ -168,8 +170,7 @@ class Execution:
     def _renew_context(self) -> Context[Any, Any]:
         """End the context of the last call, and make a new one for the next call."""
         ended = self._context
-        self._context = context = context_of(self._interval.step, self.effects)
-        context._open(ended._cell, ended._watermark, ended._promised, ended._now, self._table)
+        self._context = context = context_of(self._interval.step, self._call)
         self._late_uses.end(ended)
         return context
 
@@ -188,10 +189,9 @@ class Execution:
         Raises:
             BaseException: an error of the engine (`is_ours`).
         """
-        context, effects, process = self._context, self.effects, self._process
+        context, call, effects, process = self._context, self._call, self.effects, self._process
         watermarks = self._interval.watermarks
-        context._watermark, context._promised = watermarks.input, watermarks.promised
-        context._now = now
+        call.watermark, call.promised, call.now = watermarks.input, watermarks.promised, now
         stream, values, micros = chunk.stream, chunk.values, chunk.micros
         settles = self._settles
         effects.together = True
@@ -203,7 +203,7 @@ class Execution:
         mark = None
         try:
             for done, (state, places) in enumerate(groups):
-                context._cell, key = state, state.key
+                call.cell, key = state, state.key
                 start, mark = len(produced), None
                 if rows or statements or lines or letters or holds or counters:
                     mark = effects.mark()
@@ -211,12 +211,12 @@ class Execution:
                     self._place = place
                     if settles and place != places[0]:
                         state.settle()
-                    context._micros = at = micros[place]
-                    call = process(Record(key, values[place], at, stream), context).__await__()
-                    awaited = next(call, _RAN)
+                    call.micros = at = micros[place]
+                    running = process(Record(key, values[place], at, stream), context).__await__()
+                    awaited = next(running, _RAN)
                     if awaited is not _RAN:
                         begun = places.index(place) + 1
-                        return Stop(done, start, mark, begun, Waiting(call, awaited))
+                        return Stop(done, start, mark, begun, Waiting(running, awaited))
                     if getrefcount(context) != held:
                         context = self._renew_context()
         except GeneratorExit:
@@ -257,11 +257,12 @@ class Execution:
                 has had any effect.
         """
         interval, context, effects = self._interval, self._context, self.effects
+        call = self._call
         backlog, alone = interval.backlog, self._alone
         watermarks, commits = interval.watermarks, interval.commits
         plain, parked, refused = interval.tables is None, interval.parked, interval.refused
         settles = self._settles
-        now = clock() if begun is None else context._now
+        now = clock() if begun is None else call.now
         held = getrefcount(context)
         while groups:
             group: Group | None = groups.popleft()
@@ -278,16 +279,16 @@ class Execution:
                     or (parked and state.key_text in parked)
                     or (refused and state.key_text in refused)
                 ):
-                    # `Context._open`, inlined; the values left out are the same for all keys.
-                    context._cell, context._now = state, now
-                    context._watermark, context._promised = watermark, watermarks.promised
+                    # `Call.open`, inlined; the values left out are the same for all keys.
+                    call.cell, call.now = state, now
+                    call.watermark, call.promised = watermark, watermarks.promised
                     process = self._process
                     try:
                         left = items
                         if begun is not None:
                             self.item = items[begun[0] - 1]
-                            left, call, begun = items[begun[0] :], begun[1], None
-                            await call
+                            left, waiting_call, begun = items[begun[0] :], begun[1], None
+                            await waiting_call
                             self.ran += len(items) - len(left)
                             address_all(effects)  # for what it has produced before it waited
                             held = self._held
@@ -298,7 +299,7 @@ class Execution:
                             if settles and item is not items[0]:
                                 state.settle()
                             if type(item) is Delivery:
-                                context._micros = item.micros
+                                call.micros = item.micros
                                 await process(item, context)
                             elif type(item) is Firing:
                                 await self._fire_sooner(item)
@@ -346,7 +347,7 @@ class Execution:
         """Prepare the run of a key: select the table that it shares with other keys."""
         if self._interval.tables is not None:
             self._share(state)
-        self._context._share(self._table)
+        self._call.share(self._table)
 
     def _share(self, state: KeyState) -> None:
         """Select the table of the key's cell; for the cell's own key, code that changes the
@@ -383,7 +384,7 @@ class Execution:
             if sooner is None:
                 return
             due, name = sooner
-            context._micros = due
+            self._call.micros = due
             timers[name] = None
             if self._lineage is not None:
                 self._lineage.begin(None)
@@ -400,7 +401,7 @@ class Execution:
         if timers and _soonest_before(firing, timers) is not None:
             timers[name] = (timer.micros, firing.hold, firing.key, firing.slot)
             return
-        context._micros = timer.micros
+        self._call.micros = timer.micros
         timers[name] = None
         if self._lineage is not None:
             self._lineage.begin(None)
@@ -412,9 +413,7 @@ class Execution:
         """Carry out an operator's request to the key."""
         if self._lineage is not None:
             self._lineage.begin(None)
-        turn = RequestTurn(
-            request, self._interval, state, self._context, self.effects, self._process
-        )
+        turn = RequestTurn(request, self._interval, state, self._context, self._call, self._process)
         await carry_out(turn)
 
     async def _run_carefully(
@@ -432,15 +431,15 @@ class Execution:
                 total.take(step_aside(interval, item, now, watermark, total))
                 continue
             for attempt in range(1, node.retries + 2):
-                context = self._context
+                context, call = self._context, self._call
                 seen = watermark_of(item, watermark)
-                context._open(state, seen, interval.watermarks.promised, now, self._table)
+                call.open(state, seen, interval.watermarks.promised, now, self._table)
                 try:
                     if not isinstance(item, Firing) or interval.timers.still_due(item):
                         interval.refused.refuse(item)
                     if isinstance(item, Delivery):
                         interval.step.renew(item)
-                        context._micros = item.micros
+                        call.micros = item.micros
                         work = self._process(item, context)
                     else:
                         self.effects.timers.update(total.timers)

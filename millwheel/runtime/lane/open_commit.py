@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from millwheel.context import Effects
 from millwheel.core.chunk import Chunk
+from millwheel.core.effects import Effects
 from millwheel.core.model import Firing
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from millwheel.context import Effects
+from millwheel.core.effects import Effects
 from millwheel.core.model import MAX_TIME, Firing
 from millwheel.errors import SetAside, UserCodeError
 from millwheel.runtime.interval.dead_letters import give_up, waiting_letter

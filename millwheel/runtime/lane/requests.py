@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.context import Context, Effects
+from millwheel.context import Context
 from millwheel.core.codec import Codec, shown
+from millwheel.core.effects import Call
 from millwheel.core.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.errors import CannotCarryOut
 from millwheel.runtime.interval.interval import Interval
@@ -41,7 +42,7 @@ class RequestTurn(NamedTuple):
     interval: Interval
     state: KeyState
     context: Context[Any, Any]
-    effects: Effects
+    call: Call
     process: Process
 
 
@@ -57,7 +58,7 @@ async def carry_out(turn: RequestTurn) -> None:
         raise CannotCarryOut(f"this worker's code knows no {request.verb!r}; it knows: {known}")
     detail = await verb(turn)
     about = None if request.letter is None else request.letter.id
-    turn.effects.settled.append(SettledRequest(request.id, "done", detail, about))
+    turn.call.effects.settled.append(SettledRequest(request.id, "done", detail, about))
 
 
 # -- state
@@ -153,8 +154,8 @@ async def _due(turn: RequestTurn) -> int:
             f"it names no timer: a timer has a kind, {kinds}, and a text as its tag"
         )
     name = (turn.request.key_text, kind, tag)
-    if name in turn.effects.timers:
-        decided = turn.effects.timers[name]
+    if name in turn.call.effects.timers:
+        decided = turn.call.effects.timers[name]
         due = None if decided is None else decided[0]
     else:
         known, due = turn.interval.timers.due_at(name)
@@ -168,13 +169,13 @@ async def _due(turn: RequestTurn) -> int:
 
 def _remove(turn: RequestTurn) -> None:
     kind, tag = turn.request.payload["kind"], turn.request.payload["tag"]
-    turn.effects.timers[(turn.request.key_text, kind, tag)] = None
+    turn.call.effects.timers[(turn.request.key_text, kind, tag)] = None
 
 
 async def _run_timer(turn: RequestTurn, tag: str, kind: TimerKind, due: int) -> None:
     computation = turn.interval.step.node.computation
     assert computation is not None
-    turn.context._micros = due
+    turn.call.micros = due
     await computation.process_timer(Timer(tag, kind, due), turn.context)
 
 
@@ -219,14 +220,14 @@ async def _run_letter(turn: RequestTurn, letter: KeptLetter) -> str:
     """Process the record or timer of a letter. In a parked key it sees the low watermark that it
     met."""
     if letter.watermark is not None:
-        turn.context._watermark = letter.watermark
+        turn.call.watermark = letter.watermark
     if letter.stream == "timer":
         kind, _, tag = msgspec.json.decode(letter.value, type=str).partition(" ")
         assert letter.ts is not None
         await _run_timer(turn, tag, kind, letter.ts)  # type: ignore[arg-type]
     else:
         record = _record(turn, letter)
-        turn.context._micros = record.micros
+        turn.call.micros = record.micros
         await turn.process(record, turn.context)
     return f"attempt {letter.attempts + 1}"
 

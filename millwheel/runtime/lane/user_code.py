@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from millwheel.context import (
-    Context,
-    Effects,
-    SpreadContext,
-    TimerlessContext,
-    WeakContext,
-    WeakSpreadContext,
-    WeakTimerlessContext,
-)
+from millwheel.context import SPREAD, TIMERLESS, WEAK, Context, context_class
+from millwheel.core.effects import Call, Effects
 from millwheel.core.model import Record
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.step import Step
@@ -23,20 +16,19 @@ Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`, or a function around it."""
 
 
-def context_of(step: Step, effects: Effects) -> Context[Any, Any]:
+def context_of(step: Step, call: Call) -> Context[Any, Any]:
     """The context of a step's code. It offers less where the code's output must not depend on the
     time of the run."""
     node = step.node
     assert node.computation is not None
-    weak = node.is_weak and not node.computation.order_insensitive
-    kind: type[Context[Any, Any]]
+    refusals = []
     if node.is_spread:
-        kind = WeakSpreadContext if weak else SpreadContext
-    elif node.computation.defines("process_timer"):
-        kind = WeakContext if weak else Context
-    else:
-        kind = WeakTimerlessContext if weak else TimerlessContext
-    return kind(node.name, step.routes, effects)
+        refusals.append(SPREAD)
+    elif not node.computation.defines("process_timer"):
+        refusals.append(TIMERLESS)
+    if node.is_weak and not node.computation.order_insensitive:
+        refusals.append(WEAK)
+    return context_class(*refusals)(call)
 
 
 def lineage_of(step: Step) -> WeakIds | None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from millwheel.context import Effects
 from millwheel.core.chunk import Chunk
+from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from millwheel.bundles import BundleId, RecordsRefused
-from millwheel.context import DEAD_LETTERS, BundleContext, Effects
+from millwheel.context import BundleContext
 from millwheel.core.codec import reason
-from millwheel.core.model import Delivery, Key
+from millwheel.core.counters import DEAD_LETTERS
+from millwheel.core.effects import BundleCall, Effects
+from millwheel.core.model import Delivery, Key, from_micros
 from millwheel.core.redaction import shown_key
 from millwheel.errors import CodeBlocked, InvariantBroken, OutputError, SetAside, UserCodeError
 from millwheel.runtime.environment import Environment
@@ -125,14 +127,17 @@ async def _call(
         batches.inherited,
         dict(refused),
     )
-    context: BundleContext[Any, Any] = BundleContext(node.name, interval.step.routes, effects)
-    context._begin(bundle_id, members, BundleOwner(env, interval))
-    context._open(
+    call = BundleCall(node.name, interval.step.routes, effects)
+    call.bundle_id, call.owner = bundle_id, BundleOwner(env, interval)
+    call.open(
         Stateless(first.key, first.key_text, first.slot),
         interval.watermarks.input,
         interval.watermarks.promised,
         now,
     )
+    times = [member.micros for member in members]
+    call.micros, call.latest = min(times), from_micros(max(times))
+    context: BundleContext[Any, Any] = BundleContext(call)
     left = [member for place, member in enumerate(members) if place not in refused]
     try:
         await in_own_task(node.computation.process_bundle(tuple(left), context))

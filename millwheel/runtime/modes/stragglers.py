@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millwheel.context import STRAGGLERS
+from millwheel.core.counters import STRAGGLERS
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.context import REPLAYS, Effects
+from millwheel.core.counters import REPLAYS
+from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange

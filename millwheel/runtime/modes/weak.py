@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from millwheel.context import Effects
+from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange

@@ -2,7 +2,7 @@
 
 A context serves call after call (`execution.py`). Between two calls only the engine holds it, so
 its reference count shows whether a call has left a reference elsewhere: in a task, an object, a
-traceback. Then the engine ends the context (`Context._end`) and continues with a new one. The check
+traceback. Then the engine ends the context (`end_context`) and continues with a new one. The check
 costs each record a comparison of two numbers.
 
 An ended context refuses each use. The record of its call may be durable by then, so it is too late
@@ -19,7 +19,7 @@ from functools import partial
 from types import BuiltinMethodType, CellType, FrameType, FunctionType, MethodType
 from typing import Any
 
-from millwheel.context import Context, Ended
+from millwheel.context import Context, Ended, call_of, end_context, reporter_of
 from millwheel.errors import UserCodeError
 
 MOST_DEPTH = 3
@@ -43,7 +43,7 @@ class LateUses:
     def end(self, context: Context[Any, Any]) -> None:
         """End a context: any later use is an error."""
         self._has_ended_any = True
-        context._end(self.report)
+        end_context(context, self.report)
 
     def report(self, error: UserCodeError) -> None:
         """Log the first late use, and fail the engine."""
@@ -85,9 +85,8 @@ class LateUses:
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
             for value in frame.f_locals.values():
                 for context in _contexts_in(value):
-                    report = object.__getattribute__(context, "_report_late_use")
-                    if report == self.report:
-                        yield object.__getattribute__(context, "_name"), frame
+                    if reporter_of(context) == self.report:
+                        yield call_of(context).name, frame
             coroutine = getattr(coroutine, "cr_await", None)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from millwheel.context import Effects, Produced, StateCell
 from millwheel.core.chunk import Chunk, Outbox
 from millwheel.core.codec import Codec
+from millwheel.core.effects import Effects, Produced, StateCell
 from millwheel.core.model import Delivery, Key
 from millwheel.errors import UserCodeError
 from millwheel.graph.node import Node

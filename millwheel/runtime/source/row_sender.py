@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
-from millwheel.context import BAD_ROWS
 from millwheel.core.chunk import ASSUMED_ROW_BYTES, Chunk
 from millwheel.core.codec import named_id
+from millwheel.core.counters import BAD_ROWS
 from millwheel.core.model import (
     MAX_TIME,
     MIN_TIME,

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from millwheel.context import BAD_ROWS
+from millwheel.core.counters import BAD_ROWS
 from millwheel.core.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.errors import InputError
 from millwheel.graph.node import Node

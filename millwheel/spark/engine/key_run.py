@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millwheel.context import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED, Context, Effects
+from millwheel.context import Context, end_context
 from millwheel.core.codec import KEY_CHARACTERS, decode_key, shown, slot_of
+from millwheel.core.counters import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED
+from millwheel.core.effects import Call, Effects
 from millwheel.core.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.errors import SparkRefused, UserCodeError
 from millwheel.runtime.interval.dead_letters import give_up
@@ -235,7 +237,8 @@ class KeyRun:
         self._done = Outcome(timers=dict(timers))
         self._effects = Effects()
         self._process = process_of(step, self._effects, None, wrap=None)
-        self._context: Context[Any, Any] = context_of(step, self._effects)
+        self._call = Call(step.name, step.routes, self._effects)
+        self._context: Context[Any, Any] = context_of(step, self._call)
 
     async def record(self, item: Delivery[Any], watermark: int) -> None:
         """Run a record that sees a watermark."""
@@ -268,12 +271,12 @@ class KeyRun:
         """The effects and changes of all items."""
         if not self._careful:
             self._capture()
-        self._context._end(_late_use)  # a task that the call has left behind gets an error
+        end_context(self._context, _late_use)  # a task that the call has left behind gets an error
         return self._done
 
     def _open(self, micros: int, watermark: int, promised: int) -> None:
-        self._context._open(self._state, watermark, promised, self._moment.now)
-        self._context._micros = micros
+        self._call.open(self._state, watermark, promised, self._moment.now)
+        self._call.micros = micros
 
     async def _item(self, item: Delivery[Any] | Firing, work: Callable[[], Any]) -> None:
         if not self._careful:
@@ -311,7 +314,7 @@ class KeyRun:
     def _take(self) -> None:
         """Take the effects of an item."""
         self._take_timers()
-        promised = self._context._promised
+        promised = self._call.promised
         for chunks in self._effects.productions.of.values():
             for chunk in chunks:
                 chunk.holds = [max(hold, promised) for hold in chunk.holds]

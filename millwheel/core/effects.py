@@ -1,0 +1,321 @@
+"""One call of user code, and its effects as data: nothing is written before their commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from datetime import datetime
+from typing import Any, Protocol
+
+from millwheel.core.chunk import Outbox
+from millwheel.core.model import MIN_TIME, Delivery, Key
+
+TimerIdentity = tuple[bytes, str, str]
+"""Key, kind and tag."""
+
+
+Produced = tuple["Route", "StateCell", Any, bytes, int]
+"""A production: its route and its key, the value and its stored form, and its timestamp."""
+
+
+class Effects:
+    """The effects of processing some records of one interval; merged into the open commit."""
+
+    __slots__ = (
+        "caused",
+        "counters",
+        "dead_letters",
+        "held",
+        "keeper",
+        "lineage",
+        "lines",
+        "produced",
+        "productions",
+        "rows",
+        "settled",
+        "size",
+        "statements",
+        "timers",
+        "together",
+    )
+
+    def __init__(self) -> None:
+        self.productions = Outbox()
+        self.produced: list[Produced] = []
+        """Productions that have no address yet, in their order."""
+        self.together = False
+        """Whether addresses are given to many productions together; otherwise to each one at
+        once."""
+        self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
+        """Weak productions, as pairs of the input record and the production."""
+        self.lineage: Lineage | None = None
+        """Gives the productions of a weak computation their ids."""
+        self.keeper: Keeper | None = None
+        """The interval with the low watermark that these productions must not be behind."""
+        self.held: list[int] = []
+        """Times at which the keeper holds its watermark until these productions are in a log.
+
+        Only productions older than their input are here; their input holds the watermark for the
+        others.
+        """
+        self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
+        """(due, hold, key, slot) of each timer, or None if it was cancelled or has fired."""
+        self.rows: list[tuple[Any, tuple[Any, ...]]] = []
+        """Rows of tables, as (table sink, column values)."""
+        self.statements: list[tuple[str, Sequence[Any]]] = []
+        self.lines: list[bytes] = []
+        """Lines for the interval's part file."""
+        self.dead_letters: list[Any] = []
+        self.settled: list[Any] = []
+        """Outcomes of operators' requests."""
+        self.counters: dict[str, int] = {}
+        self.size = 0
+
+    @property
+    def promised(self) -> int:
+        """The low watermark that the keeper has published so far."""
+        return MIN_TIME if self.keeper is None else self.keeper.promised
+
+    def hold(self, micros: int) -> None:
+        """Hold the low watermark for a production that is older than its input."""
+        if self.keeper is not None:
+            self.keeper.keep_back(micros)
+            self.held.append(micros)
+
+    def let_up(self) -> None:
+        """Release the holds: the productions are in a log, or were discarded."""
+        if self.keeper is not None:
+            for micros in self.held:
+                self.keeper.let_up(micros)
+        self.held.clear()
+
+    def count(self, name: str, by: int) -> None:
+        """Add to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + by
+
+    def take(self, other: Effects) -> None:
+        """Move all effects of `other` here, and leave `other` empty for its next use."""
+        if other.productions:
+            self.productions.take(other.productions)
+        if other.timers:
+            self.timers.update(other.timers)
+            other.timers.clear()
+        if other.rows:
+            self.rows += other.rows
+            other.rows.clear()
+        if other.caused:
+            self.caused += other.caused
+            other.caused.clear()
+        if other.held:
+            self.held += other.held
+            other.held.clear()
+        if other.settled:
+            self.settled += other.settled
+            other.settled.clear()
+        if other.counters or other.statements or other.lines or other.dead_letters:
+            self._take_rest(other)
+        self.size += other.size
+        other.size = 0
+
+    def _take_rest(self, other: Effects) -> None:
+        self.statements += other.statements
+        self.lines += other.lines
+        self.dead_letters += other.dead_letters
+        for name, count in other.counters.items():
+            self.count(name, count)
+        other.statements.clear()
+        other.lines.clear()
+        other.dead_letters.clear()
+        other.counters.clear()
+
+    def are_stored(self) -> bool:
+        """Whether a commit has to carry any of the effects; weak productions need none."""
+        return bool(
+            self.productions
+            or self.timers
+            or self.rows
+            or self.statements
+            or self.lines
+            or self.dead_letters
+            or self.settled
+            or self.counters
+        )
+
+    def clear(self) -> None:
+        """Discard all effects."""
+        self.let_up()
+        self.produced.clear()
+        Effects().take(self)
+
+    def others(self) -> tuple[Sized, ...]:
+        """The containers of all effects besides productions and timers: if they are empty, so is
+        their `mark`. They stay the same objects until `split`."""
+        return (*[getattr(self, name) for name in _LISTS], self.counters)
+
+    def mark(self) -> EffectsMark:
+        """The present end of the effects besides productions and timers, for `split`."""
+        return [len(getattr(self, name)) for name in _LISTS], dict(self.counters), self.size
+
+    def split(self, productions: int, mark: EffectsMark | None, key_text: bytes) -> Effects:
+        """Leave only the effects since a mark, which are those of one key; gives the others.
+
+        Args:
+            productions: the number of productions at the mark.
+            mark: None: there were no other effects.
+        """
+        lengths, counters, size = mark or (_NONE, {}, 0)
+        before = Effects()
+        before.keeper, before.size, before.counters = self.keeper, size, counters
+        before.produced = self.produced[:productions]
+        del self.produced[:productions]
+        for name, length in zip(_LISTS, lengths, strict=True):
+            found = getattr(self, name)
+            setattr(before, name, found[:length])
+            del found[:length]
+        for identity in [name for name in self.timers if name[0] != key_text]:
+            before.timers[identity] = self.timers.pop(identity)
+        self.counters = {
+            name: count - counters.get(name, 0)
+            for name, count in self.counters.items()
+            if count != counters.get(name, 0)
+        }
+        self.size -= size
+        return before
+
+
+_LISTS = ("rows", "statements", "lines", "dead_letters", "held")
+"""The lists of an `Effects` besides its productions."""
+_NONE = [0] * len(_LISTS)
+
+EffectsMark = tuple[list[int], dict[str, int], int]
+"""Lengths of the lists of an `Effects` at some moment, its counters, and its size."""
+
+
+class Keeper(Protocol):
+    """Publishes the low watermark of an interval."""
+
+    promised: int
+    """The published low watermark, in microseconds."""
+
+    def keep_back(self, micros: int) -> None:
+        """Publish no later watermark than this, until `let_up` has been called as often."""
+        ...
+
+    def let_up(self, micros: int) -> None: ...
+
+
+class Lineage(Protocol):
+    """Gives weak productions their ids, derived from the input record."""
+
+    cause: Delivery[Any] | None
+    """The input record; None while a timer runs, which has strong productions."""
+
+    def begin(self, cause: Delivery[Any] | None) -> None: ...
+
+
+class Route(Protocol):
+    """The destinations of one stream from one computation: consumers and table sinks."""
+
+    @property
+    def readers(self) -> Sequence[Any]:
+        """The readers of the stream."""
+        ...
+
+    def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
+        """Add productions of this route to the outbox, with their addresses; gives their size."""
+        ...
+
+    def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
+        """Encode the value once, and add one delivery per consumer and one row per sink.
+
+        Args:
+            cell: the producing key and its state.
+        """
+        ...
+
+
+class StateCell(Protocol):
+    """One key and its state object."""
+
+    key: Key
+    key_text: bytes
+    slot: int
+    opened: Any
+    """The state object; `UNKNOWN` before `open_state`."""
+
+    def open_state(self) -> Any: ...
+
+    def replace_state(self, state: Any) -> None: ...
+
+
+class SharedTable(Protocol):
+    """The table that all keys of a cell share."""
+
+    def snapshot(self) -> Any: ...
+
+
+class Call:
+    """The present call of user code: its key, its times, and the effects that it asks for.
+
+    The engine sets it before each call; a `millwheel.Context` shows it to the code.
+    """
+
+    __slots__ = (
+        "cell",
+        "effects",
+        "micros",
+        "name",
+        "now",
+        "promised",
+        "routes",
+        "shared",
+        "table",
+        "watermark",
+    )
+
+    def __init__(self, name: str, routes: Mapping[str, Route], effects: Effects) -> None:
+        self.name = name
+        """The computation's name."""
+        self.routes = routes
+        self.effects = effects
+        self.cell: StateCell
+        self.watermark = self.promised = self.now = 0
+        """The input low watermark, the published one, and the wall time, in microseconds."""
+        self.micros = 0
+        """The timestamp of the record or timer being processed."""
+        self.table: SharedTable | None = None
+        self.shared: Any = None
+        """What the code has seen of the table."""
+
+    def open(
+        self,
+        cell: StateCell,
+        watermark: int,
+        promised: int,
+        now: int,
+        table: SharedTable | None = None,
+    ) -> None:
+        """Set the key, and the times and the shared table that are fixed for its call."""
+        self.cell, self.watermark, self.promised, self.now = cell, watermark, promised, now
+        self.share(table)
+
+    def share(self, table: SharedTable | None) -> None:
+        """Set the shared table of the key."""
+        self.table, self.shared = table, None
+
+
+class ScopeOwner(Protocol):
+    """The worker that processes a bundle, as far as the bundle's context is concerned."""
+
+    async def is_current(self) -> bool: ...
+    async def store_id(self) -> str: ...
+
+
+class BundleCall(Call):
+    """A call for a numbered bundle."""
+
+    __slots__ = ("bundle_id", "latest", "owner")
+
+    bundle_id: Any
+    latest: datetime
+    """The default timestamp of a production: that of the newest record."""
+    owner: ScopeOwner

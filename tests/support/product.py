@@ -1,0 +1,15 @@
+"""The files of the product."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FOLDERS = ("millwheel", "store", "timers", "computations", "migrations")
+"""All but the first are also links in the first; each file counts once."""
+
+
+def product_files() -> list[Path]:
+    """The Python files of the product."""
+    return sorted({path.resolve() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")})
