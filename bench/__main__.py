@@ -82,7 +82,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--kafka", nargs="?", const=START, metavar="HOST:PORT",
-        help="for peers: those that work from topic to topic, instead of files; the broker (default: one is started)",
+        help="for peers: read and write topics instead of files; the broker (default: start one)",
     )  # fmt: skip
     parser.add_argument(
         "--from", nargs="+", type=Path, dest="sources", metavar="JSON",

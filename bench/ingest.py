@@ -62,7 +62,8 @@ class Connection:
         self._number += 1
         self._writer.write(
             f"POST /streams/payments HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\n"
-            f"idempotency-key: {self._name}-{self._number}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            f"idempotency-key: {self._name}-{self._number}\r\n"
+            f"content-length: {len(body)}\r\n\r\n".encode()
             + body
         )
         head = await self._reader.readuntil(b"\r\n\r\n")
@@ -138,7 +139,9 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
     ):
         table = sql.Identifier(NAME, "raw_row")
         await connection.execute(
-            sql.SQL("CREATE TABLE {} (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value text)").format(table)
+            sql.SQL(
+                "CREATE TABLE {} (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value text)"
+            ).format(table)
         )  # fmt: skip
         insert = sql.SQL("INSERT INTO {} (value) VALUES (%s)").format(table)
         text, body = bodies[0].decode(), bodies[0]

@@ -73,7 +73,8 @@ async def measure(url: str, directory: Path, *, records: int) -> dict[str, Any]:
 async def _count(work: str, url: str, directory: Path, records: int) -> dict[str, int]:
     lines_file(directory, records)  # in advance, so that writing it does not count
     process = await asyncio.create_subprocess_exec(
-        "valgrind", "--tool=cachegrind", "--cache-sim=yes", *CACHES, "--cachegrind-out-file=/dev/null",
+        "valgrind", "--tool=cachegrind", "--cache-sim=yes", *CACHES,
+        "--cachegrind-out-file=/dev/null",
         sys.executable, "-m", "bench.instructions", work, url, str(directory), str(records),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

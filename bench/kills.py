@@ -35,7 +35,8 @@ SELECT pg_terminate_backend(l.pid)
 FROM {} AS w
 CROSS JOIN LATERAL (SELECT hashtextextended(%s || ' ' || w.id, 2) AS number) AS h
 JOIN pg_locks AS l ON l.locktype = 'advisory'
-    AND l.classid::bigint = ((h.number >> 32) & 4294967295) AND l.objid::bigint = (h.number & 4294967295)
+    AND l.classid::bigint = ((h.number >> 32) & 4294967295)
+    AND l.objid::bigint = (h.number & 4294967295)
 WHERE w.id = %s::uuid
 """
 CLAIMS = "SELECT count(*) FROM {} WHERE what = 'claim' AND from_worker = %s::uuid AND at > %s"

@@ -90,7 +90,8 @@ def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
     move = [*command, "move", "bench.on_spark:pipeline", "--to", "spark", *place]
     subprocess.run(move, env=environment, check=True, stdout=subprocess.DEVNULL)
     run = [
-        *command, "run", "bench.on_spark:pipeline", "--engine", "spark", *place, "--max-rows", str(BATCH_ROWS),
+        *command, "run", "bench.on_spark:pipeline", "--engine", "spark", *place, "--max-rows",
+        str(BATCH_ROWS),
         "--driver-memory", "4g", "--keep-open", "--until-caught-up",
     ]  # fmt: skip
     looks: list[tuple[float, int, int]] = []

@@ -57,7 +57,8 @@ def start(url: str, directory: Path) -> float | None:
     """Seconds to the first row; None: the command failed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [
-        sys.executable, "-m", "millwheel", "spark", "bench.spark_start:job", "--store", url, "--pipeline", NAME,
+        sys.executable, "-m", "millwheel", "spark", "bench.spark_start:job", "--store", url,
+        "--pipeline", NAME,
         "--output", str(directory / f"output_{threading.get_ident()}"),
     ]  # fmt: skip
     began = time.perf_counter()

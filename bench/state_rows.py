@@ -159,7 +159,8 @@ def meanwhile(url: str, directory: Path, prefix: Sequence[str] = ()) -> float:
         prefix: what stands before the command, as ``nice``.
     """
     command = [
-        *prefix, sys.executable, "-m", "millwheel", "spark", "bench.state_rows:job", "--store", url, "--pipeline", NAME,
+        *prefix, sys.executable, "-m", "millwheel", "spark", "bench.state_rows:job", "--store", url,
+        "--pipeline", NAME,
         "--output", str(directory / "state_rows"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,13 +1,15 @@
 """Values in Confluent's wire format, whose schemas are in a registry: Avro, JSON Schema and
 Protobuf.
 
-A value begins with a zero byte and the id of its writer's schema (4 bytes); a Protobuf value then names its message type
-within that schema. `Avro`, `JsonSchema` and `Protobuf` have the `decode` and `encode` of a stream's type::
+A value begins with a zero byte and the id of its writer's schema (4 bytes); a Protobuf value then
+names its message type within that schema. `Avro`, `JsonSchema` and `Protobuf` have the `decode` and
+`encode` of a stream's type::
 
     registry = Registry("http://registry:8081")
     orders = Avro(registry, Order, ORDER_SCHEMA)
     pipeline.inject(ORDERS, Kafka(CLUSTER, "orders", decode=orders.decode))
-    pipeline.sink(ALERTS, KafkaSink(CLUSTER, "alerts", encode=Avro(registry, Alert, ALERT_SCHEMA).encode_for("alerts")))
+    alerts = Avro(registry, Alert, ALERT_SCHEMA)
+    pipeline.sink(ALERTS, KafkaSink(CLUSTER, "alerts", encode=alerts.encode_for("alerts")))
 
 * While the registry is away, reading and writing wait; no record is at fault.
 * A value without the format's first byte, of an unknown schema, or that does not fit the type is a

@@ -4,7 +4,7 @@ crashes.
 An order that is paid with more than it costs is an alert. Orders and payments may come in any
 sequence.
 
-    python -m examples.kafka_broker start .kafka          # a Kafka on this machine; prints its address
+    python -m examples.kafka_broker start .kafka          # a local Kafka; prints its address
     export KAFKA=127.0.0.1:9092                           # that address
     python -m examples.shop topics                        # makes the topics
     millwheel worker examples.shop:pipeline --ingest 127.0.0.1:8080 --store .millwheel

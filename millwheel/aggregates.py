@@ -5,7 +5,7 @@
     pipeline.spark(
         by_month,                                  # a function of a DataFrame, with PySpark alone
         follows="pane_log",                        # its new rows tell which groups have changed
-        reads="airport_hour",                      # a group is read from here, whole, at one snapshot
+        reads="airport_hour",                      # whole groups are read from it, at one snapshot
         group=("origin", months("hour")),
         to=Table("airport_month", AirportMonth, key=("origin", "month")),
     )

@@ -8,7 +8,9 @@ there (decision 30; Storm's Trident calls that a transactional topology)::
     class ToLedger(Computation[Order, None]):
         bundles = Bundles(records=500, seconds=0.2)
 
-        async def process_bundle(self, records: Sequence[Record[Order]], ctx: Context[None]) -> None:
+        async def process_bundle(
+            self, records: Sequence[Record[Order]], ctx: Context[None]
+        ) -> None:
             with ledger.transaction():
                 if ctx.bundle_id.number > ledger.last(ctx.bundle_id.scope):
                     ledger.add(record.value for record in records)

@@ -7,7 +7,7 @@
 
         async with connection.transaction():                 # psycopg, or a SQLAlchemy session
             await connection.execute("INSERT INTO orders ...")
-            await client.send(ORDERS, order, connection=connection)   # commits or rolls back with it
+            await client.send(ORDERS, order, connection=connection)   # is part of it
 
 A program without an event loop, or in another language, calls the SQL functions ``send`` and
 ``send_all`` of the pipeline's schema; `Client.statement` gives the call with its parameters.

@@ -14,7 +14,7 @@
     ├── UserCodeError         user code, or a value from it, failed on one record
     │   ├── NotTheSameAgain   weak code ran twice on a record, with different productions
     │   └── MigrationFailed   a stored value could not be migrated to the version of this code
-    ├── CodeBlocked           user code blocked a worker's event loop for too long: its record has failed
+    ├── CodeBlocked           user code blocked a worker's event loop for too long
     ├── SetAside              an operator has asked for a record to become a dead letter
     ├── SendRefused           a stream did not take records that a program sent
     ├── InputError            an input file has changed, or has a bad row

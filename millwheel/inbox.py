@@ -5,7 +5,7 @@ HTTP.
 
     pipeline.inject(ORDERS, Inbox())
 
-    SELECT shop.send('orders', '{"number": 17}', id => 'order-17');   -- in a transaction of your own
+    SELECT shop.send('orders', '{"number": 17}', id => 'order-17');   -- in your transaction
 
 See `millwheel.client` to send from Python, and ``docs/sources.md``.
 """

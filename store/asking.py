@@ -296,7 +296,8 @@ class Asking:
     def log(self, limit: int) -> list[LogEntry]:
         """The newest requests and operations, newest first."""
         return [
-            LogEntry(batch, asked, actor, reason, verb, computation, _raw(key), _raw(payload), *rest)
+            LogEntry(batch, asked, actor, reason, verb, computation, _raw(key), _raw(payload),
+                     *rest)
             for batch, asked, actor, reason, verb, computation, key, payload, *rest
             in self._rows("request_log", limit=limit)
         ]  # fmt: skip

@@ -6,9 +6,9 @@ A deploy that changes the graph or a stored type (a new node, another version of
     it equals the newest generation                  it belongs to that generation
     it differs, and stored data can follow (nodes    it begins the next generation; workers of older
     are added, types have migrations)                code continue
-    it equals an older generation                    a worker of old code starts again: it belongs to
-                                                     that generation, while an interval is left for
-                                                     it
+    it equals an older generation                    a worker of old code starts again: it belongs
+                                                     to that generation, while an interval is left
+                                                     for it
 
 All other code is refused, and the message lists every difference. The generations keep all versions
 that a type ever had: a version number is never used for two types. Code that goes back to a lower

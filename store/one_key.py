@@ -93,7 +93,8 @@ def look_at_key(
     text, slot = encode_key(key)
     statements = Statements(pipeline)
     params = {
-        "computation": computation, "key": text.decode(), "slot": slot, "most_pending": MOST_PENDING,
+        "computation": computation, "key": text.decode(), "slot": slot,
+        "most_pending": MOST_PENDING,
         **page._asdict(),
     }  # fmt: skip
 

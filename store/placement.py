@@ -105,7 +105,8 @@ class PostgresPlacement:
             [
                 PlacedWorker(
                     id_, address, host, pid, started,
-                    [(backend, start) for backend, start in backends], float(left), load, generation,
+                    [(backend, start) for backend, start in backends], float(left), load,
+                    generation,
                 )
                 for id_, address, host, pid, started, backends, left, load, generation
                 in msgspec.json.decode(workers)
@@ -378,7 +379,7 @@ class PostgresPlacement:
             except psycopg.errors.LockNotAvailable:
                 await self._clear_the_way(interval_ids, worker, also_live=also_live)
             except (psycopg.errors.UndefinedTable, psycopg.errors.DeadlockDetected):
-                pass  # a bucket was dropped at the same time, or another claim locked the same intervals
+                pass  # a bucket was dropped, or another claim locked the same intervals
             except psycopg.Error as error:
                 raise translate(error) from error
         raise StoreUnavailable(

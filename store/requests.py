@@ -63,7 +63,8 @@ class PostgresRequests(Subject):
         self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
     ) -> tuple[int, int] | None:
         params = {
-            "interval_id": interval_id, "computation": computation, "slot": slot, "key": key.decode(),
+            "interval_id": interval_id, "computation": computation, "slot": slot,
+            "key": key.decode(),
             "kind": kind, "tag": tag,
         }  # fmt: skip
         found = await self.connections.rows("key_timer", params)

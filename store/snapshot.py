@@ -1,8 +1,9 @@
 """Consistent reads of a store: several statements under one snapshot, without lost rows (I15).
 
-Buckets are dropped while readers work. A drop waits for readers that have locked the bucket, but not for
-snapshots: a snapshot that is older than the drop, and has no lock, misses the rows of the bucket without an
-error. So a reader locks the buckets first, and takes its snapshot afterwards. `snapshot` does both::
+Buckets are dropped while readers work. A drop waits for readers that have locked the bucket, but
+not for snapshots: a snapshot that is older than the drop, and has no lock, misses the rows of the
+bucket without an error. So a reader locks the buckets first, and takes its snapshot afterwards.
+`snapshot` does both::
 
     from millwheel.store.snapshot import snapshot
 

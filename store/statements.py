@@ -16,8 +16,10 @@ BUCKETED = (
 """The parents of bucket tables. A bucket of a source's seen ids has a `seen_record` only."""
 
 TABLES = (
-    *BUCKETED, "aggregate", "blocking_item", "bucket", "computation", "dead_letter", "ended_sender", "fold", "generation", "incarnation",
-    "inbox", "key_interval", "leader", "log", "peer_secret", "pipeline", "placement_event", "request", "sent_id", "sent_record",
+    *BUCKETED, "aggregate", "blocking_item", "bucket", "computation", "dead_letter", "ended_sender",
+    "fold", "generation", "incarnation",
+    "inbox", "key_interval", "leader", "log", "peer_secret", "pipeline", "placement_event",
+    "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
 """The names of the tables in `millwheel.store.schema`, whose import takes 0.13 s. A test compares

@@ -22,9 +22,11 @@ KEY_FUNCTIONS = "key_functions"
 """The file with functions that read views."""
 
 NAMES = (
-    "micros_to_time", "record_id", "send", "send_all", "count_waiting", "slot_of", "slot_of_text", "key_text",
+    "micros_to_time", "record_id", "send", "send_all", "count_waiting", "slot_of", "slot_of_text",
+    "key_text",
     "xxh3_word", "xxh3_number", "xxh3_low", "xxh3_shift", "xxh3_fold", "xxh3_mix", "xxh3_spread",
-    "sought_key", "state_of", "timers_of", "pending_of", "find_holders", "forget_requests", "make_bucket", "drop_bucket",
+    "sought_key", "state_of", "timers_of", "pending_of", "find_holders", "forget_requests",
+    "make_bucket", "drop_bucket",
 )  # fmt: skip
 """The names of all functions in these files."""
 

@@ -63,42 +63,56 @@ PEERS = (
         uses_postgres=True,
         answers=False,
     ),
-    Peer("Bytewax", "bytewax", "batch", "snapshot (SQLite) of each batch, output fsynced", "bytewax"),
+    Peer("Bytewax", "bytewax", "batch", "snapshot (SQLite) of each batch, output fsynced",
+         "bytewax"),
     Peer("Bytewax", "bytewax", "default", "snapshot every 10 s", "bytewax"),
     Peer("Bytewax", "bytewax", "memory", "none", "bytewax"),
     Peer(
         "Spark", "spark", "batch", f"checkpoint of each micro-batch, {PROCESS_ONLY}", "spark", 0.2
     ),
-    Peer("Spark", "spark", "large", f"checkpoint of each micro-batch (50 times as large), {PROCESS_ONLY}", "spark"),
-    Peer("Spark", "spark", "default", f"checkpoint of all available input, {PROCESS_ONLY}", "spark"),
+    Peer("Spark", "spark", "large",
+         f"checkpoint of each micro-batch (50 times as large), {PROCESS_ONLY}", "spark"),
+    Peer("Spark", "spark", "default", f"checkpoint of all available input, {PROCESS_ONLY}",
+         "spark"),
     Peer(
-        "PyFlink", "flink", "batch", f"checkpoint every 10 ms or as often as possible, {PROCESS_ONLY}", "flink"
+        "PyFlink", "flink", "batch",
+        f"checkpoint every 10 ms or as often as possible, {PROCESS_ONLY}", "flink"
     ),
     Peer(
-        "PyFlink", "flink", "thread", f"the same, Python in the JVM's threads, {PROCESS_ONLY}", "flink"
+        "PyFlink", "flink", "thread", f"the same, Python in the JVM's threads, {PROCESS_ONLY}",
+        "flink"
     ),
     Peer("PyFlink", "flink", "second", f"checkpoint every second, {PROCESS_ONLY}", "flink"),
     Peer("PyFlink", "flink", "default", "none before the end", "flink"),
     Peer(
-        "DBOS", "dbos", "async", "commits of each record in Postgres; survives loss of power", "dbos",
+        "DBOS", "dbos", "async", "commits of each record in Postgres; survives loss of power",
+        "dbos",
         0.02, uses_postgres=True,
     ),
     Peer(
-        "DBOS", "dbos", "queue", "commits of each record in Postgres; survives loss of power", "dbos",
+        "DBOS", "dbos", "queue", "commits of each record in Postgres; survives loss of power",
+        "dbos",
         0.01, uses_postgres=True,
     ),
     Peer(
-        "DBOS", "dbos", "default", "commits of each record in Postgres; survives loss of power", "dbos",
+        "DBOS", "dbos", "default", "commits of each record in Postgres; survives loss of power",
+        "dbos",
         0.005, uses_postgres=True,
     ),
-    Peer("Bytewax", "bytewax_kafka", "batch", "snapshot (SQLite) of each batch; at least once", "bytewax", on_topics=True),
-    Peer("Bytewax", "bytewax_kafka", "default", "snapshot every 10 s; at least once", "bytewax", on_topics=True),
+    Peer("Bytewax", "bytewax_kafka", "batch", "snapshot (SQLite) of each batch; at least once",
+         "bytewax", on_topics=True),
+    Peer("Bytewax", "bytewax_kafka", "default", "snapshot every 10 s; at least once", "bytewax",
+         on_topics=True),
     Peer(
-        "Quix Streams", "quix", "batch", "Kafka transaction for each batch; exactly once", "quix", on_topics=True
+        "Quix Streams", "quix", "batch", "Kafka transaction for each batch; exactly once", "quix",
+        on_topics=True
     ),
-    Peer("Quix Streams", "quix", "default", "at least once, commit every 5 s", "quix", on_topics=True),
+    Peer("Quix Streams", "quix", "default", "at least once, commit every 5 s", "quix",
+         on_topics=True),
     Peer(
-        "Faust", "faust", "batch", "Kafka transaction for each batch; exactly once", "faust", 0.1, on_topics=True
+        "Faust", "faust", "batch", "Kafka transaction for each batch; exactly once", "faust", 0.1,
+        on_topics=True
     ),
-    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", 0.1, on_topics=True),
+    Peer("Faust", "faust", "default", "at least once, commit every 2.8 s", "faust", 0.1,
+         on_topics=True),
 )  # fmt: skip

@@ -59,7 +59,8 @@ def _lines(axes: Any, chart: Chart) -> None:
         label, level = chart.mark
         axes.axhline(level, color=QUIET, linestyle="--", linewidth=1)
         axes.annotate(label, (0.01, level), xycoords=("axes fraction", "data"),
-                      xytext=(0, 3), textcoords="offset points", color=QUIET, fontsize=8)  # fmt: skip
+                      xytext=(0, 3), textcoords="offset points", color=QUIET,
+                      fontsize=8)  # fmt: skip
 
 
 def _scales(axes: Any, chart: Chart) -> None:

@@ -174,7 +174,8 @@ def on_spark(found: Found) -> Section:
     lines = found["keys"]
     return Section(
         "One pipeline with the engine, and on Spark (local[2]), on the same cores",
-        [Ratio(f"the engine's rate / Spark's, {line['keys']:,} keys", line["ratio"]) for line in lines],
+        [Ratio(f"the engine's rate / Spark's, {line['keys']:,} keys",
+               line["ratio"]) for line in lines],
         [
             Table(
                 ("keys", "engine, records/s", "Spark, records/s", "s a batch", "s until moved"),

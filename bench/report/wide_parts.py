@@ -74,8 +74,10 @@ def _curves(name: str, x: str, points: list[dict[str, Any]]) -> list[Chart]:
         rates.append(_line("raw SQL reads", x, "raw_reads", uniform))
     log_y = name == "sizes"
     return [
-        Chart(f"growth-{name}-rate", f"Rate by {title}", title, RATE, rates, log_x=name in WIDE, log_y=log_y),
-        Chart(f"growth-{name}-memory", f"Memory by {title}", title, MEGABYTES, sizes, log_x=name in WIDE),
+        Chart(f"growth-{name}-rate", f"Rate by {title}", title, RATE, rates, log_x=name in WIDE,
+              log_y=log_y),
+        Chart(f"growth-{name}-memory", f"Memory by {title}", title, MEGABYTES, sizes,
+              log_x=name in WIDE),
     ]  # fmt: skip
 
 
@@ -123,7 +125,8 @@ def peers(found: Found) -> Section:
         "Other engines on the same input, each paired with a run of millwheel",
         [
             Ratio(
-                f"rate, {_label(line)} / millwheel on {line['between']}", line["ratio"], line["durability"]
+                f"rate, {_label(line)} / millwheel on {line['between']}", line["ratio"],
+                line["durability"]
             )
             for line in done
         ]

@@ -155,7 +155,8 @@ def _row(entry: LogEntry) -> list[str]:
     on = (entry.computation or "") + key
     what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
     return [
-        str(entry.batch), entry.asked_at, entry.actor, cut(what), cut(on), _outcome(entry), entry.reason,
+        str(entry.batch), entry.asked_at, entry.actor, cut(what), cut(on), _outcome(entry),
+        entry.reason,
     ]  # fmt: skip
 
 

@@ -98,7 +98,8 @@ def set_state(
     from millwheel.cli.state import set_state
 
     set_state(
-        computation, key, store, pipeline, merge=merge, value=value, condition=condition, reason=reason, wait=wait,
+        computation, key, store, pipeline, merge=merge, value=value, condition=condition,
+        reason=reason, wait=wait,
     )  # fmt: skip
 
 
@@ -310,7 +311,8 @@ def discard_dead_letters(
 
     letters = selected(ids or [], computation, stream, key, error, since, waiting=waiting)
     discard(
-        letters, store, pipeline, reason=reason, wait=wait, dry_run=dry_run, sure=yes, all_of_them=all_of_them,
+        letters, store, pipeline, reason=reason, wait=wait, dry_run=dry_run, sure=yes,
+        all_of_them=all_of_them,
     )  # fmt: skip
 
 

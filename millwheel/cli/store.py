@@ -184,7 +184,8 @@ def _print_status(status: PipelineStatus, address: StoreAddress) -> None:
             typer.echo(f"  {sink_text(sink)}")
     typer.echo()
     print_table(
-        ["computation", "processed", "records/s", "out", "out/s", "backlog", "user code", "at work", "duplicates",
+        ["computation", "processed", "records/s", "out", "out/s", "backlog", "user code", "at work",
+         "duplicates",
          "bloom maybes", "late", "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip

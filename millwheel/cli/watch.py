@@ -183,7 +183,8 @@ def _pipeline(status: PipelineStatus) -> list[str]:
     shown += [f"  {line}" for line in moving(status.intervals, labels_of(status))]
     shown += [f"  {line}" for line in parked(status)]
     shown += table(
-        ["computation", "records/s", "processed", "out/s", "backlog", "user code", "at work", "low watermark", "lag", "owned by"],
+        ["computation", "records/s", "processed", "out/s", "backlog", "user code", "at work",
+         "low watermark", "lag", "owned by"],
         [_computation(one, status) for one in status.computations],
     )  # fmt: skip
     labels = labels_of(status)

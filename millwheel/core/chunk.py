@@ -100,7 +100,8 @@ class Chunk:
         """The records one by one."""
         stamps: Iterable[int] = self.numbers if self.origin else repeat(self.stamp)
         columns = zip(
-            self.keys, self.values, self.micros, self.key_texts, self.slots, self.holds, self.encoded,
+            self.keys, self.values, self.micros, self.key_texts, self.slots, self.holds,
+            self.encoded,
             self.numbers or repeat(0), stamps,
             strict=False,
         )  # fmt: skip

@@ -316,8 +316,7 @@ def facts_of(value_type: Any) -> Facts:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _known_facts(value_type: Any, _: str) -> Facts:
-    """The cache. Its key includes the type's text: ``int | str`` equals ``str | int``, but has another
-    fingerprint."""
+    """Cached by type and text: ``int | str`` equals ``str | int``, with another fingerprint."""
     return _find_facts(value_type)
 
 

@@ -2,11 +2,11 @@
 
 A file is known by its inode together with its content, or by its content alone::
 
-    the inode of a known file, which begins with the bytes that were read of it     that file
-    another inode, and a known file's content                                       a copy of that file,
-    unless that is short, and its own inode has it too: then                        not read yet
-    gzip, and a known file's content                                                a copy of that file
-    anything else                                                                   not read yet
+    the inode of a known file, which begins with the bytes read of it     that file
+    another inode, and a known file's content                             a copy of that file,
+    unless that is short, and its own inode has it too: then              not read yet
+    gzip, and a known file's content                                      a copy of that file
+    anything else                                                         not read yet
 
 Names and times decide nothing. The catalogue is part of the stored position, so a file that was
 read remains known across restarts, although it was renamed, touched or compressed.

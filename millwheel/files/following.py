@@ -10,13 +10,13 @@ A row's number is made of the file's number and the row's number in that file. N
 increase, and do not depend on rows that are appended to a file after the reader has left it: such a
 row, read after a restart, gets a number that no other row has.
 
-Which files have been at the path is known by their inodes and contents (`millwheel.files.catalogue`).
-At the end of the current file::
+Which files have been at the path is known by their inodes and contents
+(`millwheel.files.catalogue`). At the end of the current file::
 
     this file is at the path    wait
     no file is at the path      wait: it may come back
-    another file is at the path wait until this file has not grown for GRACE_SECONDS; then continue with
-                                the rotated files that were not read, and then with the path
+    another file is at the path wait until this file has not grown for GRACE_SECONDS; then continue
+                                with the unread rotated files, and then with the path
     this file was truncated     continue in the copy that was made before, if there is one in the
                                 directory; then as above. Without a copy, either all rows were read,
                                 or rows are missing
@@ -358,7 +358,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             return False
         self._take_last_line(rows)
         if found.resumes is not None and any(block.row < block.end_row for block in self._blocks):
-            found.log.close()  # a stored position may still name the number that the file had before
+            found.log.close()  # a stored position may still name its former number
             self._idle = _Idle(file.log.taken, GRACE_SECONDS, asyncio.get_running_loop().time())
             return bool(rows)
         self._begin_file(found)

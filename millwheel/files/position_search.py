@@ -2,9 +2,9 @@
 
 ::
 
-    the position has acknowledged bytes     the file that begins with them, preferably the same inode;
-                                            if there is none, rows may be missing, and the search ends
-                                            with the next file
+    the position has acknowledged bytes     the file that begins with them, preferably the same
+                                            inode; if there is none, rows may be missing, and the
+                                            search ends with the next file
     it has none                             the same, by the bytes that were read ahead, or seen
     no byte was ever seen                   the next file of the path
 """

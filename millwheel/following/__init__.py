@@ -5,7 +5,8 @@ each row once.
 
     from millwheel.following import NumberedTable
 
-    pipeline.inject(PANES, NumberedTable("postgresql://…", "flights", "pane_log", timestamp=lambda pane: pane.start))
+    panes = NumberedTable("postgresql://…", "flights", "pane_log", timestamp=lambda p: p.start)
+    pipeline.inject(PANES, panes)
 
 So pipelines on several servers join: each has a Postgres of its own, and what can be divided by key
 at the entrance grows with the number of servers. See ``docs/sources.md``.

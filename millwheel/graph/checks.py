@@ -158,7 +158,8 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
     if not isinstance(sink, type) and all(hasattr(sink, name) for name in OF_SINKS):
         if not isinstance(sink.bundles, Bundles):  # type: ignore[attr-defined]
             raise GraphError(
-                f"sink of {stream.name!r}: its `bundles` must be a Bundles(...), not {sink.bundles!r:.80}"  # type: ignore[attr-defined]
+                f"sink of {stream.name!r}: its `bundles` must be a Bundles(...), "
+                f"not {sink.bundles!r:.80}"  # type: ignore[attr-defined]
             )
         if row is not None:
             raise GraphError(

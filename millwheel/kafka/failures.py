@@ -15,7 +15,7 @@ PASSING = (
     kafka_errors.NodeNotReadyError,
     kafka_errors.RequestTimedOutError,
     kafka_errors.StaleMetadata,
-    kafka_errors.NoError,  # aiokafka's mistake: the answer has an error for a partition, and none for all
+    kafka_errors.NoError,  # aiokafka's mistake: only a partition of the answer has an error
 )
 
 OF_RIGHTS = (

@@ -2,7 +2,8 @@
 
 ::
 
-    bundle n ──▶ writer of the scope ──▶ transaction: messages + position n ──▶ position read back ──▶ acknowledged
+    bundle n ──▶ writer of the scope ──▶ transaction: messages + position n
+             ──▶ position read back ──▶ acknowledged
 
 The engine numbers bundles and repeats them unchanged (decision 30). The number is the writer's
 position, which Kafka keeps as the offset of a group, in the transaction of the bundle. An owner
@@ -232,7 +233,7 @@ class KafkaSink:
         scope, client = bundle.scope, self._connected()
         known = self._writers.get(scope)
         if known is not None and not bundle.is_repeat and known.number == bundle.previous:
-            return False  # it has written the bundle before, and fails if another writer has begun since
+            return False  # written before; it fails if another writer has begun since
         self._drop(scope)
         self._writers[scope] = _ScopeWriter(await client.writer(id_), bundle.previous, _clock())
         if id_ is None:

@@ -49,7 +49,8 @@ Beside the way:
   all rooms.
 * `restarts.py`: starting over when the store has lost commits (I16).
 
-The rooms import downwards only: engine > restarts > ownership | upkeep > network | lane | source > modes > exchange >
-interval > routes > keys | seen > environment > process. `make lint` checks it, imports for types included. Where a lower room calls a higher one, it does so
-through a protocol of its own (`interval/ports.py`, `interval/mode.py`), and the engine hands in the other side.
+The rooms import downwards only: engine > restarts > ownership | upkeep > network | lane | source >
+modes > exchange > interval > routes > keys | seen > environment > process. `make lint` checks it,
+imports for types included. Where a lower room calls a higher one, it does so through a protocol of
+its own (`interval/ports.py`, `interval/mode.py`), and the engine hands in the other side.
 """

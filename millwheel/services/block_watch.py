@@ -191,7 +191,7 @@ class BlockWatch:
     def _beat(self, culprit: Culprit, seconds: float) -> None:
         engine, heartbeat = self._engine, self._engine.heartbeat
         if heartbeat is None or engine.lease.left <= 0:
-            return  # after its end others may have claimed intervals: the loop loses them when it turns
+            return  # others may have claimed the intervals: the loop loses them when it turns
         asked, before = engine.clock.monotonic(), engine.clock.now()
         load = {
             **heartbeat.published,

@@ -133,7 +133,8 @@ class _Moment(Collector):
             [((), figures.commits)],
         )  # fmt: skip
         yield self._of.gauge(
-            "oldest_commit_seconds", "Time for which the oldest commit has been tried that is not durable", (),
+            "oldest_commit_seconds",
+            "Time for which the oldest commit has been tried that is not durable", (),
             [((), figures.oldest_commit_seconds)],
         )  # fmt: skip
         yield self._of.counter(
@@ -169,10 +170,12 @@ class _Moment(Collector):
         found = self._figures.computations
         for counter, (name, text) in OWN.items():
             yield self._of.counter(
-                name, text, ("computation",), [((c.name,), c.counters.get(counter, 0)) for c in found]
+                name, text, ("computation",),
+                [((c.name,), c.counters.get(counter, 0)) for c in found]
             )  # fmt: skip
         yield self._of.counter(
-            "late", "Records behind the watermark, by outcome", ("computation", "outcome"), _late(found)
+            "late", "Records behind the watermark, by outcome", ("computation", "outcome"),
+            _late(found)
         )  # fmt: skip
         yield self._of.counter(
             "user", "Counters of user code", ("computation", "counter"), _of_users(found)

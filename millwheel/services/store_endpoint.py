@@ -162,8 +162,8 @@ def _metrics(one: StoreLook) -> Iterator[Metric]:
     running = [worker for worker in status.workers if worker.state == "running"]
     alive = {worker.id for worker in running}
     free = sum(interval.owner not in alive for interval in status.intervals)
-    yield gauge("store_schema_current", "1: this code can read the schema; otherwise migrate it", (),
-                [((), float(status.schema_current))])  # fmt: skip
+    yield gauge("store_schema_current", "1: this code can read the schema; otherwise migrate it",
+                (), [((), float(status.schema_current))])  # fmt: skip
     yield gauge("store_complete", "1: all input is processed, and event time has ended", (),
                 [((), float(status.complete))])  # fmt: skip
     yield gauge("store_workers", "Workers with a valid lease", (), [((), len(running))])
@@ -172,10 +172,12 @@ def _metrics(one: StoreLook) -> Iterator[Metric]:
                 [((), operating.open_requests)])  # fmt: skip
     yield gauge("store_disk_bytes", "Bytes of tables and indexes, by kind", ("kind",),
                 [((kind,), size) for kind, size in sorted(operating.disk.items())])  # fmt: skip
-    yield gauge("store_dead_rows", "Former versions of rows that are not removed yet, by kind", ("kind",),
-                [((kind,), rows) for kind, rows in sorted(operating.dead_rows.items())])  # fmt: skip
-    yield gauge("store_oldest_snapshot_seconds", "Age of the oldest snapshot, which keeps dead rows", (),
-                [((), operating.snapshot_seconds)])  # fmt: skip
+    yield gauge("store_dead_rows", "Former versions of rows that are not removed yet, by kind",
+                ("kind",),
+                [((kind,), n) for kind, n in sorted(operating.dead_rows.items())])  # fmt: skip
+    yield gauge("store_oldest_snapshot_seconds",
+                "Age of the oldest snapshot, which keeps dead rows",
+                (), [((), operating.snapshot_seconds)])  # fmt: skip
     each = status.computations
     yield of.each("store_backlog_records", "Records that wait for the computation",
                   [(c.name, c.backlog) for c in each])  # fmt: skip
@@ -190,4 +192,5 @@ def _metrics(one: StoreLook) -> Iterator[Metric]:
     yield of.each("store_watermark_lag_seconds", "Wall time less the low watermark",
                   [(c.name, c.lag_seconds) for c in each])  # fmt: skip
     yield of.each("store_watermark_held_seconds", "Age of the holder of the low watermark",
-                  [(c.name, None if c.holder is None else c.holder.age_seconds) for c in each])  # fmt: skip
+                  [(c.name, None if c.holder is None else c.holder.age_seconds)
+                   for c in each])  # fmt: skip

@@ -17,8 +17,10 @@ from pyspark.sql import types as spark
 from millwheel.errors import UsageError, UserCodeError
 
 SCALARS = (
-    spark.NullType, spark.BooleanType, spark.IntegralType, spark.FractionalType, spark.StringType, spark.BinaryType,
-    spark.DateType, spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType, spark.TimeType,
+    spark.NullType, spark.BooleanType, spark.IntegralType, spark.FractionalType, spark.StringType,
+    spark.BinaryType,
+    spark.DateType, spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType,
+    spark.TimeType,
     spark.CharType, spark.VarcharType,
 )  # fmt: skip
 """Types with values that JSON has, as they are or as text."""

@@ -6,7 +6,7 @@ Postgres                     Spark
 bigint, integer, smallint    long, int, short
 double precision, real       double, float
 numeric(p, s)                decimal(p, s)          at most 38 digits
-numeric                      decimal(38, 18)        rounded to that; from 10^20 on, and NaN: an error
+numeric                      decimal(38, 18)        rounded; NaN and 10^20 or more: an error
 boolean                      boolean
 text, varchar, name, enums   string
 char(n)                      string                 without the padding blanks

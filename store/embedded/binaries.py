@@ -226,7 +226,7 @@ def _copy_to(package: Path, root: Path, name: str) -> None:
                 os.chown(path, 0, 0)
                 executable = path.is_dir() or path.parent.name == "bin"
                 path.chmod(0o755 if executable else 0o644)
-        os.sync()  # once, for 1,500 files: after a crash of the machine the name means a complete copy
+        os.sync()  # once, for 1,500 files: after a crash the name means a complete copy
         try:
             fresh.rename(root / name)
         except OSError:

@@ -5,9 +5,9 @@ server outlives the process that started it, also after ``kill -9`` or Ctrl-C, a
 on the directory adopts it. ``stop`` stops the server, ``stop_if_unused`` only if no client is
 connected.
 
-All of them hold ``server.lock`` of the store directory while they work, so that any number of processes may start
-at once and get one server. ``server.alive`` shows whether a server lives (see ``server_files``, also for the other
-files), and ``postmaster.pid`` its state::
+All of them hold ``server.lock`` of the store directory while they work, so that any number of
+processes may start at once and get one server. ``server.alive`` shows whether a server lives (see
+``server_files``, also for the other files), and ``postmaster.pid`` its state::
 
     alive   pid file             start does
     no      missing, or stale    initdb if there is no data yet; start; Postgres does crash recovery

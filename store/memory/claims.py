@@ -207,7 +207,8 @@ def _parked_keys(tables: Tables, interval: IntervalRow) -> list[ParkedRows]:
             found.setdefault(letter.key, []).append(letter)
     return [
         ParkedRows(
-            interval.computation, letters[0].slot, key, len(letters), sum(len(one.value) for one in letters),
+            interval.computation, letters[0].slot, key, len(letters),
+            sum(len(one.value) for one in letters),
             any(one.parked == "failed" for one in letters), [one.ts or 0 for one in letters],
         )
         for key, letters in found.items()

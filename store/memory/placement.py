@@ -334,7 +334,8 @@ class MemoryPlacement:
         if parent is not None:
             row.wanted_by, row.pinned = parent.wanted_by, parent.pinned
         link = IntervalCommit(
-            row.id, row.sequencer, 0, 0, history.input_watermark, history.low_watermark, history.floor,
+            row.id, row.sequencer, 0, 0, history.input_watermark, history.low_watermark,
+            history.floor,
             msgspec.json.encode(history.acked),
             None if history.position is None else msgspec.json.encode(history.position),
             msgspec.json.encode(history.counters), dict(history.percentiles),

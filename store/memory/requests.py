@@ -116,7 +116,8 @@ class MemoryRequests(MemorySubject):
                 of_key[letter.key] += 1
                 found.append(
                     OpenRequest(
-                        -_number(letter), at.interval_id, "unpark", letter.slot, letter.key, {}, _number(letter),
+                        -_number(letter), at.interval_id, "unpark", letter.slot, letter.key, {},
+                        _number(letter),
                         _kept(letter),
                     )
                 )  # fmt: skip
@@ -174,7 +175,8 @@ def _number(letter: DeadLetter) -> int:
 
 def _kept(letter: DeadLetter) -> KeptLetter:
     return KeptLetter(
-        _number(letter), letter.stream, letter.record_id, letter.value, letter.ts, letter.attempts, letter.parked,
+        _number(letter), letter.stream, letter.record_id, letter.value, letter.ts, letter.attempts,
+        letter.parked,
         letter.watermark, letter.stamp,
     )  # fmt: skip
 

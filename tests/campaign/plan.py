@@ -105,7 +105,8 @@ def one_round(number: int) -> list[Run]:
     runs.append(run("kills", workers=4, faults=KILLS, rest=0.7, bucket_seconds=4.0, seconds=120.0))
     runs.append(run("zombies", workers=4, faults={"freeze": 1, "suspend": 3}, rest=0.8, at_once=2,
                     lease_seconds=1.5))  # fmt: skip
-    runs.append(run("crashes", faults={"postgres": 4, "backend killed": 2, "backends": 1, "kill": 1},
+    runs.append(run("crashes",
+                    faults={"postgres": 4, "backend killed": 2, "backends": 1, "kill": 1},
                     rest=1.5, at_once=1))  # fmt: skip
     runs.append(
         run("strangers", rest=1.5, faults={"blocked": 3, "locked": 3, "kill": 1, "suspend": 1})
@@ -129,7 +130,8 @@ def one_round(number: int) -> list[Run]:
                     faults={"out of memory": 3, "pool exhausted": 1, "held snapshot": 1, "clock": 2,
                             "kill": 1, "leave": 1}))  # fmt: skip
     runs.append(run("failover", site="replicated", rest=2.0, at_once=1, workers=3,
-                    faults={"failover": 3, "kill": 1, "postgres": 1, "blocked": 1, "locked": 1}))  # fmt: skip
+                    faults={"failover": 3, "kill": 1, "postgres": 1, "blocked": 1,
+                            "locked": 1}))  # fmt: skip
     runs.append(run("losses", site="lagging", rest=2.0, at_once=1, workers=3,
                     faults={"failover that loses": 3, "kill": 1, "postgres": 1, "blocked": 1,
                             "locked": 1}))  # fmt: skip
@@ -142,7 +144,8 @@ def one_round(number: int) -> list[Run]:
     runs.append(run("volume", workers=2, seconds=360.0, rest=8.0, at_once=1,
                     faults={"kill": 3, "postgres": 1, "suspend": 1}))  # fmt: skip
     runs.append(run("placement", workers=4, rest=0.8, lease_seconds=1.5,
-                    faults={"move": 3, "split": 3, "merge": 3, "kill in split or merge": 3, "kill": 1,
+                    faults={"move": 3, "split": 3, "merge": 3, "kill in split or merge": 3,
+                            "kill": 1,
                             "suspend": 1, "postgres": 0.5}))  # fmt: skip
     return runs
 

@@ -192,7 +192,9 @@ def _faults(found: Sum) -> str:
                 name, count.struck, count.effective,
                 f"{statistics.median(stalls):.1f}" if stalls else "",
                 f"{stalls[-1]:.1f}" if stalls else "",
-                FAULTS[name].what if name in FAULTS else "SIGKILL to all workers of a Nexmark query.",
+                FAULTS[name].what
+                if name in FAULTS
+                else "SIGKILL to all workers of a Nexmark query.",
             )
         )  # fmt: skip
     return (

@@ -290,7 +290,8 @@ class Replicated:
     def _run(self, program: str, *words: str) -> None:
         # To a file: a server that a program starts keeps what it was given open.
         done = self._account.run(
-            ["/bin/sh", "-c", 'out=$(mktemp); "$@" >$out 2>&1; code=$?; cat $out; rm $out; exit $code',
+            ["/bin/sh", "-c",
+             'out=$(mktemp); "$@" >$out 2>&1; code=$?; cat $out; rm $out; exit $code',
              "sh", self._programs / program, *words],
             variables=self._variables,
         )  # fmt: skip

@@ -105,7 +105,8 @@ def test_the_report_tells_what_was_not_run(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     results.write(path, Result("machines-0", 0, refused="no network namespace"))
     results.write(
-        path, Result("kills-0", 0, differences=[], broken_chains=0, faults={"kill": FaultCount(3, 2, [1.0, 4.0])})
+        path, Result("kills-0", 0, differences=[], broken_chains=0,
+                     faults={"kill": FaultCount(3, 2, [1.0, 4.0])})
     )  # fmt: skip
     text = markdown(summed(results.read(path)))
     assert "| runs of `machines` | this machine refused: no network namespace |" in text

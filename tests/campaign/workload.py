@@ -1,7 +1,8 @@
 """What the workers do, and what must come of it by arithmetic alone.
 
-Deposits are made when they are read: row `o` of a partition is deposit number ``o // KEYS`` of one of its
-`KEYS` accounts, so a crash changes nothing, and what must come of the first so many rows is a formula::
+Deposits are made when they are read: row `o` of a partition is deposit number ``o // KEYS`` of one
+of its `KEYS` accounts, so a crash changes nothing, and what must come of the first so many rows is
+a formula::
 
     deposits ─[pass]─> accounts ──┬─> branches          every deposit, by another key
                                   ├─> ledger            upserted each TENTH deposit

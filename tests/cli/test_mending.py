@@ -109,7 +109,8 @@ def test_an_operator_mends_what_has_failed(shell: Shell) -> None:
     shell("pause", "mended", "--reason", "looking")
     entries = shell.json("log")
     assert [entry["verb"] for entry in entries] == [
-        "pause", "cancel_timer", "delete_state", "set_state", "set_state", "set_state", "retry", "retry", "retry",
+        "pause", "cancel_timer", "delete_state", "set_state", "set_state", "set_state", "retry",
+        "retry", "retry",
     ]  # fmt: skip
     assert {entry["actor"] for entry in entries} == {"ada"}
     assert entries[2]["reason"] == "it was wrong"

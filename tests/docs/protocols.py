@@ -16,8 +16,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
 
 HEAD = """# Protocols
 
-The engine's protocols are tables in the code, `{state: {event: next state}}`; an event that a state does
-not allow raises `InvariantBroken`. These diagrams are drawn from the tables by
+The engine's protocols are tables in the code, `{state: {event: next state}}`; an event that a state
+does not allow raises `InvariantBroken`. These diagrams are drawn from the tables by
 `python -m tests.docs.protocols`.
 """
 

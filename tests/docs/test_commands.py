@@ -101,7 +101,8 @@ def test_there_are_commands_to_check() -> None:
     "line",
     [
         "millwheel rum a:b", "millwheel status --wach", "millwheel worker a:b --store x more",
-        "millwheel sql 'SELECT 1' --pipeline", "python -m examples.frauds", "millwheel graph a:b | millwheel x",
+        "millwheel sql 'SELECT 1' --pipeline", "python -m examples.frauds",
+        "millwheel graph a:b | millwheel x",
     ],
 )  # fmt: skip
 def test_a_wrong_command_is_found(line: str) -> None:

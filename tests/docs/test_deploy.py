@@ -114,7 +114,8 @@ def test_the_image_gets_what_the_package_is_made_of() -> None:
     wanted = {name.removeprefix("!") for name in re.findall(r"^!.*$", kept, re.MULTILINE)}
     links = {path.name for path in (ROOT / "millwheel").iterdir() if path.is_symlink()}
     assert wanted == {
-        "LICENSE", "README.md", "pyproject.toml", "requirements.lock", "millwheel", "examples", *links
+        "LICENSE", "README.md", "pyproject.toml", "requirements.lock", "millwheel", "examples",
+        *links
     }  # fmt: skip
 
 

@@ -79,7 +79,8 @@ async def test_a_bundle_is_written_once(tmp_path: Path) -> None:
 def start(directory: Path, url: str, name: str) -> subprocess.Popen[bytes]:
     with (directory / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "millwheel.cli.main", "run", "kept:pipeline", "--store", url],
+            [sys.executable, "-P", "-m", "millwheel.cli.main", "run", "kept:pipeline", "--store",
+             url],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": f"{ROOT}:{directory}", "NAME": name},
             stdout=log,

@@ -41,7 +41,8 @@ SELECT k.sequencer, (r.acked -> l.id::text ->> 0)::bigint, r.n
 FROM flights.key_interval AS k
 JOIN flights.log AS l ON l.interval_id = k.id AND l.source IS NOT NULL
 CROSS JOIN LATERAL (
-    SELECT acked, n FROM flights.commit_record AS c WHERE c.interval_id = k.id ORDER BY n DESC LIMIT 1
+    SELECT acked, n FROM flights.commit_record AS c
+    WHERE c.interval_id = k.id ORDER BY n DESC LIMIT 1
 ) AS r
 """
 
@@ -101,7 +102,8 @@ class FlightsRun:
     def start(self) -> subprocess.Popen[bytes]:
         """Run the pipeline."""
         command = [
-            sys.executable, "-m", "millwheel", "run", "examples.flights:pipeline", "--store", "store",
+            sys.executable, "-m", "millwheel", "run", "examples.flights:pipeline", "--store",
+            "store",
         ]  # fmt: skip
         with (self._directory / "run.log").open("ab") as log:
             return subprocess.Popen(

@@ -204,7 +204,8 @@ class Service:
     def start(self) -> subprocess.Popen[bytes]:
         """One more worker."""
         command = [
-            sys.executable, "-m", "millwheel", "worker", "examples.fraud:pipeline", "--store", "store",
+            sys.executable, "-m", "millwheel", "worker", "examples.fraud:pipeline", "--store",
+            "store",
         ]  # fmt: skip
         with (self.directory / "workers.log").open("ab") as log:
             worker = subprocess.Popen(

@@ -155,7 +155,8 @@ class Service:
         """One more worker."""
         root = str(Path(__file__).parents[2])
         command = [
-            sys.executable, "-m", "millwheel", "worker", "tests.faults.under_attack:pipeline", "--store", "store",
+            sys.executable, "-m", "millwheel", "worker", "tests.faults.under_attack:pipeline",
+            "--store", "store",
         ]  # fmt: skip
         with (self.directory / "workers.log").open("ab") as log:
             environment = {**os.environ, "PYTHONPATH": root}

@@ -72,7 +72,8 @@ def kept(number: int, key: str) -> Kept:
     """The row of an event."""
     at = START + timedelta(seconds=number)
     return Kept(
-        number, key, at, at.date(), bytes([number % 256, 0, 255]) * 40, Decimal(number) / 4, number / 3, number % 2 == 0,
+        number, key, at, at.date(), bytes([number % 256, 0, 255]) * 40, Decimal(number) / 4,
+        number / 3, number % 2 == 0,
         UUID(int=number), [number, number], None,
     )  # fmt: skip
 

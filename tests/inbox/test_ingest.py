@@ -248,7 +248,8 @@ async def test_requests_share_a_commit_and_not_their_faults(
     assert set(good) == {200}
     assert after - before < 10
     mixed = await asyncio.gather(
-        post("b", "2"), post("x", "1"), post("b", "2"), post("c", "3", NDJSON), post("c", "3", NDJSON),
+        post("b", "2"), post("x", "1"), post("b", "2"), post("c", "3", NDJSON),
+        post("c", "3", NDJSON),
         post("d", "4", NDJSON), post("y", "3", NDJSON),
     )  # fmt: skip
     assert mixed == [200, 422, 200, 200, 200, 200, 422]
@@ -463,7 +464,8 @@ async def test_the_event_time_of_a_request(postgres: PostgresSite, serve: Serve)
     assert found.json()["accepted"] == 2
     rows = await postgres.query("SELECT DISTINCT ts FROM {t}", t="sent_record")
     assert rows == [(1769853600000000,)]
-    for query in ("at=", "at=yesterday", "at=2026-01-31T10:00:00", "at=0001-01-01T00:00:00Z", "ta=1",
+    for query in ("at=", "at=yesterday", "at=2026-01-31T10:00:00", "at=0001-01-01T00:00:00Z",
+                  "ta=1",
                   "at=2026-01-31T10:00:00Z&at=2026-01-31T10:00:00Z", "x"):  # fmt: skip
         found = await client.post(f"/streams/words?{query}", json="a")
         assert (found.status_code, "at=" in found.json()["error"]) == (400, True)
@@ -652,7 +654,8 @@ def test_an_accepted_record_is_there_after_a_kill() -> None:
             started.append(
                 subprocess.Popen(
                     [*command, "--ingest", f"127.0.0.1:{port}"],
-                    env={**os.environ, "MILLWHEEL_STORE": str(directory / "store")}, stdout=log, stderr=log,
+                    env={**os.environ, "MILLWHEEL_STORE": str(directory / "store")}, stdout=log,
+                    stderr=log,
                 )
             )  # fmt: skip
         return started[-1]

@@ -16,7 +16,8 @@ from millwheel.kafka.messages import Messages
 from millwheel.kafka.port import Message
 
 NOW = to_micros(datetime(2026, 1, 1, tzinfo=UTC))
-WEEK = {"retention.ms": "604800000", "message.timestamp.type": "CreateTime", "max.message.bytes": "1048588"}  # fmt: skip
+WEEK = {"retention.ms": "604800000", "message.timestamp.type": "CreateTime",
+        "max.message.bytes": "1048588"}  # fmt: skip
 
 
 def maker(**options: Any) -> Messages:
@@ -67,7 +68,8 @@ def test_a_key_with_any_bytes_is_a_key_of_the_engine(key: Any) -> None:
 def test_keys_that_were_taken_before_stay_the_same() -> None:
     """An interval of the sink would else get another one's keys amid their values."""
     made = maker(key=lambda value: value)
-    for key, expected in (("anna", "anna"), (b"\xffa", "\\xffa"), (None, ""), ("x" * 1302, "x" * 1302), (17, "17")):  # fmt: skip
+    for key, expected in (("anna", "anna"), (b"\xffa", "\\xffa"), (None, ""),
+                          ("x" * 1302, "x" * 1302), (17, "17")):  # fmt: skip
         assert made.key_of(key) == expected
 
 

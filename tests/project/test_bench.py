@@ -43,7 +43,8 @@ RATE = {
 def peer_line(**changes: Any) -> dict[str, Any]:
     """A line of the table of peers."""
     return {
-        "peer": "Bytewax", "setting": "default", "durability": "snapshot every 10 s", "between": "files",
+        "peer": "Bytewax", "setting": "default", "durability": "snapshot every 10 s",
+        "between": "files",
         "records": 270_000, "rate": 90_000.0, "ratio": 1.8, "cpu_micros": 11.0, "megabytes": 44.0,
         "millwheel": 50_000.0, "millwheel_cpu_micros": 33.0, "pairs": [[90_000.0, 50_000.0]],
     } | changes  # fmt: skip

@@ -113,7 +113,8 @@ def test_a_command_refuses_to_run_beside_the_other_project(
     )
     result = subprocess.run(
         [sys.executable, "-m", "millwheel", "graph", "zeitgeist:pipeline"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True,
+        text=True,
     )  # fmt: skip
     assert result.returncode == 2, result.stderr
     assert f"pip uninstall millwheel {DISTRIBUTION}; pip install {DISTRIBUTION}" in result.stderr

@@ -35,7 +35,8 @@ class Partitions(Cluster):
         made = Pipeline("parts", settings=replace(SHARED, placement_cooldown_seconds=1.0))
         made.inject(
             ITEMS, Parts(*self.scripts), timestamp=time_of, name="source",
-            idle_after=timedelta(seconds=IDLE_SECONDS), lateness=timedelta(seconds=options.pop("lateness", 0)),
+            idle_after=timedelta(seconds=IDLE_SECONDS),
+            lateness=timedelta(seconds=options.pop("lateness", 0)),
         )  # fmt: skip
         made.add(Tally(), ITEMS.by(key_of), **options)
         made.sink(TALLY, Table("out", Counted, numbered=True))

@@ -119,9 +119,11 @@ def test_a_time_without_a_zone_is_refused(at: Any, error: str) -> None:
 @pytest.mark.parametrize(
     ("look", "message"),
     [
-        (lambda h: h.rows("talies"), "has no table 'talies'; did you mean 'tallies'? It has: tallies"),
+        (lambda h: h.rows("talies"),
+         "has no table 'talies'; did you mean 'tallies'? It has: tallies"),
         (lambda h: h.rows("x"), "has no table 'x'. It has: tallies"),
-        (lambda h: h.state("taly", "a"), "has no computation 'taly'; did you mean 'tally'? It has: "),
+        (lambda h: h.state("taly", "a"),
+         "has no computation 'taly'; did you mean 'tally'? It has: "),
         (lambda h: h.counters("taly"), "has no computation 'taly'; did you mean 'tally'?"),
         (lambda h: h.low_watermark("taly"), "has no computation 'taly'; did you mean 'tally'?"),
         (lambda h: h.shared("taly", "a"), "has no computation 'taly'; did you mean 'tally'?"),

@@ -292,7 +292,8 @@ async def test_states_of_records_behind_are_loaded_with_the_missing_ones(cache_b
     loaded."""
     values = [Item(f"key {n % 500}", n) for n in range(2000)]
     limits = replace(QUICK, cache_bytes=cache_bytes, chunk_records=10, bundle_records=50,
-                     max_unacked_records=1000, fold_seconds=0.05, housekeeping_seconds=0.05)  # fmt: skip
+                     max_unacked_records=1000, fold_seconds=0.05,
+                     housekeeping_seconds=0.05)  # fmt: skip
     source = script(ITEMS, values[:1000])
     world = World(doing(source, remember, settings=limits))
     await world.run()
@@ -319,7 +320,8 @@ async def test_states_of_records_behind_are_loaded_with_the_missing_ones(cache_b
 async def test_large_states_are_loaded_ahead_in_part_only() -> None:
     """A thousand of them would be more than all that the cache may hold."""
     limits = replace(QUICK, cache_bytes=1_000_000, chunk_records=10, bundle_records=50,
-                     max_unacked_records=1000, fold_seconds=0.05, housekeeping_seconds=0.05)  # fmt: skip
+                     max_unacked_records=1000, fold_seconds=0.05,
+                     housekeeping_seconds=0.05)  # fmt: skip
 
     async def grow(record: Record[Item], ctx: Context[Kept]) -> None:
         ctx.state.count += 1

@@ -923,7 +923,8 @@ def test_collections_are_a_dictionary_and_a_list(
 
     async def go() -> None:
         limits = replace(
-            QUICK, eager_entries=eager, cache_bytes=cache, chunk_records=chunk, bundle_records=chunk,
+            QUICK, eager_entries=eager, cache_bytes=cache, chunk_records=chunk,
+            bundle_records=chunk,
             fold_seconds=0.05, housekeeping_seconds=0.05,
         )  # fmt: skip
         source = script(ITEMS, [])

@@ -346,7 +346,8 @@ def test_a_frame_has_no_more_than_it_may_and_a_long_record_one_to_itself() -> No
     for number, size in enumerate((40, 40, 40, 300, 10, 100, 1)):
         stream.append(
             Delivery(
-                "a", number, 0, "tally", b'"a"', 0, 1, 0, size, b"0", 1, number, 0, b"%016d" % number
+                "a", number, 0, "tally", b'"a"', 0, 1, 0, size, b"0", 1, number, 0,
+                b"%016d" % number
             )
         )  # fmt: skip
     stream.begin(1)

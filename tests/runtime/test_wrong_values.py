@@ -79,7 +79,8 @@ GOOD: list[tuple[Any, Any]] = [
 ]  # fmt: skip
 
 WRONG: list[tuple[Any, Any]] = [
-    (str, 5), (str, None), (str, NOON), (str, Decimal(1)), (int, "5"), (int, True), (int, 0.5), (float, "a"),
+    (str, 5), (str, None), (str, NOON), (str, Decimal(1)), (int, "5"), (int, True), (int, 0.5),
+    (float, "a"),
     (float, True), (bool, 1), (type(None), 0), (bytes, "a"), (datetime, "2024-01-01T12:00:00Z"),
     (Color, "red"), (Order, Payment()), (Order, {"number": 1}), (Order, Order), (Point, Order()),
     (str | None, 5), (int | str, 0.5), (list[int], ["a"]), (dict[str, int], {"a": "b"}),

@@ -43,8 +43,10 @@ KINDS: tuple[Drawn, ...] = (
 )
 
 EVENTS: tuple[Event, ...] = (
-    "join", "join", "leave", "crash", "crash", "crash", "vanish", "pause", "pause", "pause", "stall",
-    "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split", "split", "merge",
+    "join", "join", "leave", "crash", "crash", "crash", "vanish", "pause", "pause", "pause",
+    "stall",
+    "stall", "mute", "mute", "cut", "part", "deaf", "away", "storm", "move", "move", "split",
+    "split", "merge",
 )  # fmt: skip
 
 LOSES = 0.25

@@ -58,7 +58,8 @@ class OnSpark:
         self._store = store
         self.log = directory / f"{name}.log"
         self._command = [
-            sys.executable, "-m", "millwheel", "run", f"{MODULE}:{name}", "--store", store, "--engine", "spark",
+            sys.executable, "-m", "millwheel", "run", f"{MODULE}:{name}", "--store", store,
+            "--engine", "spark",
             "--checkpoint", str(directory / f"{name}_checkpoint"), *options,
         ]  # fmt: skip
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
@@ -67,7 +68,8 @@ class OnSpark:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log,
                 start_new_session=True,
             )  # fmt: skip
 
@@ -169,7 +171,8 @@ def by_engine(store: str, name: str) -> str:
 
 
 def run(
-    names: list[str], directory: Path, *, kills: int, cluster: bool, batch_rows: int, rows: int, seed: int,
+    names: list[str], directory: Path, *, kills: int, cluster: bool, batch_rows: int, rows: int,
+    seed: int,
     say: Callable[[str], None],
 ) -> list[str]:  # fmt: skip
     """Run pipelines one after the other; returns the differences.

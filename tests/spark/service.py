@@ -101,7 +101,8 @@ class Feed(threading.Thread):
         """A flight so late that all hours before are closed; its own stays open."""
         far = "2014-06-01T00:00:00Z"
         flight = {
-            "row": 10_000_000 + number, "seen_at": far, "scheduled_at": far, "origin": origin, "dest": "-",
+            "row": 10_000_000 + number, "seen_at": far, "scheduled_at": far, "origin": origin,
+            "dest": "-",
             "carrier": "-", "flight": 0,
         }  # fmt: skip
         return json.dumps(flight).encode() + b"\n"

@@ -332,11 +332,14 @@ def failing(hours: DataFrame) -> DataFrame:
     ("function", "error", "text"),
     [
         (stray, UserCodeError, r"returned rows of groups that it was not given: ORD 2013-01-01"),
-        (misnamed, UsageError, r"returned the columns origin, month, departures, hours; its table has"),
+        (misnamed, UsageError,
+         r"returned the columns origin, month, departures, hours; its table has"),
         (maps, UsageError, r"column 'flights' as map<string,bigint>; in its table it is bigint"),
-        (nan, UserCodeError, r"a row for column 'hours' has NaN or an infinity, which JSON does not have"),
+        (nan, UserCodeError,
+         r"a row for column 'hours' has NaN or an infinity, which JSON does not have"),
         (twice, UserCodeError, r"does not fit table 'months': duplicate key value"),
-        (failing, UserCodeError, r"^aggregate 'by_month' failed: ZeroDivisionError: no 2 flights\n +.*in explode: raise"),
+        (failing, UserCodeError,
+         r"^aggregate 'by_month' failed: ZeroDivisionError: no 2 flights\n +.*in explode: raise"),
     ],
 )  # fmt: skip
 async def test_a_result_that_does_not_fit_is_refused(
@@ -488,7 +491,8 @@ async def test_maps_and_structs_are_objects_with_times_in_utc(
     await engine.write(("EWR", "2024-10-27 00:00:00", 5), ("EWR", "2024-10-27 01:00:00", 7))
     run(made)
     assert await engine.site.query("SELECT by_hour, best FROM {t}", t="rich") == [
-        ({"2024-10-27T00:00:00Z": 5, "2024-10-27T01:00:00Z": 7}, {"n": 7, "at": "2024-10-27T01:00:00Z"})
+        ({"2024-10-27T00:00:00Z": 5, "2024-10-27T01:00:00Z": 7},
+         {"n": 7, "at": "2024-10-27T01:00:00Z"})
     ]  # fmt: skip
 
 

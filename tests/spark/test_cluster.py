@@ -86,7 +86,8 @@ def test_a_cluster_gets_the_users_code(
         "--pipeline", "flights", "--output", str(tmp_path / "out"), *where,
     ]  # fmt: skip
     done = subprocess.run(
-        command, cwd=package.parent, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        command, cwd=package.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
         text=True, timeout=240, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -71,9 +71,11 @@ def fit(**kinds: st.DataType) -> str:
         + [st.StructField("price", st.DecimalType(9, 2))]
     )
     right: dict[str, st.DataType] = {
-        "thePrice": st.DecimalType(9, 2), "raw": st.BinaryType(), "byNumber": st.MapType(st.IntegerType(), part),
+        "thePrice": st.DecimalType(9, 2), "raw": st.BinaryType(),
+        "byNumber": st.MapType(st.IntegerType(), part),
         "lot": st.ArrayType(part), "day": st.DateType(), "moment": st.TimestampType(),
-        "anything": st.MapType(st.StringType(), st.ArrayType(st.LongType())), "number": st.LongType(), "whole": st.DecimalType(9, 0),
+        "anything": st.MapType(st.StringType(), st.ArrayType(st.LongType())),
+        "number": st.LongType(), "whole": st.DecimalType(9, 0),
         "pair": st.ArrayType(st.LongType()), "nothing": st.NullType(), "good": st.BooleanType(),
     }  # fmt: skip
     fields = [st.StructField(name, kind) for name, kind in (right | kinds).items()]

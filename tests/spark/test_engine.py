@@ -299,7 +299,8 @@ def test_what_is_late_for_its_sender_is_late_one_level_above(place: Place, troub
     place.stand_in("two_levels", rows=1).run()
     assert place.rows("two_levels", "late_words") == [("a",), ("b",)]
     assert sorted(place.rows("two_levels", "minutes")) == [
-        ("a", 60, 120, 2), ("a", 480, 540, 1), ("b", 60, 120, 1), ("b", 480, 540, 1), ("c", 900, 960, 1),
+        ("a", 60, 120, 2), ("a", 480, 540, 1), ("b", 60, 120, 1), ("b", 480, 540, 1),
+        ("c", 900, 960, 1),
     ]  # fmt: skip
 
 
@@ -438,7 +439,8 @@ def test_who_has_taken_nothing_over_keeps_the_state(
     moved = Moving(plan, place.url).to_spark(str(tmp_path / "checkpoint"), lambda *found: None)
     stored = StoredQuery(place.url, "flights")
     run = QueryRun(
-        MagicMock(), f"{MODULE}:hours", plan, stored, MagicMock(), str(tmp_path / "checkpoint"), {}, ends=True,
+        MagicMock(), f"{MODULE}:hours", plan, stored, MagicMock(), str(tmp_path / "checkpoint"), {},
+        ends=True,
     )  # fmt: skip
     monkeypatch.setattr(run, "_start", lambda *_: NoBatch())
     assert not run.take_over({}, lambda _: None)
@@ -861,8 +863,10 @@ def test_what_cannot_run_is_refused_at_once_with_the_reasons(troubled: Path) -> 
         refuse(pipeline.graph())
     text = str(error.value)
     for reason in (
-        "walled: wall timers", "walled: ctx.execute", "bundled: numbered bundles", "told: broadcast",
-        "a percentile low watermark", 'on_error="park"', "windowed → counts: wall timers", "JsonLinesFiles", "Console",
+        "walled: wall timers", "walled: ctx.execute", "bundled: numbered bundles",
+        "told: broadcast",
+        "a percentile low watermark", 'on_error="park"', "windowed → counts: wall timers",
+        "JsonLinesFiles", "Console",
     ):  # fmt: skip
         assert reason in text, reason
     assert "test_engine.py" in text, "it says where"
@@ -887,7 +891,8 @@ def test_early_panes_by_number_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, None), (True, "True"), ("a\tb", "a\tb"), (b"\x00\xff", "\\x00ff"), (float("nan"), "nan"),
+        (None, None), (True, "True"), ("a\tb", "a\tb"), (b"\x00\xff", "\\x00ff"),
+        (float("nan"), "nan"),
         (Decimal("1.50"), "1.50"), (date(2020, 2, 29), "2020-02-29"),
         (datetime(999, 1, 2, 3, 4, 5, 6, UTC), "0999-01-02T03:04:05.000006+00:00"),
     ],

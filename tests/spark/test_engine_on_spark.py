@@ -46,7 +46,8 @@ def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) 
     kill."""
     said: list[str] = []
     wrong = engine_service.run(
-        ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills, seed=1,
+        ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills,
+        seed=1,
         say=said.append,
     )  # fmt: skip
     assert not wrong, "\n".join(wrong)
@@ -128,5 +129,6 @@ def test_who_takes_over_and_is_killed_takes_over_again(
 def test_each_pipeline_on_spark_equals_the_engine(directory: Path, cluster: bool) -> None:
     """Drivers, and on a cluster executors, are killed amid batches."""
     assert not engine_service.run(
-        list(FINAL), directory, kills=2, cluster=cluster, batch_rows=300, rows=4_000, seed=1, say=print
+        list(FINAL), directory, kills=2, cluster=cluster, batch_rows=300, rows=4_000, seed=1,
+        say=print
     )  # fmt: skip

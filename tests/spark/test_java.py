@@ -36,7 +36,8 @@ spark = (
     .getOrCreate()
 )
 python = udf(lambda _: sys.executable)  # the workers must be this very Python
-rows = spark.range(10).selectExpr("sum(id) AS total").withColumn("python", python("total")).collect()
+totals = spark.range(10).selectExpr("sum(id) AS total")
+rows = totals.withColumn("python", python("total")).collect()
 assert rows[0].total == 45, rows
 assert rows[0].python == sys.executable, rows
 assert spark._jvm.System.getProperty("java.version").split(".")[0] == str(found.version)

@@ -172,11 +172,14 @@ LONGS = st.ArrayType(st.LongType())
 @pytest.mark.parametrize(
     ("kinds", "id_", "text"),
     [
-        ({"by_day": LONGS}, "customer", "column 'by_day' is array<bigint>, and the stream has object there"),
+        ({"by_day": LONGS}, "customer",
+         "column 'by_day' is array<bigint>, and the stream has object there"),
         ({"by_day": st.MapType(st.StringType(), st.StringType())}, "customer",
          "column 'by_day' is string, and the stream has integer there"),
-        ({"month": st.TimestampType()}, "customer", "column 'month' is timestamp, and the stream has date there"),
-        ({"customer": st.StringType()}, "score", "column 'customer' is string, and the stream has integer there"),
+        ({"month": st.TimestampType()}, "customer",
+         "column 'month' is timestamp, and the stream has date there"),
+        ({"customer": st.StringType()}, "score",
+         "column 'customer' is string, and the stream has integer there"),
         ({"by_day": st.MapType(LONGS, st.LongType())}, "customer",
          "'by_day' is map<array<bigint>,bigint>, which JSON does not have"),
         ({"more": st.ArrayType(st.StructType([st.StructField("v", st.VariantType())]))}, "customer",

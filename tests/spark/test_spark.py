@@ -116,7 +116,8 @@ TYPES: list[tuple[str, str, str, Any, str]] = [
     ("wall", "timestamp", "'1999-12-31 23:59:59.5'",
      dt.datetime(1999, 12, 31, 23, 59, 59, 500_000), "timestamp_ntz"),
     ("day", "date", "'1969-12-31'", dt.date(1969, 12, 31), "date"),
-    ("span", "interval", "'1 day 00:00:01.5'", dt.timedelta(days=1, seconds=1.5), "interval day to second"),
+    ("span", "interval", "'1 day 00:00:01.5'", dt.timedelta(days=1, seconds=1.5),
+     "interval day to second"),
     ("never", "timestamp", "'infinity'", dt.datetime.max, "timestamp_ntz"),
     ("raw", "bytea", r"'\x00ff'", bytearray(b"\x00\xff"), "binary"),
     ("doc", "jsonb", """'{"a": [1, null]}'""", '{"a": [1, null]}', "string"),
@@ -479,10 +480,12 @@ def test_infinite_times_are_the_ends_of_pythons(url: str, table: Callable[[str, 
     utc = dt.UTC
     longest = dt.timedelta(microseconds=2**63 - 1)
     assert rows == [
-        (last.replace(tzinfo=utc), last, last.date(), [last.replace(tzinfo=utc)], dt.timedelta(days=-2, seconds=1)),
+        (last.replace(tzinfo=utc), last, last.date(), [last.replace(tzinfo=utc)],
+         dt.timedelta(days=-2, seconds=1)),
         (first.replace(tzinfo=utc), first, first.date(), [first.replace(tzinfo=utc)], None),
         (None, None, None, [None], longest),
-        (leap.replace(tzinfo=utc), leap, leap.date(), [leap.replace(tzinfo=utc)], dt.timedelta(hours=25)),
+        (leap.replace(tzinfo=utc), leap, leap.date(), [leap.replace(tzinfo=utc)],
+         dt.timedelta(hours=25)),
     ]  # fmt: skip
 
 
@@ -606,7 +609,8 @@ def test_names_and_values_cannot_break_out_of_the_statement(
 
 
 FILTERED = r"""AS SELECT * FROM (VALUES
-    (1, 'a', 1.5::float8, 1.10, true, '2013-01-01 00:00+00'::timestamptz, '2013-01-01'::date, '\x61'::bytea),
+    (1, 'a', 1.5::float8, 1.10, true, '2013-01-01 00:00+00'::timestamptz, '2013-01-01'::date,
+     '\x61'::bytea),
     (2, 'B', 'NaN', 2.20, false, '2013-01-01 00:00:00.000001+00', '2013-01-02', '\x'),
     (3, 'é', '-0', -3.3, NULL, '1900-01-01', '1900-01-01', '\xff'),
     (NULL, '', NULL, NULL, true, NULL, NULL, NULL),

@@ -223,7 +223,8 @@ def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
             ),
             "INSERT INTO request (batch, asked_at, actor, reason, verb, computation, slot, key, "
             "due_at) "
-            """SELECT 1, now(), '', '', 'retry', 1, 1, k, now() FROM unnest(ARRAY['k1', '"k\\"1"', '-3', '["a",1]', '1e9']) AS k""",
+            "SELECT 1, now(), '', '', 'retry', 1, 1, k, now() "
+            """FROM unnest(ARRAY['k1', '"k\\"1"', '-3', '["a",1]', '1e9']) AS k""",
             (
                 "INSERT INTO request (batch, asked_at, actor, reason, verb, due_at) VALUES (2, "
                 "now(), '', '', 'pause', now())"

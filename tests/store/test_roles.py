@@ -317,7 +317,8 @@ BEGIN
     UPDATE {schema}.request SET actor = 'forged by a worker as ' || current_user;
     RETURN true;
 END $$;
-CREATE FUNCTION {schema}.fires() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM {schema}.evil(); RETURN NEW; END $$
+CREATE FUNCTION {schema}.fires() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM {schema}.evil(); RETURN NEW; END $$
 """
 
 

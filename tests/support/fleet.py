@@ -96,7 +96,8 @@ class Member:
         self._ended: asyncio.Task[int] | None = None
 
     async def start(
-        self, *options: str, pipeline: str = "tests.support.visits:pipeline", within: Sequence[str] = (),
+        self, *options: str, pipeline: str = "tests.support.visits:pipeline",
+        within: Sequence[str] = (),
         **environment: str,
     ) -> None:  # fmt: skip
         """Begin to work, forked from a process that has imported what a worker needs; `within` are

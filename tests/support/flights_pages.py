@@ -61,7 +61,8 @@ PAGES = {
     ),
     "departure_weather": Page(
         weather.build,
-        "SELECT flight_row, origin, departed_at, dep_delay, observed_at, temp, wind_speed, precip, visib FROM {}",
+        "SELECT flight_row, origin, departed_at, dep_delay, observed_at, temp, wind_speed, precip, "
+        "visib FROM {}",
         lambda flights: Counter(flights_oracle.departure_weather(flights)),
         weather.pipeline,
         336_776,

@@ -41,7 +41,8 @@ IMPORTED = (
     "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
     "millwheel.store.embedded", "millwheel.store.migrate", "millwheel.store.postgres",
     "millwheel.store.schema", "millwheel.store.views",
-    "alembic.command", "alembic.config", "alembic.context", "sqlalchemy.dialects.postgresql.psycopg",
+    "alembic.command", "alembic.config", "alembic.context",
+    "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip
 IMPORTED_IF_THERE = ("typer._adapters", "uvloop")
 """typer's own conversion of parameters loads pydantic where that is installed: half of the CPU of a

@@ -1,7 +1,7 @@
 """Counts the words of docstrings that make sentences hard to read.
 
     python -m tests.support.prose millwheel            # one line a file, the worst first
-    python -m tests.support.prose millwheel --show     # every hit, with its line; comments and strings too
+    python -m tests.support.prose millwheel --show     # every line with a hit, also comments
 
 A docstring is the first string of a module, a class or a function, or a bare string below an
 attribute. Symbolic links are followed, so that `millwheel` includes the store, the timers and the

@@ -4,8 +4,8 @@
 
     caller ──> proxy ──> listener        the listener advertises the proxy's address
 
-In a test: `Proxy(target)` in its event loop. By itself: ``python -m tests.support.proxy HOST:PORT`` prints
-``listening HOST:PORT`` and takes commands, a line each, answering ``ok`` or ``error ...``::
+In a test: `Proxy(target)` in its event loop. By itself: ``python -m tests.support.proxy HOST:PORT``
+prints ``listening HOST:PORT`` and takes commands, a line each, answering ``ok`` or ``error ...``::
 
     weather drop=0.01 duplicate=0.01 overtake=0.01 delay=0.05 seed=7
     next Deliver copies=0 count=3     the next three such frames are lost

@@ -309,7 +309,8 @@ def outcome(number: int, node: Node, dot: Dot) -> list[Dot]:
         return [Dot(dot.key, name, dot.second, dot.on_time)] if drawn % 3 else []
     if node.kind == "split":
         return [
-            Dot("abcde"[(drawn >> part) % 5], f"{name}{'xyz'[part]}", dot.second + (drawn >> part) % 3, dot.on_time)
+            Dot("abcde"[(drawn >> part) % 5], f"{name}{'xyz'[part]}",
+                dot.second + (drawn >> part) % 3, dot.on_time)
             for part in range(drawn % 4)
         ]  # fmt: skip
     if node.kind == "echo":

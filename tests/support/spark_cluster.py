@@ -36,14 +36,17 @@ class SparkProcesses:
     def standalone(self, workers: int = 1) -> str:
         """Start a master and workers of two cores; returns the master's address."""
         master = self._start(
-            "master", r"Starting Spark master at (spark://\S+)", "spark-class", f"{CLASSES}.master.Master",
+            "master", r"Starting Spark master at (spark://\S+)", "spark-class",
+            f"{CLASSES}.master.Master",
             "--host", "127.0.0.1", "--port", "0", "--webui-port", "0",
         )  # fmt: skip
         for number in range(workers):
             self._start(
                 f"worker_{number}", r"Successfully registered with (master)", "spark-class",
-                f"{CLASSES}.worker.Worker", "--host", "127.0.0.1", "--cores", str(2 // workers or 1),
-                "--memory", "1g", "--webui-port", "0", "--work-dir", str(self._directory / "work"), master,
+                f"{CLASSES}.worker.Worker", "--host", "127.0.0.1", "--cores",
+                str(2 // workers or 1),
+                "--memory", "1g", "--webui-port", "0", "--work-dir", str(self._directory / "work"),
+                master,
             )  # fmt: skip
         return master
 

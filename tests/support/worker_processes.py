@@ -53,7 +53,8 @@ class Workers:
         with self._log.open("ab") as log:
             self.running.append(
                 subprocess.Popen(
-                    self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=log
                 )
             )  # fmt: skip
 

@@ -29,7 +29,8 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        ".millwheel/", "a/b", "/srv/x", "./a:b", "./a:5432", "/srv/a=b", "ünï çode", "postgres", "postgres/data",
+        ".millwheel/", "a/b", "/srv/x", "./a:b", "./a:5432", "/srv/a=b", "ünï çode", "postgres",
+        "postgres/data",
         "./postgres//x", "/srv//x", "./me@home", "./host=db", "hosts", "../postgresql", "a b",
     ],
 )  # fmt: skip

@@ -99,8 +99,10 @@ def test_an_aggregate_follows_what_is_written_with_or_after_what_it_reads(follow
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"follows": "airport_hour"}, r"follows 'airport_hour', which is not a numbered table .*changes, pane_log"),
-        ({"reads": "nothing"}, r"reads 'nothing', which is no table of the pipeline; there are airport_hour"),
+        ({"follows": "airport_hour"},
+         r"follows 'airport_hour', which is not a numbered table .*changes, pane_log"),
+        ({"reads": "nothing"},
+         r"reads 'nothing', which is no table of the pipeline; there are airport_hour"),
         ({"reads": ()}, r"name at least one table in reads="),
         ({"group": "airport"}, r"groups by 'airport', but table 'pane_log' has no such column"),
         ({"group": "note"}, r"groups by 'note', which in table 'pane_log' is sometimes None"),

@@ -61,13 +61,17 @@ OTHER = [
     ("import re\nP = re.compile('a+')\nkey = lambda r: P.match(r)[0]",
      "import re\nP = re.compile('a*')\nkey = lambda r: P.match(r)[0]"),
     ("def f(r): return r.a\nkey = lambda r: f(r)", "def f(r): return r.b\nkey = lambda r: f(r)"),
-    ("def by(n): return lambda r: r[n]\nkey = by(1)", "def by(n): return lambda r: r[n]\nkey = by(2)"),
+    ("def by(n): return lambda r: r[n]\nkey = by(1)",
+     "def by(n): return lambda r: r[n]\nkey = by(2)"),
     ("key, other = lambda r: r.a, lambda r: r.b", "other, key = lambda r: r.a, lambda r: r.b"),
-    ("import operator\nkey = operator.attrgetter('a')", "import operator\nkey = operator.attrgetter('b')"),
+    ("import operator\nkey = operator.attrgetter('a')",
+     "import operator\nkey = operator.attrgetter('b')"),
     ("import functools\ndef f(n, r): return r[n]\nkey = functools.partial(f, 1)",
      "import functools\ndef f(n, r): return r[n]\nkey = functools.partial(f, 2)"),
-    ("class K:\n  def __init__(self, n): self.n = n\n  def __call__(self, r): return r[self.n]\nkey = K(1)",
-     "class K:\n  def __init__(self, n): self.n = n\n  def __call__(self, r): return r[self.n]\nkey = K(2)"),
+    ("class K:\n  def __init__(self, n): self.n = n\n  def __call__(self, r): return r[self.n]\n"
+     "key = K(1)",
+     "class K:\n  def __init__(self, n): self.n = n\n  def __call__(self, r): return r[self.n]\n"
+     "key = K(2)"),
 ]  # fmt: skip
 
 
@@ -181,7 +185,9 @@ except ImportError:
         def __init_subclass__(cls, **options):
             pass
     msgspec.Struct = Struct
-    msgspec.json = types.SimpleNamespace(encode=lambda v: json.dumps(v, separators=(",", ":")).encode())
+    def encode(value):
+        return json.dumps(value, separators=(",", ":")).encode()
+    msgspec.json = types.SimpleNamespace(encode=encode)
     sys.modules["msgspec"] = msgspec
 def load(name, file):
     spec = importlib.util.spec_from_file_location(name, file)

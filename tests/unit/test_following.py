@@ -1061,7 +1061,8 @@ def test_sources_that_make_no_sense(tmp_path: Path) -> None:
 
 
 def test_names_of_rotated_files() -> None:
-    for name in ("app.log.1", "app.log.12.gz", "app.log-20260131", "app-2026-01-31.log", "app.1.log",
+    for name in ("app.log.1", "app.log.12.gz", "app.log-20260131", "app-2026-01-31.log",
+                 "app.1.log",
                  "app.log.2026-01-31T10:00:00.gz", "app_3.log"):  # fmt: skip
         assert "app.log" in directory.bases(name), name
     for name in ("app.log", "app.log.bak", "app-errors.log", "app.log.gz", "apple.log.1"):

@@ -46,7 +46,8 @@ def test_a_number_of_things_is_whole(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"intervals": 0}, "give a whole number from 1 to 65,536; the default is 1. Key intervals of"),
+        ({"intervals": 0},
+         "give a whole number from 1 to 65,536; the default is 1. Key intervals of"),
         ({"lease_seconds": "6"}, "give a number from 0.5 to 3,600.0; the default is 6.0. Time for"),
         ({"bundle_records": 0}, "give a whole number from 1 to"),
         ({"max_unacked_records": 0}, "give a whole number from 1 to"),

@@ -113,10 +113,16 @@ def check(codec: Codec[Any], value: Any) -> None:
 
 
 json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text("ab-0.e1"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab0", max_size=3), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("ab-0.e1"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab0", max_size=3), inner, max_size=4)
+    ),
     max_leaves=8,
-)  # fmt: skip
+)
 
 
 @given(json)
@@ -130,7 +136,8 @@ def test_memory_holds_what_a_restart_reads_of_any_json(value: Any) -> None:
         ({"a": [(1, 2)]}, {"a": [[1, 2]]}, "['a'][0] is (1, 2) in memory, and [1, 2]"),
         (Rate(-0.0), Rate(0.0), "rate is -0.0 in memory"),
         ([True], [1], "[0] is True"),
-        (datetime(2024, 1, 1, tzinfo=BERLIN), datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1))), "it is datetime"),
+        (datetime(2024, 1, 1, tzinfo=BERLIN),
+         datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=1))), "it is datetime"),
         (datetime(2024, 1, 1, tzinfo=ZoneInfo("UTC")), datetime(2024, 1, 1, tzinfo=UTC), None),
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}, None),
         (Kept(parts=[Kept(1)]), Kept(parts=[Kept(1)]), None),

@@ -123,7 +123,8 @@ def test_the_view() -> None:
             "count", "computation", processed=1234567, backlog=12, per_second=2500.4,
             records_out=7654321, out_per_second=5000.2, user_code=CodeStatus(0.00025, 4.0),
             low_watermark="2024-05-01T11:59:00.123456+00:00", lag_seconds=60,
-            holder=Holder("input", "waits for lines", None, "", 7.2, ["count", "lines"], "row 3 of x"),
+            holder=Holder("input", "waits for lines", None, "", 7.2, ["count", "lines"],
+                          "row 3 of x"),
         ),
         ComputationStatus("end", "computation", low_watermark=END_OF_TIME, per_second=0.0),
         ComputationStatus("lines", "injector", low_watermark=END_OF_TIME, per_second=1200.0),
@@ -137,7 +138,8 @@ def test_the_view() -> None:
         ["cccccccc", "silent", "42", "mill", "", "1", "0 s", "1", "", ""],
     ]
     assert [[cell.strip() for cell in row.split("|")] for row in computations] == [
-        ["count", "2,500", "1,234,567", "5,000", "12", "250 µs, p99 4.0 s", "", "2024-05-01T11:59:00", "1 min 0 s",
+        ["count", "2,500", "1,234,567", "5,000", "12", "250 µs, p99 4.0 s", "",
+         "2024-05-01T11:59:00", "1 min 0 s",
          "aaaaaaaa: 1, unowned: 1"],
         ["end", "0", "0", "", "0", "", "", "end of time", "", "aaaaaaaa: 1"],
         ["lines", "1,200", "0", "", "0", "", "", "end of time", "", ""],

@@ -113,7 +113,8 @@ def dead_letter(
     if isinstance(item, Delivery):
         return _letter_of(step, item, texts, attempts, now)
     return DeadLetter(
-        item.slot, step.id, "timer", None, item.key_text, _json_text(f"{item.timer.kind} {item.timer.tag}"),
+        item.slot, step.id, "timer", None, item.key_text,
+        _json_text(f"{item.timer.kind} {item.timer.tag}"),
         item.timer.micros, _place(item), *texts, attempts, now,
     )  # fmt: skip
 
@@ -134,7 +135,8 @@ def _letter_of(
     """
     return DeadLetter(
         record.slot, step.id, _stream_of(step, record), record.id, record.key_text,
-        _text(record.encoded) or _json_text(record.value), record.micros, _place(record), *texts, attempts, now,
+        _text(record.encoded) or _json_text(record.value), record.micros, _place(record), *texts,
+        attempts, now,
     )  # fmt: skip
 
 

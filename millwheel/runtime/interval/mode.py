@@ -1,8 +1,8 @@
 """The mode of an interval's productions: one protocol, called at fixed points of a record's way.
 
-Strong productions need no hooks: they go into the open commit, are numbered when it is built, and are
-sent when it is durable. So `Mode` itself is the strong mode, and each hook does nothing. The other modes
-are in `millwheel.runtime.modes` and override the hooks that they need::
+Strong productions need no hooks: they go into the open commit, are numbered when it is built, and
+are sent when it is durable. So `Mode` itself is the strong mode, and each hook does nothing. The
+other modes are in `millwheel.runtime.modes` and override the hooks that they need::
 
     claim ──begin──▶ records are taken ──gather──▶ user code ──decided──▶ open commit
                                                                               │ join

@@ -78,7 +78,8 @@ class EntryOwner(Protocol):
 class Entries:
     """The entries of one key, which its collections read and change."""
 
-    __slots__ = ("_cache", "_key", "_order", "_settled", "_spans", "_touched", "_trimmed_at", "_whole", "bound", "cells", "size")  # fmt: skip
+    __slots__ = ("_cache", "_key", "_order", "_settled", "_spans", "_touched", "_trimmed_at",
+                 "_whole", "bound", "cells", "size")  # fmt: skip
 
     def __init__(self, key: EntryOwner) -> None:
         self._key = key

@@ -112,7 +112,8 @@ class Execution:
     """
 
     __slots__ = (
-        "_alone", "_apart", "_chunk", "_context", "_held", "_interval", "_late_uses", "_lineage", "_node", "_place",
+        "_alone", "_apart", "_chunk", "_context", "_held", "_interval", "_late_uses", "_lineage",
+        "_node", "_place",
         "_process", "_settles", "_table", "_wrap", "effects", "group", "item", "ran",
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The ACK chain of weak productions (paper 6.1.3), which are sent before anything is stored.
 
 An input of a weak computation is acknowledged upstream when all its productions have been
-acknowledged downstream. So the ACKs of a chain of weak computations return hop by hop, and nothing is
-written on the way. Until its ACK the input is in flight here, and its sender keeps it. If this
+acknowledged downstream. So the ACKs of a chain of weak computations return hop by hop, and nothing
+is written on the way. Until its ACK the input is in flight here, and its sender keeps it. If this
 interval starts over, the sender sends the input again. The productions of the second run have the
 same ids as before, and receivers that have them already drop them
 (`millwheel.runtime.seen.weak_ids`). ::
@@ -12,7 +12,7 @@ same ids as before, and receivers that have them already drop them
       ├─ the input has stored effects (state, rows, counters, a dead letter)
       └─ `straggler_after` has passed
           ▼
-    noted ──commit──▶ finished: the input is seen; unacknowledged productions are stored as *stragglers*
+    noted ──commit──▶ finished: input seen; unacknowledged productions are stored as *stragglers*
 
 An input is *noted* when a commit has to store it as seen. The rule that makes this safe: *the
 commit that stores an input as seen also stores its productions that are not acknowledged.* After

@@ -1,9 +1,9 @@
 """The numbered bundles of one interval: the open bundle, its members, and the records that gather
 for the next one (decision 30).
 
-A bundle takes two commits. The first one closes it: it stores the bundle's number and the ids of its
-members, in order. Only after it may `process_bundle` be called. The second commit stores that the
-bundle is delivered and that its members are seen; only after it are the members acknowledged::
+A bundle takes two commits. The first one closes it: it stores the bundle's number and the ids of
+its members, in order. Only after it may `process_bundle` be called. The second commit stores that
+the bundle is delivered and that its members are seen; only after it are the members acknowledged::
 
     GATHERING ──close──▶ CLOSING ──stored──▶ CLOSED ──deliver──▶ DELIVERING
         ▲                                       ▲                     │

@@ -1,9 +1,9 @@
 """Acknowledgement by trees: sends records without a log, reports their edges, and replays lost ones
 (decision 32).
 
-A delivery in a stretch has ``log = -token`` and ``seq = edge``. No log keeps it: its sender forgets it.
-When a tree computation has run a delivery, it reports the delivery's edge at once, together with the
-edges of the outputs. A worker that makes a delivery's effects durable reports the edge by
+A delivery in a stretch has ``log = -token`` and ``seq = edge``. No log keeps it: its sender forgets
+it. When a tree computation has run a delivery, it reports the delivery's edge at once, together
+with the edges of the outputs. A worker that makes a delivery's effects durable reports the edge by
 `Exchange.acknowledge`, like the ACK of any other delivery::
 
     from outside ──entry runs──▶ root ──every edge reported──▶ finished: acknowledged upstream

@@ -1,9 +1,9 @@
 """Trees of weak productions: all descendants of a record, tracked by one number (decision 32).
 
 A *stretch* is a set of tree computations that read from each other. Its *entry* is the computation
-where a record enters from outside. The entry tracks each such record, a *root*, until the effects of
-all its descendants are durable. Each delivery in the tree has an *edge*, a 63-bit hash of its id,
-token and receiver. The root keeps the XOR of all edges that were reported so far::
+where a record enters from outside. The entry tracks each such record, a *root*, until the effects
+of all its descendants are durable. Each delivery in the tree has an *edge*, a 63-bit hash of its
+id, token and receiver. The root keeps the XOR of all edges that were reported so far::
 
     entry   the root has run; reports the edges of its outputs      a ^ b
     inside  delivery a has run, and has produced c and d            a ^ (c ^ d)

@@ -1,10 +1,10 @@
 """Decides which frames of peers a worker trusts (I18, decision 41).
 
-A peer may send frames about the intervals that it owns, and about their logs. The store knows the owners;
-the last placement read from it is kept here, so that the normal case needs no round trip::
+A peer may send frames about the intervals that it owns, and about their logs. The store knows the
+owners; the last placement read from it is kept here, so that the normal case needs no round trip::
 
     a frame names an interval or log and a sequencer; the store has  status and consequence
-    ---------------------------------------------------------------  --------------------------------
+    ---------------------------------------------------------------  -----------------------------
     this peer and this sequencer                                     confirmed: the frame counts
     a higher sequencer, or another owner                             refuted: the frame is refused
     a lower sequencer, or does not know the interval                 unknown: refresh the placement,

@@ -1,8 +1,8 @@
 """Wire streams: the deliveries of one log to one receiving interval of another worker.
 
 Decision 23. The sender keeps un-ACKed records and can restart the stream at any time; then the
-stream's *epoch* is higher, and its first frame says that no frame precedes it. The receiver accepts a
-frame that follows the last accepted one of the newest epoch it has seen::
+stream's *epoch* is higher, and its first frame says that no frame precedes it. The receiver accepts
+a frame that follows the last accepted one of the newest epoch it has seen::
 
     frame               of a lower epoch   of this epoch         of a higher epoch
     ------------------  -----------------  --------------------  ------------------
@@ -14,8 +14,8 @@ frame that follows the last accepted one of the newest epoch it has seen::
     asks: not all       ignored            gap                   gap
 
 A slow receiver has lost nothing, and must not get all records again (decision 31). So if the oldest
-record stays un-ACKed for a while, the sender *asks*, naming the last number it has sent, and acts on
-the answer::
+record stays un-ACKed for a while, the sender *asks*, naming the last number it has sent, and acts
+on the answer::
 
     answer              meaning                                      the sender
     ------------------  -------------------------------------------  ------------------------------

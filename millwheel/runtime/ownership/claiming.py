@@ -8,7 +8,7 @@ these decisions as wishes. The owners carry them out, like the wishes of an oper
 An interval drains before it is handed over, split or merged. User code may delay a drain for any
 time, and the worker does its other work in the meantime::
 
-    read placement ──> claim ──> start drains, wait for them a moment ──> drained: release, cut, take back
+    read placement ──> claim ──> start drains, wait briefly ──> drained: release, cut, take back
           ^                                                                │
           └──────────── at the next period, or when a drain ends ──────────┘
 

@@ -43,7 +43,7 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         done, left = await asyncio.wait(left, timeout=PATIENCE_SECONDS)
         for task in done:
             if not task.cancelled():
-                task.exception()  # retrieved, so that asyncio does not log it: another place reports it
+                task.exception()  # so that asyncio does not log it: another place reports it
 
 
 def is_ours(error: BaseException) -> bool:

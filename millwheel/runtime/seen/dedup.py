@@ -224,7 +224,7 @@ class Dedup:
         self.sorting: Sequence[Any] = ()
         """Items taken from the queue that are being looked up: neither queued nor in flight."""
         self.in_flight: dict[bytes | Chunk, Delivery[Any] | Chunk] = {}
-        """What was received and is not durable yet, in the order of arrival: chunks, and records by id."""
+        """Received and not yet durable, in order of arrival: chunks, and records by id."""
         self._chunks: set[Chunk] = set()
         """The chunks in flight."""
         self._derived: dict[bytes, Delivery[Any]] = {}

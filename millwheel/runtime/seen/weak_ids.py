@@ -1,8 +1,8 @@
 """The ids of weak productions, derived from the input record that causes them.
 
-A weak production is sent before it is stored. When its sender starts over, the production is made again,
-and must not count twice at a reader that has it. So its id encodes its origin, the worker process that
-has made it, and its content::
+A weak production is sent before it is stored. When its sender starts over, the production is made
+again, and must not count twice at a reader that has it. So its id encodes its origin, the worker
+process that has made it, and its content::
 
     1 bit, set | name: a hash of (input's name, computation, stream, ordinal) | run     | digest
                  the rest of 12 bytes                                           2 bytes   2 bytes

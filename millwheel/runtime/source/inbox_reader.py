@@ -2,7 +2,7 @@
 
 ::
 
-    send() in a user's transaction ──commit──▶ waiting ──take_sent──▶ numbered ──▶ rows of the injector
+    send() in a transaction ──commit──▶ waiting ──take_sent──▶ numbered ──▶ rows of the injector
                                                            │
                                          the number is stored before the row is sent (I1, I9)
 

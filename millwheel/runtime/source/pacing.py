@@ -4,9 +4,9 @@ A *root* is a row of a source. It is pending from its read until all its readers
 effects durable. Pending roots take memory, and time: a row waits behind all rows read before it. So
 a cap on the number bounds the latency, if the speed of the readers is known (decision 31).
 
-Each reading (rows that were read together) measures it. If `p` roots were pending after the reading, and
-it was acknowledged after `L` seconds, then the readers process `p` roots in `L` (Little's law). In the
-time aimed at, they would process ::
+Each reading (rows that were read together) measures it. If `p` roots were pending after the
+reading, and it was acknowledged after `L` seconds, then the readers process `p` roots in `L`
+(Little's law). In the time aimed at, they would process ::
 
     p * aim / L + min(√p, p / 8)
 

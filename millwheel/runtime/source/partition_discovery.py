@@ -1,13 +1,13 @@
 """Discovers partitions that appear while their source is read.
 
-The injector of a growing source has an interval for the *discovery* of partitions, in slot 0, beside
-those of the partitions found so far. The discovery's owner looks for partitions, makes an interval for
-each new one, and holds the watermark for partitions that are not found yet (I17)::
+The injector of a growing source has an interval for the *discovery* of partitions, in slot 0,
+beside those of the partitions found so far. The discovery's owner looks for partitions, makes an
+interval for each new one, and holds the watermark for partitions that are not found yet (I17)::
 
     partition 1   |----- stored low watermark ----->
     partition 2   |--------------->
     discovery     |-------------->                  the minimum of all partitions found
-    partition 3                   |                 just found: starts at the discovery's stored watermark
+    partition 3                   |                 new: starts at the discovery's stored watermark
 
 Readers of the stream take the minimum over all slots (`millwheel.timers.watermark`). If a worker
 does not know partition 3 yet, the discovery holds its watermark: once partition 3 exists, the

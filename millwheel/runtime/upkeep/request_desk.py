@@ -66,7 +66,7 @@ class RequestDesk(Service):
                 if reason is not None:
                     refused.append(SettledRequest(asked.id, "refused", reason))
                 elif asked.about in letters:
-                    continue  # a request that was withdrawn too late is about it: read again after that
+                    continue  # a request withdrawn too late is about it: read again after that
                 else:
                     interval.requests.add([self._request(interval, asked)])
                     interval.wake()

@@ -1,10 +1,10 @@
 """Replacing groups of Parquet files: each group has a directory.
 
-Spark writes the groups of a batch beside the others, and only when all of them are there, and belong to groups that have
-changed, their directories change places::
+Spark writes the groups of a batch beside the others, and only when all of them are there, and
+belong to groups that have changed, their directories change places::
 
-    DIR/_incoming/origin=JFK/month=2013-01-01/     written by Spark's tasks; left by a batch that has failed
-    DIR/origin=JFK/month=2013-01-01/               seen by readers, which leave out names that begin with "_"
+    DIR/_incoming/origin=JFK/month=2013-01-01/     written by Spark's tasks; left by a failed batch
+    DIR/origin=JFK/month=2013-01-01/               seen by readers, which skip names with "_" first
     DIR/_outgoing/origin=JFK/month=2013-01-01/     the former one, until the batch is in place
 
 So nothing is deleted before its successor is whole. Files are replaced before the store notes the
@@ -184,8 +184,10 @@ class FilesTarget:
         """Say once that Spark has no directory for an empty text."""
         if not self._told_empty and any("" in group for group in present):
             self._told_empty = True
-            log.warning("empty_text_reads_as_null", aggregate=self._stored.aggregate.name, directory=EMPTY,
-                        why="Spark and Parquet readers take the directory of an empty text for that of NULL")  # fmt: skip
+            log.warning("empty_text_reads_as_null", aggregate=self._stored.aggregate.name,
+                        directory=EMPTY,
+                        why="Spark and Parquet readers take the directory of an empty text "
+                        "for that of NULL")  # fmt: skip
 
 
 def _move(from_: Path, to: Path, place: Path) -> None:

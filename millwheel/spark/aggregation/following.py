@@ -50,7 +50,8 @@ class Changes:
             return Change(written, distance({}, written), 0, None)
         if any(number > written.get(sender, 0) for sender, number in progress.read.items()):
             log.warning("made_from_all_rows", aggregate=self._stored.aggregate.name,
-                        why="the followed table has fewer rows than were read: the store went back")  # fmt: skip
+                        why="the followed table has fewer rows than were read: "
+                        "the store went back")  # fmt: skip
             return Change(written, distance({}, written), 0, None)
         end = bounded(progress.read, written, self._most_rows)
         rows = distance(progress.read, end)
@@ -59,8 +60,8 @@ class Changes:
         groups, found = self._groups(progress.read, end)
         if found < rows:
             log.warning("made_from_all_rows", aggregate=self._stored.aggregate.name,
-                        why=f"{rows - found} rows of {self._stored.aggregate.follows} were deleted before they "
-                        "were read")  # fmt: skip
+                        why=f"{rows - found} rows of {self._stored.aggregate.follows} "
+                        "were deleted before they were read")  # fmt: skip
             return Change(written, distance(progress.read, written), 0, None)
         return Change(end, rows, distance(end, written), groups)
 

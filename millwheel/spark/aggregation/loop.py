@@ -90,7 +90,7 @@ class AggregateRunner:
             return None
         aggregate = self._stored.aggregate
         self._target.begin()
-        with (  # for as long as the batch takes: with a limit, one that takes longer would never be done
+        with (  # no limit: a batch that takes longer would never end
             snapshot(self._stored.store, self._stored.pipeline, most_seconds=None) as held,
             user_error(f"aggregate {aggregate.name!r}"),
         ):

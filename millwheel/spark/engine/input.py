@@ -404,7 +404,8 @@ class PartitionAhead:
         if (end, seen, ended) != (place["next"], place["seen"], place["ended"]):
             position = reader.position(end) if end > place["next"] else place["position"]
             places[self.name] = {
-                "position": position, "next": end, "seen": seen, "ended": ended, "first": place["first"],
+                "position": position, "next": end, "seen": seen, "ended": ended,
+                "first": place["first"],
             }  # fmt: skip
         return most - left
 

@@ -159,7 +159,8 @@ class StepRunner:
         for row in sorted(rows, key=_place):
             encoded = row.value.encode()
             item: Delivery[Any] = Delivery(
-                state.key, codecs[row.stream].decode(encoded), row.micros, row.stream, state.key_text, state.slot,
+                state.key, codecs[row.stream].decode(encoded), row.micros, row.stream,
+                state.key_text, state.slot,
                 id_, row.micros, len(encoded), encoded, 0, row.seq,
             )  # fmt: skip
             found.append((item, row.late))
