@@ -118,7 +118,7 @@ def _least(look: Callable[[], object]) -> float:
 
 
 def prepare(url: str, directory: Path) -> None:
-    """Run the pipeline over a few records; event time goes on afterwards."""
+    """Run the pipeline over a few records; event time continues afterwards."""
     path = directory / "payments.jsonl"
     write(path, KEYS, KEYS)
     drop(url, NAME)

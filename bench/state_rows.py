@@ -114,7 +114,7 @@ def processed(url: str) -> int:
 
 @contextmanager
 def working(url: str, directory: Path) -> Iterator[None]:
-    """Run the other pipeline, on more records than it can take meanwhile."""
+    """Run the other pipeline, on more records than it can take in that time."""
     path = directory / "payments.jsonl"
     on_spark.write(path, KEYS, RECORDS)
     drop(url, OTHER)

@@ -4,7 +4,7 @@
 
     pipeline.spark(
         by_month,                                  # a function of a DataFrame, with PySpark alone
-        follows="pane_log",                        # its new rows tell which groups have changed
+        follows="pane_log",                        # its new rows show which groups have changed
         reads="airport_hour",                      # whole groups are read from it, at one snapshot
         group=("origin", months("hour")),
         to=Table("airport_month", AirportMonth, key=("origin", "month")),
@@ -99,7 +99,7 @@ class Aggregate:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The columns of the result that tell a row's group."""
+        """The columns of the result that identify a row's group."""
         return tuple(part if isinstance(part, str) else part.name for part in self.group)
 
 

@@ -211,7 +211,7 @@ class Pipeline:
                 late here, even if its source allows it: amend the result, or leave the record out.
                 The low watermark published downstream stays exact (paper 7.2).
             on_error: when user code fails on a record, stop; or keep the record as a dead letter
-                and go on; or also park its key (``"park"``, or a `Park` with limits): the key's
+                and continue; or also park its key (``"park"``, or a `Park` with limits): the key's
                 later records wait behind it.
             retries: number of times that user code is retried before that.
 
@@ -296,7 +296,7 @@ class Pipeline:
         """Aggregate tables with PySpark as they change: ``millwheel spark MODULE:PIPELINE`` does
         it.
 
-        New rows of the table `follows` tell which groups have changed. The rows of these groups are
+        New rows of the table `follows` show which groups have changed. The rows of these groups are
         read from `reads`, whole, at one snapshot, and given to `function`; its result replaces
         their rows in `to`. So late, amended and retracted panes need no care in `function`, and it
         keeps no state.

@@ -156,7 +156,7 @@ class Fetcher(Protocol):
 
     @property
     def stable_end(self) -> int | None:
-        """`Bounds.end`, as the last answer told it; None: there was none."""
+        """`Bounds.end`, as in the last answer; None: there was none."""
         ...
 
     async def commit(self, offset: int) -> None:

@@ -31,7 +31,7 @@ class KafkaPartition:
         """Open the partition at a stored offset, or at its first record.
 
         Raises:
-            InputError: the cluster cannot be reached, the topic was made anew, or records are
+            InputError: the cluster cannot be reached, the topic was created again, or records are
                 missing.
             UsageError: values cannot be decoded to this type.
         """
