@@ -1,7 +1,7 @@
 """How far a numbered table is written, and how far it is read (decision 53).
 
 Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. A commit of
-an interval follows the one before it (I12), so whoever sees a row of a sender sees all rows with
+an interval follows the one before it (I12), so a reader of a row of a sender sees all rows with
 lower numbers: there is nothing to wait for, and nothing is overtaken. Between senders there is no
 order, and so no single number shows how far a table is read (I11). A *vector* does: by sender, the
 number of the next row.

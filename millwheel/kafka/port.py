@@ -1,4 +1,4 @@
-"""What millwheel needs of a Kafka client: a few calls, so that another client can take their
+"""The few calls that millwheel needs of a Kafka client, so that another client can take their
 place."""
 
 from __future__ import annotations

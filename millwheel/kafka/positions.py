@@ -39,7 +39,7 @@ def is_written(
         kept: how long the cluster keeps the position of a group without members, at least.
 
     Raises:
-        OutputError: a guess would lose or repeat records; the message says what to do.
+        OutputError: a guess would lose or repeat records; the message names the remedy.
     """
     number, previous = bundle.number, bundle.previous
     if position is None or position.number <= bundle.inherited:

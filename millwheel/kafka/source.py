@@ -25,7 +25,7 @@ class KafkaPartition:
     identity: str
 
     row_name = "offset"
-    """What a row's place is called in messages."""
+    """The name of a row's place in messages."""
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> KafkaReader:
         """Open the partition at a stored offset, or at its first record.

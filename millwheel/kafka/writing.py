@@ -84,7 +84,7 @@ class AioWriter:
 
         Raises:
             Refused: the brokers refuse some messages; nothing is written.
-            Interrupted: it is not known what is written.
+            Interrupted: it is unknown which records are written.
             OutputError: the cluster does not let this user write.
         """
         try:

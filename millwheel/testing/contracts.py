@@ -1,4 +1,4 @@
-"""Checks of a source and of a sink that a user has written, against what the engine relies on.
+"""Checks of a source and of a sink that a user has written, against the rules of the engine.
 
 ::
 
