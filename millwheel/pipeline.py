@@ -195,14 +195,12 @@ class Pipeline:
                 sent again. A crash, a lost connection or the move of a key interval loses the
                 records in flight. ``exactly_once`` has no meaning then.
             straggler_after: time that an input of a weak computation waits for the acknowledgement
-                of its productions. After it, the productions are stored, and the input is
-                acknowledged.
+                of its productions. Then they are stored, and the input is acknowledged.
             acknowledgement: of weak productions. ``"chain"``: each production is kept by its
                 producer until it is acknowledged, step by step. ``"tree"``: none is kept. The first
                 such step tracks all descendants of a record in constant memory, and losses are
                 replayed from that record; a replay may break the order of a key's records. Use it
-                for steps that only pass records on, above all for deep chains of steps and for
-                steps that make many records of one. `straggler_after` has no meaning then.
+                for steps that only pass records on. `straggler_after` has no meaning then.
             replay_after: with ``"tree"``, a record is processed again after this time without a
                 sign of its descendants. Descendants that are only slow do give signs.
             low_watermark_percentile: for early and approximate answers, such as 99. Timers fire,
@@ -210,9 +208,8 @@ class Pipeline:
                 (of the last 4,096 records of each partition of a source). A record behind it is
                 late here, even if its source allows it: amend the result, or leave the record out.
                 The low watermark published downstream stays exact (paper 7.2).
-            on_error: when user code fails on a record, stop; or keep the record as a dead letter
-                and continue; or also park its key (``"park"``, or a `Park` with limits): the key's
-                later records wait behind it.
+            on_error: when user code fails on a record: stop; or keep it as a dead letter; or also
+                park its key (``"park"``, or a `Park` with limits): its later records wait.
             retries: number of times that user code is retried before that.
 
         Raises:
@@ -275,8 +272,7 @@ class Pipeline:
                 that it cannot take, stop, or keep these records as dead letters.
 
         Raises:
-            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit
-                it.
+            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit.
         """
         check_stream(stream, "sink(")
         check_sink(stream, sink, row=row, on_error=on_error)
@@ -293,8 +289,7 @@ class Pipeline:
         to: Table[Any] | Parquet,
         name: str | None = None,
     ) -> None:
-        """Aggregate tables with PySpark as they change: ``millwheel spark MODULE:PIPELINE`` does
-        it.
+        """Aggregate tables with PySpark as they change, by ``millwheel spark MODULE:PIPELINE``.
 
         New rows of the table `follows` show which groups have changed. The rows of these groups are
         read from `reads`, whole, at one snapshot, and given to `function`; its result replaces
@@ -308,8 +303,7 @@ class Pipeline:
             reads: names of the tables that the aggregate is made of.
             group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and
                 the like of a time column. A group is replaced as a whole.
-            to: a table of the pipeline's schema, which has a column for each part of `group`; or
-                files.
+            to: a table of the pipeline's schema, with a column for each part of `group`; or files.
             name: by default that of the function.
 
         Raises:
