@@ -89,7 +89,7 @@ def _kill(made: Fleet, which: int) -> float:
         return {commit.interval: commit.stamp for commit in reversed(new)}
 
     def left() -> set[int]:
-        """Intervals without records since; one that was split or merged meanwhile was taken over
+        """Intervals without records since; one that was split or merged since then was taken over
         before."""
         there = {id_ for (id_,) in made.ask("SELECT id FROM {}", "key_interval")}
         return (before.keys() & there) - first().keys()

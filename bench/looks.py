@@ -1,4 +1,4 @@
-"""Looks of an operator at a large store, by what they cost at a small one, or by the primary key.
+"""Looks of an operator at a large store, by their cost at a small one, or by the primary key.
 
 A pipeline with a few pending timers, then with ten million: the view ``watermark_holders``, and all
 that ``millwheel status`` reads. And one key among millions: ``state_of`` beside the same row by its
@@ -118,7 +118,7 @@ def _least(look: Callable[[], object]) -> float:
 
 
 def prepare(url: str, directory: Path) -> None:
-    """Run the pipeline over a few records; event time goes on afterwards."""
+    """Run the pipeline over a few records; event time continues afterwards."""
     path = directory / "payments.jsonl"
     write(path, KEYS, KEYS)
     drop(url, NAME)

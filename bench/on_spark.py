@@ -81,7 +81,7 @@ async def _run(store: PostgresStore) -> None:
 
 
 def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
-    """Spark, to whom the pipeline is moved with its state: between the first and the last full
+    """Spark, to which the pipeline is moved with its state: between the first and the last full
     batch."""
     environment = {**os.environ, FILE: str(path), "PYTHONPATH": str(ROOT)}
     place = ["--store", url, "--checkpoint", str(directory / "checkpoint")]

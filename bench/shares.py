@@ -1,4 +1,4 @@
-"""What Postgres pays for each part of a record, measured by leaving it out.
+"""Cost in Postgres of each part of a record, measured by leaving it out.
 
 The commits are those of `bench.rate`'s ceiling: a seen id, a state change and a production per
 record. Each variant leaves one of them out, packs it or stores it in another form. The commits of a

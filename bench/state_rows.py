@@ -114,7 +114,7 @@ def processed(url: str) -> int:
 
 @contextmanager
 def working(url: str, directory: Path) -> Iterator[None]:
-    """Run the other pipeline, on more records than it can take meanwhile."""
+    """Run the other pipeline, on more records than it can take in that time."""
     path = directory / "payments.jsonl"
     on_spark.write(path, KEYS, RECORDS)
     drop(url, OTHER)
@@ -156,7 +156,7 @@ def meanwhile(url: str, directory: Path, prefix: Sequence[str] = ()) -> float:
     """The other pipeline's rate while a process with Spark reads, by its rate while that one rests.
 
     Args:
-        prefix: what stands before the command, as ``nice``.
+        prefix: words before the command, as ``nice``.
     """
     command = [
         *prefix, sys.executable, "-m", "millwheel", "spark", "bench.state_rows:job", "--store", url,

@@ -144,7 +144,7 @@ class Registry:
 
 
 def _head(value: bytes | None) -> tuple[int, bytes]:
-    """The schema's id, and what follows.
+    """The schema's id, and the bytes behind it.
 
     Raises:
         ValueError: the value is not in this format.

@@ -53,16 +53,16 @@ class Alert(msgspec.Struct, frozen=True):
 
     order: int
     cents: int
-    """What it costs."""
+    """Its price."""
     paid: int
-    """What was paid when that was noticed."""
+    """The sum paid when that was noticed."""
 
 
 class Account(msgspec.Struct):
     """The state of one order."""
 
     cents: int | None = None
-    """What it costs; None: the order has not come yet."""
+    """Its price; None: the order has not come yet."""
     paid: int = 0
     alerted: bool = False
 
@@ -73,7 +73,7 @@ ALERTS = Stream("alerts", Alert)
 
 
 class FindOverpaid(Computation[Order | Payment, Account]):
-    """Compares what was paid for an order with what it costs."""
+    """Compares the payments for an order with its price."""
 
     writes = (ALERTS,)
 

@@ -118,7 +118,7 @@ class Computation(Generic[V, S, B, T]):
 
         If the method raises, it is called again at once, up to `retries` times; then `on_error`
         applies. With ``"dead_letter"``, all records of the bundle become dead letters and its
-        number is used up: only the other database can tell whether it has their rows.
+        number is used up: only the other database knows whether it has their rows.
         """
         raise NotImplementedError(f"{type(self).__name__} must define process_bundle")
 

@@ -1,4 +1,4 @@
-"""Every error that millwheel raises on purpose; the type tells which party is at fault.
+"""Every error that millwheel raises on purpose; the type shows which party is at fault.
 
 ::
 

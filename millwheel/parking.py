@@ -10,7 +10,7 @@ from millwheel.errors import GraphError
 @dataclass(frozen=True)
 class Park:
     """Parks the key of a failed record: its later records wait behind it, in order; all other keys
-    go on.
+    continue.
 
     For ``on_error=`` of `Pipeline.add`; ``on_error="park"`` is ``Park()``. ``millwheel dead-letters
     retry`` runs the failed record again, and then those that wait; ``discard`` lets the next one
@@ -18,7 +18,7 @@ class Park:
 
     Args:
         hold_watermark: hold the low watermark at the oldest record that waits, so that no window
-            downstream closes without it. Otherwise the watermark goes on, and the records may
+            downstream closes without it. Otherwise the watermark continues, and the records may
             produce late ones.
         most_records: records that are stored in a key. Further ones stay un-ACKed, which slows
             their sender.

@@ -193,14 +193,12 @@ class Pipeline:
                 sent again. A crash, a lost connection or the move of a key interval loses the
                 records in flight. ``exactly_once`` has no meaning then.
             straggler_after: time that an input of a weak computation waits for the acknowledgement
-                of its productions. After it, the productions are stored, and the input is
-                acknowledged.
+                of its productions. Then they are stored, and the input is acknowledged.
             acknowledgement: of weak productions. ``"chain"``: each production is kept by its
                 producer until it is acknowledged, step by step. ``"tree"``: none is kept. The first
                 such step tracks all descendants of a record in constant memory, and losses are
                 replayed from that record; a replay may break the order of a key's records. Use it
-                for steps that only pass records on, above all for deep chains of steps and for
-                steps that make many records of one. `straggler_after` has no meaning then.
+                for steps that only pass records on. `straggler_after` has no meaning then.
             replay_after: with ``"tree"``, a record is processed again after this time without a
                 sign of its descendants. Descendants that are only slow do give signs.
             on_error: when user code fails on a record, stop; or keep the record as a dead letter
@@ -266,8 +264,7 @@ class Pipeline:
                 that it cannot take, stop, or keep these records as dead letters.
 
         Raises:
-            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit
-                it.
+            GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit.
         """
         check_stream(stream, "sink(")
         check_sink(stream, sink, row=row, on_error=on_error)
@@ -284,10 +281,9 @@ class Pipeline:
         to: Table[Any] | Parquet,
         name: str | None = None,
     ) -> None:
-        """Aggregate tables with PySpark as they change: ``millwheel spark MODULE:PIPELINE`` does
-        it.
+        """Aggregate tables with PySpark as they change, by ``millwheel spark MODULE:PIPELINE``.
 
-        New rows of the table `follows` tell which groups have changed. The rows of these groups are
+        New rows of the table `follows` show which groups have changed. The rows of these groups are
         read from `reads`, whole, at one snapshot, and given to `function`; its result replaces
         their rows in `to`. So late, amended and retracted panes need no care in `function`, and it
         keeps no state.
@@ -299,8 +295,7 @@ class Pipeline:
             reads: names of the tables that the aggregate is made of.
             group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and
                 the like of a time column. A group is replaced as a whole.
-            to: a table of the pipeline's schema, which has a column for each part of `group`; or
-                files.
+            to: a table of the pipeline's schema, with a column for each part of `group`; or files.
             name: by default that of the function.
 
         Raises:

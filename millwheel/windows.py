@@ -76,7 +76,7 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class PaneOrder:
-    """How the panes of a key follow one another, which tells the newer one of two.
+    """How the panes of a key follow one another, which shows the newer one of two.
 
     Attributes:
         by_number: panes are numbered per key, and their windows have no bounds of their own

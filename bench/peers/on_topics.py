@@ -25,7 +25,7 @@ LOOK_SECONDS = 5.0
 
 
 class Seen(NamedTuple):
-    """What a run has shown."""
+    """The results of a run."""
 
     balances: list[Balance]
     latencies: list[float] | None

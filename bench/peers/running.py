@@ -112,7 +112,7 @@ def run(peer: Peer, task: Task, directory: Path, right: answers.Expected) -> Run
 
 @dataclass(frozen=True)
 class _Started:
-    """How a program is started, and what it has used."""
+    """How a program is started, and its use of resources."""
 
     python: Path
     peer: Peer

@@ -285,7 +285,7 @@ def commits(found: Found) -> Section:
 
 
 def shares(found: Found) -> Section:
-    """What Postgres pays for each part of a record."""
+    """Cost in Postgres of each part of a record."""
     lines = found["shares"]
     return Section(
         "What Postgres pays for each part of a record",

@@ -1,1 +1,1 @@
-"""What all rooms share: records, their encoding, time, names, addresses. It knows no pipeline."""
+"""Shared by all rooms: records, their encoding, time, names, addresses. It knows no pipeline."""

@@ -161,7 +161,7 @@ def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
 
 
 def _kind(record: Delivery[Any]) -> tuple[Any, ...] | None:
-    """What the records of a chunk have in common; None: the record cannot be in one."""
+    """The properties that the records of a chunk share; None: the record cannot be in one."""
     log, number, origin = record.log, record.seq, record.origin
     if record.named or log <= 0 or record.id != record_id(log, number):
         return None

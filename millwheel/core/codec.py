@@ -511,7 +511,7 @@ class Codec(Generic[T]):
         return encoded
 
     def check_texts(self, encoded: Sequence[bytes], values: Sequence[T]) -> None:
-        """Check what `encode_unchecked` leaves out.
+        """Make the checks that `encode_unchecked` omits.
 
         Raises:
             UserCodeError: a value is too large, or contains NUL.

@@ -11,7 +11,7 @@ from pathlib import Path
 from millwheel.errors import UsageError
 
 DISTRIBUTION = "millwheel-engine"
-"""The name in pyproject.toml, and in every message and page that tells how to install."""
+"""The name in pyproject.toml, and in every message and page about installing."""
 
 
 def install(extra: str) -> str:

@@ -1,8 +1,8 @@
 """One text for all values that are equal.
 
 Equal values may be written differently: 1.0 and 1.00, -0.0 and 0.0, one instant in two zones, a
-dict or a set in another order. Where values are told apart by their text, as keys of steps are, it
-must be this one.
+dict or a set in another order. Where values are distinguished by their text, as keys of steps are,
+it must be this one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The deployed graph has only the name of an extractor, and two lambdas share one 
 fingerprint is a hash of syntax: of the function itself, of the functions and constants of its own
 module that it uses, and of the values that it closes over. Formatting, comments, annotations, the
 names of local variables and the version of Python make no difference. Without the source, the names
-and constants of the compiled code are hashed. The prefix of a fingerprint tells which of the two it
+and constants of the compiled code are hashed. The prefix of a fingerprint shows which of the two it
 is; they cannot be compared with each other.
 
 A fingerprint does not see every change: a property of the value's class, a library, a table that is

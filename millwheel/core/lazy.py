@@ -1,6 +1,7 @@
 """Names of a package that are imported when they are first used.
 
-A command, or a Python process that Spark starts for a step of a plan, so loads only what it needs.
+A command, or a Python process that Spark starts for a step of a plan, so loads only the
+modules that it uses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How far a numbered table is written, and how far it is read (decision 53).
 
 Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. A commit of
-an interval follows the one before it (I12), so whoever sees a row of a sender sees all rows with
+an interval follows the one before it (I12), so a reader of a row of a sender sees all rows with
 lower numbers: there is nothing to wait for, and nothing is overtaken. Between senders there is no
-order, and so no one number tells how far a table is read (I11). A *vector* does: by sender, the
+order, and so no single number shows how far a table is read (I11). A *vector* does: by sender, the
 number of the next row.
 
 Numbers start at 0 and senders are never forgotten, so a sender that is not in a vector is read from
@@ -195,8 +195,8 @@ def refuse_other_rows(
             raise StoreError(
                 f"the last of {read[sender]} rows of sender {sender} of table {table!r} that were "
                 "read are not those that it has now: the store was restored from a backup, or it "
-                "lost commits in a failover, and has written other rows since; or somebody has "
-                "changed rows. What was made of its rows may contain some that no longer exist: "
+                "lost commits in a failover, and has written other rows since; or rows were "
+                "changed. What was made of its rows may contain some that no longer exist: "
                 "make it again with a new checkpoint"
             )
 

@@ -40,7 +40,7 @@ class Following:
     poll_seconds: float
     on_missing: OnMissing
     is_one_file: bool = False
-    """Whether to read only this file, until it is removed or truncated: all else is other
+    """Whether to read only this file, until it is removed or truncated: the rest is other
     partitions'."""
     elsewhere: Callable[[], list[str]] | None = None
     """Returns further paths to search when the file is no longer in its directory."""

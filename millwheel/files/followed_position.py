@@ -141,8 +141,8 @@ def read_position(stored: dict[str, Any], path: str, format_: str) -> FollowedPo
             "modified" in stored
         )
         raise InputError(
-            f"{path}: its stored position {stored!r:.300} is invalid: {error}.{former} To go on, "
-            f"{READ_AGAIN}"
+            f"{path}: its stored position {stored!r:.300} is invalid: {error}.{former} "
+            f"To continue, {READ_AGAIN}"
         ) from error
     if position.row and position.format != format_:
         raise InputError(

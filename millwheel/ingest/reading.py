@@ -36,7 +36,7 @@ HELD_BYTES = 64 << 20
 """Bytes of bodies that are received or sent at once; with more, requests are refused. One body is
 always taken.
 
-Bodies of signed streams are counted apart: whoever sends them has proven nothing until they are
+Bodies of signed streams are counted apart: their sender has proven nothing until they are
 complete."""
 
 OF_KEY = "key:"
@@ -68,7 +68,7 @@ class RequestRefused(Exception):
 
     Args:
         status: HTTP status.
-        message: what is wrong, and what to do.
+        message: the fault, and its remedy.
         headers: headers of the answer.
         line: the line of the body that is wrong.
     """
@@ -316,7 +316,7 @@ def _time(scope: Scope, door: Door) -> datetime | None:
     """The event time in the query, ``?at=2026-01-31T10:00:00Z``.
 
     Raises:
-        RequestRefused: it is none, or the query has something else.
+        RequestRefused: it is none, or the query has another field.
     """
     query = scope.get("query_string", b"").decode("latin-1")
     if not query:

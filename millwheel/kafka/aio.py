@@ -49,7 +49,7 @@ WARN_SECONDS = 30.0
 """Time without an answer after which it is logged, and from one such line to the next."""
 
 UNKNOWN_SECONDS = 5.0
-"""Time for which an unknown topic is asked for again: a broker hears of a new one a moment
+"""Time for which an unknown topic is asked for again: a broker knows a new one a moment
 later."""
 
 GONE_SECONDS = 30.0
@@ -112,7 +112,7 @@ class AioClient:
             return await client.send(client.get_random_node(), _DescribeTopic(name))
         except NotImplementedError as error:
             raise InputError(
-                f"the brokers at {self._cluster.bootstrap} do not tell the ids of topics; "
+                f"the brokers at {self._cluster.bootstrap} do not report the ids of topics; "
                 "millwheel needs Kafka 2.8 or newer"
             ) from error
         except PASSING:

@@ -77,7 +77,7 @@ class KafkaCluster:
 
     @property
     def has_sasl(self) -> bool:
-        """Whether brokers ask who it is."""
+        """Whether brokers require authentication."""
         return self.security_protocol.startswith("SASL")
 
     def options(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Decoding:
         together.
 
         Raises:
-            InputError: ``decode=`` has raised it: the source cannot go on, and no record is at
+            InputError: ``decode=`` has raised it: the source cannot continue, and no record is at
                 fault.
         """
         return self._together(records) or await self._one_by_one(records)

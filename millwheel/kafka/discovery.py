@@ -51,7 +51,7 @@ class TopicDiscovery:
         """The identities of all partitions.
 
         Raises:
-            InputError: there is no such topic, it was made anew, or the cluster refuses it.
+            InputError: there is no such topic, it was created again, or the cluster refuses it.
         """
         found = await self._client.topic(self._topic)
         if found is None:
@@ -63,7 +63,7 @@ class TopicDiscovery:
             self._stored = _Position(found.id, await self._starts(found))
         elif found.id != self._stored.id:
             raise InputError(
-                f"Kafka topic {self._topic!r} was deleted and made anew: it was read as "
+                f"Kafka topic {self._topic!r} was deleted and created again: it was read as "
                 f"{self._stored.id}, and is {found.id} now, with other records under the same "
                 "offsets. To read it from its start, remove the pipeline's state (millwheel "
                 "drop), or give the injector another name"

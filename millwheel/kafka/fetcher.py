@@ -91,7 +91,7 @@ class AioFetcher:
 
     @property
     def stable_end(self) -> int | None:
-        """One past the last committed record, as the last answer told it."""
+        """One past the last committed record, as in the last answer."""
         end: int | None = self._consumer.last_stable_offset(self._place)
         return end if end is not None and end >= 0 else None
 

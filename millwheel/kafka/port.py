@@ -1,4 +1,4 @@
-"""What millwheel needs of a Kafka client: a few calls, so that another client can take their
+"""The few calls that millwheel needs of a Kafka client, so that another client can take their
 place."""
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Fetcher(Protocol):
 
     @property
     def stable_end(self) -> int | None:
-        """`Bounds.end`, as the last answer told it; None: there was none."""
+        """`Bounds.end`, as in the last answer; None: there was none."""
         ...
 
     async def commit(self, offset: int) -> None:

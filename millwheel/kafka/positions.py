@@ -39,7 +39,7 @@ def is_written(
         kept: how long the cluster keeps the position of a group without members, at least.
 
     Raises:
-        OutputError: a guess would lose or repeat records; the message says what to do.
+        OutputError: a guess would lose or repeat records; the message names the remedy.
     """
     number, previous = bundle.number, bundle.previous
     if position is None or position.number <= bundle.inherited:
@@ -51,7 +51,7 @@ def is_written(
         raise OutputError(
             f"{what}: Kafka has bundle {position.number}, but the store has only delivered bundle "
             f"{previous}: the store was restored from a backup or has lost commits, or a copy of "
-            "it writes to the same topic. Going on would write the records of the bundles in "
+            "it writes to the same topic. Continuing would write the records of the bundles in "
             'between again. If that is acceptable, give on_lost_commits="repeat"; for a copy, '
             "give KafkaSink(id_prefix=...) another prefix"
         )

@@ -81,7 +81,7 @@ class KafkaReader(FetchingReader):
         """Begin at a stored position, or with the first record.
 
         Raises:
-            InputError: the topic was made anew, or records from the position on are missing.
+            InputError: the topic was created again, or records from the position on are missing.
         """
         if position is not None:
             self._next = position["next"]
@@ -102,7 +102,7 @@ class KafkaReader(FetchingReader):
         """The next rows; it waits until there are some.
 
         Raises:
-            InputError: the topic was made anew, records are missing, or the cluster refuses it.
+            InputError: the topic was created again, records are missing, or the cluster refuses it.
         """
         while True:
             records = await self._records()
@@ -145,19 +145,19 @@ class KafkaReader(FetchingReader):
     async def _check_topic(self) -> None:
         """
         Raises:
-            InputError: the topic is gone, or was made anew.
+            InputError: the topic is gone, or was created again.
         """
         name = self._name
         found = await self._client.topic(name.topic)
         if found is None:
             raise InputError(
-                f"{name} is gone: the topic was deleted, or may not be read any more. Make it anew "
-                "and read it from its start (millwheel drop), or remove the injector"
+                f"{name} is gone: the topic was deleted, or may not be read any more. Create it "
+                "again and read it from its start (millwheel drop), or remove the injector"
             )
         if found.id != name.topic_id:
             raise InputError(
-                f"{name} was deleted and made anew: it was read as {name.topic_id} up to offset "
-                f"{self._next:,}, and is {found.id} now, with other records under the same "
+                f"{name} was deleted and created again: it was read as {name.topic_id} up to "
+                f"offset {self._next:,}, and is {found.id} now, with other records under the same "
                 "offsets. To read it from its start, remove the pipeline's state (millwheel "
                 "drop), or give the injector another name"
             )
@@ -189,8 +189,8 @@ class KafkaReader(FetchingReader):
             )
             if self._on_truncation == "fail":
                 raise InputError(
-                    f'{what}. Give Kafka(..., on_truncation="skip") to go on with it, and look at '
-                    "the topic's retention"
+                    f'{what}. Give Kafka(..., on_truncation="skip") to continue with it, and look '
+                    "at the topic's retention"
                 )
             logger.warning(
                 "records_missing",
@@ -219,7 +219,7 @@ class KafkaReader(FetchingReader):
             self._settled = max(self._settled, self._passed)
 
     def lag(self) -> Lag:
-        """The committed records that were not read yet, as far as the last answer told."""
+        """The committed records that were not read yet, as far as the last answer shows."""
         end = None if self._fetcher is None else self._fetcher.stable_end
         if end is None:
             return Lag()

@@ -25,13 +25,13 @@ class KafkaPartition:
     identity: str
 
     row_name = "offset"
-    """What a row's place is called in messages."""
+    """The name of a row's place in messages."""
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> KafkaReader:
         """Open the partition at a stored offset, or at its first record.
 
         Raises:
-            InputError: the cluster cannot be reached, the topic was made anew, or records are
+            InputError: the cluster cannot be reached, the topic was created again, or records are
                 missing.
             UsageError: values cannot be decoded to this type.
         """

@@ -30,8 +30,7 @@ TRANSACTION_SECONDS = 15.0
 unless its successor ends the transaction before."""
 
 WRITE_SECONDS = 2 * TRANSACTION_SECONDS
-"""A transaction is given up after this time: aiokafka asks for ever about a topic that was deleted
-meanwhile."""
+"""A transaction is given up after this time: aiokafka asks for ever about a deleted topic."""
 
 OF_MESSAGES = (
     kafka_errors.MessageSizeTooLargeError,
@@ -85,7 +84,7 @@ class AioWriter:
 
         Raises:
             Refused: the brokers refuse some messages; nothing is written.
-            Interrupted: it is not known what is written.
+            Interrupted: it is unknown which records are written.
             OutputError: the cluster does not let this user write.
         """
         try:

@@ -150,7 +150,7 @@ class BlockWatch:
             self._guarded(self._free, time.monotonic() - asked)
 
     def _guarded(self, step: Callable[[float], None], seconds: float) -> None:
-        """Take a step; the thread goes on whatever it raises."""
+        """Take a step; the thread continues whatever it raises."""
         try:
             step(seconds)
         except Exception:

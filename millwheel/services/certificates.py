@@ -1,4 +1,4 @@
-"""How long certificates are valid, told before peers refuse them.
+"""How long certificates are valid, published before peers refuse them.
 
 OpenSSL checks a certificate when a connection begins. So nothing happens when one expires, until a
 worker starts again or a network breaks. Then the other side logs the reason, and the holder sees a

@@ -65,7 +65,7 @@ def certificate_in_use() -> Certificate | None:
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask an endpoint."""
+    """The callers that an endpoint accepts."""
 
     tokens: tuple[bytes, ...] = ()
     tls: ssl.SSLContext | None = None

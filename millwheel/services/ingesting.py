@@ -37,7 +37,7 @@ STOP_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """Where records are taken over HTTP, and from whom."""
+    """Where records are taken over HTTP, and from which callers."""
 
     address: Endpoint
     tokens: tuple[str, ...] = field(default=(), repr=False)
@@ -94,7 +94,7 @@ class IngestServer:
         has_tokens: requests must have a token.
 
     Raises:
-        UsageError: uvicorn is missing, or anybody could send from outside.
+        UsageError: uvicorn is missing, or any machine could send.
     """
 
     def __init__(self, app: Ingest, address: Endpoint, *, has_tokens: bool) -> None:

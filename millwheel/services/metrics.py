@@ -1,7 +1,7 @@
 """A worker's figures in the exposition format of Prometheus.
 
 Names follow its conventions: base units, units in names, and ``_total`` for counters. Every metric
-has the label ``pipeline``, so that pipelines scraped by one job can be told apart. Other labels
+has the label ``pipeline``, so that pipelines scraped by one job can be distinguished. Other labels
 have few values: computations, outcomes of late records and names of user counters. A counter whose
 values are known has a series from the start, so that its first increase is seen.
 """

@@ -79,7 +79,7 @@ def _without_key(holder: Holder | None) -> Holder | None:
 
 
 class StoreEndpoint:
-    """Serves what the store knows, from `start` until `stop`.
+    """Serves figures of the store, from `start` until `stop`.
 
     Args:
         look: looks at the pipelines; called in a thread.

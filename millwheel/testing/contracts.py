@@ -1,4 +1,4 @@
-"""Checks of a source and of a sink that a user has written, against what the engine relies on.
+"""Checks of a source and of a sink that a user has written, against the rules of the engine.
 
 ::
 
@@ -37,7 +37,7 @@ async def check_source(make: Callable[[], Source], value_type: Any, *, rows: int
     """Check the contract of `millwheel.sources` on a source with at least `rows` rows in each
     partition.
 
-    The source may have more rows, and may grow meanwhile. Rows that it has shown must not change.
+    The source may have more rows, and may grow. Rows that it has shown must not change.
 
     Args:
         make: makes the source; it is called several times, as by several workers.

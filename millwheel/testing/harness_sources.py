@@ -38,7 +38,7 @@ class HarnessPipeline:
     otherwise the test would force them to be stored.
 
     Args:
-        clock: tells the time of values whose source gives them a timestamp.
+        clock: gives the time of values whose source gives them a timestamp.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ ABSENT_DOCUMENT = re.compile(r"[(](?:the )?design\b|\bdesign(?:[.]md| I\d| §| \
 
 SECTION = re.compile(r"^## (I\d+) (\S.*)$", re.MULTILINE)
 ITEM = re.compile(
-    r"^- \*(Enforced|Tests|Simulation|Planted|Campaign):\* (.+(?:\n  .+)*)$", re.MULTILINE
+    r"^- \*(Enforced|Tests|Simulation|Planted|Campaign):\*\s+(.+(?:\n  .+)*)$", re.MULTILINE
 )
 CODE = re.compile(r"`([^`]+)`")
 GLOSSARY = (

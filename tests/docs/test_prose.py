@@ -1,30 +1,107 @@
-"""Docstrings are plain English: words that make sentences hard to read are rare in them."""
+"""Prose is plain English: words that make sentences hard to read are rare, in every room."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.prose import Count, count, docstrings, python_files
+from tests.support.prose import (
+    Count,
+    code_lines,
+    count,
+    docstrings,
+    messages,
+    paragraphs,
+    python_files,
+)
 
-MILLWHEEL = Path(__file__).parents[2] / "millwheel"
+ROOT = Path(__file__).parents[2]
+MILLWHEEL = ROOT / "millwheel"
 
-LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2}
-"""Words per 1,000 words of docstrings of `millwheel`, store, timers and computations included."""
+LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
+"""Words of each family per 1,000 words; or one word, in a short text."""
+
+TO_DO: dict[str, dict[str, int]] = {
+    "cli": {"who": 2, "what": 2},
+    "core": {"what": 3},
+    "files": {"who": 4},
+    "following": {"what": 2},
+    "kafka": {"what": 3},
+    "spark": {"who": 10, "idiom": 25},
+    "store": {"who": 14, "idiom": 13},
+    "testing": {"who": 2},
+    "runtime/interval": {"what": 3},
+    "runtime/keys": {"what": 2},
+    "runtime/modes": {"who": 2, "what": 2},
+    "runtime/network": {"idiom": 8},
+    "runtime/ownership": {"what": 2},
+    "runtime/source": {"what": 4, "idiom": 4},
+    "runtime": {"what": 3},
+    "examples": {"who": 5},
+    "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},
+    "docs": {"who": 41, "what": 97, "idiom": 15},
+    "docs/decisions": {"who": 53, "what": 84, "else": 19},
+    "SECURITY.md": {"what": 3},
+    "CONTRIBUTING.md": {"what": 8},
+}
+"""Words of a family in texts that are still above the limit. The numbers may only fall."""
+
+DOCSTRING_WORDS = 2.37
+"""Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 
-@pytest.fixture(scope="module")
-def counted() -> Count:
-    """The docstrings of all modules together."""
-    return count(python_files(MILLWHEEL))
+def folders(parent: Path) -> Iterator[Path]:
+    return (p for p in sorted(parent.iterdir()) if p.is_dir() and p.name != "__pycache__")
+
+
+@cache
+def counted() -> dict[str, Count]:
+    """The counts of each room, of the pages, and of all error messages and log texts."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    decisions = [page for page in pages if page.is_relative_to(ROOT / "docs" / "decisions")]
+    result = {room.name: count(python_files(room)) for room in folders(MILLWHEEL)}
+    del result["runtime"]
+    for room in folders(MILLWHEEL / "runtime"):
+        result[f"runtime/{room.name}"] = count(python_files(room))
+    result["runtime"] = count((MILLWHEEL / "runtime").glob("*.py"))
+    result["millwheel"] = count(MILLWHEEL.glob("*.py"))
+    for name in ("examples", "bench"):
+        result[name] = count(python_files(ROOT / name))
+    result["messages"] = count(python_files(MILLWHEEL), messages)
+    result["docs"] = count([page for page in pages if page not in decisions], paragraphs)
+    result["docs/decisions"] = count(decisions, paragraphs)
+    for page in (*ROOT.glob("*.md"), ROOT / "bench" / "README.md"):
+        result[page.relative_to(ROOT).as_posix()] = count([page], paragraphs)
+    return result
 
 
 @pytest.mark.parametrize("family", LIMITS)
-def test_docstrings_keep_the_limit(family: str, counted: Count) -> None:
-    assert counted.rate(family) <= LIMITS[family], (
-        f"{counted}; python -m tests.support.prose lists the files"
+@pytest.mark.parametrize("place", counted())
+def test_prose_keeps_the_limit(place: str, family: str) -> None:
+    found = counted()[place]
+    known = TO_DO.get(place, {}).get(family, 1)
+    assert found.rate(family) <= LIMITS[family] or found.hits[family] <= known, (
+        f"{place}: {found}; python -m tests.support.prose lists the files"
     )
+
+
+def test_what_is_to_do_is_not_done_yet() -> None:
+    done = [
+        f"{place}: {family}"
+        for place, families in TO_DO.items()
+        for family in families
+        if place in counted() and counted()[place].rate(family) <= LIMITS[family]
+    ]
+    assert done == [], "remove these from TO_DO"
+
+
+def test_docstrings_are_short() -> None:
+    words = count(python_files(MILLWHEEL)).words
+    lines = sum(code_lines(file.read_text("utf-8")) for file in python_files(MILLWHEEL))
+    assert words / lines <= DOCSTRING_WORDS
 
 
 def test_all_kinds_of_docstrings_are_counted() -> None:
@@ -34,11 +111,30 @@ class A:
     x: int = 0
     """Who knows what else."""
     async def f(self) -> str:
-        """Function, and so whoever's."""
+        """Function, and so whoever's; it goes on."""
         return "not who"  # nor who
 '''
     total = Count()
     for text in docstrings(source):
         total.add(text)
-    assert total.words == 10
-    assert dict(total.hits) == {"who": 1, "what": 1, "else": 1}
+    assert total.words == 13
+    assert dict(total.hits) == {"who": 1, "what": 1, "else": 1, "idiom": 1}
+    assert code_lines(source) == 4
+
+
+def test_messages_are_strings_of_errors_and_logs() -> None:
+    source = """
+def f(log, x):
+    log.warning("nobody is here", who=f"{x} and somebody")
+    raise ValueError("mend " f"it, {x}" "!")
+    return "told"
+"""
+    total = Count()
+    for text in messages(source):
+        total.add(text)
+    assert total.hits["idiom"] == 3
+
+
+def test_pages_are_counted_without_their_code() -> None:
+    (text,) = paragraphs("Who is\n```\nwho was\n```\n* there\n")
+    assert text.words == ["Who", "is", "there"]

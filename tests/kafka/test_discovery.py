@@ -89,7 +89,7 @@ async def test_a_topic_that_is_not_there_and_one_made_anew() -> None:
     discovery = TopicDiscovery(cluster.client(), topic, "earliest", None)
     await discovery.look()
     await cluster.make_again(topic)
-    with pytest.raises(InputError, match="deleted and made anew"):
+    with pytest.raises(InputError, match="deleted and created again"):
         await discovery.look()
     await cluster.delete(topic)
     with pytest.raises(InputError, match="there is no Kafka topic"):

@@ -191,7 +191,9 @@ async def test_a_topic_made_anew_is_refused(cluster: KafkaSite) -> None:
     assert before is not None
     await cluster.make_again(topic)
     await cluster.write(topic, numbers(9))
-    with pytest.raises(InputError, match=f"made anew: it was read as {before.id} up to offset 3"):
+    with pytest.raises(
+        InputError, match=f"created again: it was read as {before.id} up to offset 3"
+    ):
         await opened(cluster, topic, {"next": 3}, topic_id=before.id)
     await client.close()
 
@@ -204,7 +206,7 @@ async def test_no_record_of_a_topic_made_anew_is_read(cluster: KafkaSite) -> Non
     assert len(await read(reader, 3)) == 3
     await cluster.make_again(topic)
     await cluster.write(topic, numbers(9))
-    with pytest.raises(InputError, match="made anew"):
+    with pytest.raises(InputError, match="created again"):
         await read(reader, 1)
     await end(reader)
 

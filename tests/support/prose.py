@@ -17,7 +17,7 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,15 @@ FAMILIES = {
     "else": {"else"},
 }
 """The words of each family, in lower case."""
+
+IDIOMS = re.compile(
+    r"\b(?:mend(?:s|ed|ing)?|tells?|told|telling|hears?|heard|hearing|anew|meanwhile|in vain|be it"
+    r"|lets? go|letting go|nobody|somebody|amid|in hand|go(?:es|ing)? on|gone on|went on)\b",
+    re.IGNORECASE,
+)
+"""Words and phrases that this project has used in a meaning of its own: the family ``idiom``."""
+
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +61,14 @@ class Count:
         self.words += len(text.words)
         for family, members in FAMILIES.items():
             self.hits[family] += sum(word.lower() in members for word in text.words)
+        self.hits["idiom"] += len(IDIOMS.findall(" ".join(text.words)))
 
     def rate(self, family: str) -> float:
         """Words of a family per 1,000 words."""
         return 1000 * self.hits[family] / self.words if self.words else 0.0
 
     def __str__(self) -> str:
-        rates = "  ".join(f"{family} {self.rate(family):6.2f}" for family in FAMILIES)
+        rates = "  ".join(f"{family} {self.rate(family):6.2f}" for family in (*FAMILIES, "idiom"))
         return f"{self.words:7,} words  {rates}"
 
 
@@ -83,13 +93,55 @@ def docstrings(source: str) -> Iterator[Text]:
             yield Text(node.lineno, "docstring", WORD.findall(node.value.value))
 
 
-def count(files: Iterable[Path]) -> Count:
-    """Count the docstrings of all these files together."""
+def messages(source: str) -> Iterator[Text]:
+    """The strings in ``raise`` statements and in calls that write to a log."""
+    for node in ast.walk(ast.parse(source)):
+        called = node.func if isinstance(node, ast.Call) else None
+        if not (
+            isinstance(node, ast.Raise)
+            or (isinstance(called, ast.Attribute) and called.attr in LOG_METHODS)
+        ):
+            continue
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield Text(part.lineno, "message", WORD.findall(part.value))
+
+
+def paragraphs(page: str) -> Iterator[Text]:
+    """The text of a Markdown page, without its blocks of code."""
+    fenced = False
+    kept: list[str] = []
+    for line in page.splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced:
+            kept.append(line)
+    yield Text(1, "page", WORD.findall("\n".join(kept)))
+
+
+def count(files: Iterable[Path], texts: Callable[[str], Iterator[Text]] = docstrings) -> Count:
+    """Count the docstrings (or other texts) of all these files together."""
     result = Count()
     for file in files:
-        for text in docstrings(file.read_text("utf-8")):
+        for text in texts(file.read_text("utf-8")):
             result.add(text)
     return result
+
+
+def code_lines(source: str) -> int:
+    """Lines that are neither blank, nor comments, nor docstrings."""
+    prose: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return sum(
+        number not in prose and line.strip() != "" and not line.lstrip().startswith("#")
+        for number, line in enumerate(source.splitlines(), start=1)
+    )
 
 
 def _hits(source: str) -> Iterator[tuple[int, str, str]]:
