@@ -4,7 +4,7 @@
 
     pipeline.spark(
         by_month,                                  # a function of a DataFrame, with PySpark alone
-        follows="pane_log",                        # its new rows tell which groups have changed
+        follows="pane_log",                        # its new rows show which groups have changed
         reads="airport_hour",                      # a group is read whole, at one snapshot
         group=("origin", months("hour")),
         to=Table("airport_month", AirportMonth, key=("origin", "month")),

@@ -1,7 +1,7 @@
 """The `Context` of a call to user code.
 
 A `Context` collects decisions as data, in the `Effects` of its `Call`. A table for
-each kind of computation lists the members that it may not use (`Refused`); `context_class` makes
+each kind of computation lists the members that it may not use (`RefusedMembers`); `context_class` makes
 its class.
 """
 
@@ -274,7 +274,7 @@ class Context(Generic[S, T]):
 
 
 @dataclass(frozen=True, eq=False)
-class Refused:
+class RefusedMembers:
     """Members of `Context` that a kind of computation may not use."""
 
     members: Mapping[str, str]
@@ -291,7 +291,7 @@ class Refused:
         raise UserCodeError(self.reason.format(name=call.name, did=self.members[member]))
 
 
-TIMERLESS = Refused(
+TIMERLESS = RefusedMembers(
     {"set_timer": "sets a timer"},
     "{name} {did} but defines no process_timer to run when it fires; "
     "define `async def process_timer(self, timer, ctx)`",
@@ -305,14 +305,14 @@ _OF_TIMERS = {
     "release_watermark": "released the low watermark",
 }
 
-SPREAD = Refused(
+SPREAD = RefusedMembers(
     _OF_TIMERS,
     "{name} {did}, but it reads its streams by STREAM.spread(): the engine chooses "
     "its keys, which mean nothing. Read them by a key, STREAM.by(...)",
 )
 """A computation that reads its streams spread."""
 
-BUNDLED = Refused(
+BUNDLED = RefusedMembers(
     _OF_TIMERS
     | {
         "key": "asked for its key",
@@ -327,7 +327,7 @@ BUNDLED = Refused(
 
 _TIMES = ("low_watermark", "low_watermark_micros", "output_watermark", "now")
 
-WEAK = Refused(
+WEAK = RefusedMembers(
     {member: f"read ctx.{member}" for member in _TIMES},
     "{name} {did} while it processed a record, but its productions "
     "are weak: they are made again after a crash, and must be the same then. Take "
@@ -339,7 +339,7 @@ WEAK = Refused(
 
 
 @cache
-def context_class(*refusals: Refused) -> type[Context[Any, Any]]:
+def context_class(*refusals: RefusedMembers) -> type[Context[Any, Any]]:
     """The class of contexts that refuse the members in these tables."""
     if not refusals:
         return Context
@@ -349,14 +349,14 @@ def context_class(*refusals: Refused) -> type[Context[Any, Any]]:
     return made
 
 
-def _refuse(made: type[Context[Any, Any]], refusal: Refused) -> None:
+def _refuse(made: type[Context[Any, Any]], refusal: RefusedMembers) -> None:
     """Let a class check each use of some members."""
     for member in refusal.members:
         if not member.endswith("="):
             setattr(made, member, _checked(getattr(made, member), member, refusal))
 
 
-def _checked(known: Any, member: str, refusal: Refused) -> Any:
+def _checked(known: Any, member: str, refusal: RefusedMembers) -> Any:
     """A member of `Context` with a check before each use."""
 
     def use(context: Context[Any, Any], *args: Any, **options: Any) -> Any:
@@ -389,8 +389,8 @@ class BundleContext(Context[S, T]):
         return await self._call.owner.is_current()
 
     async def store_id(self) -> str:
-        """The pipeline's name, and a text that tells its store from every other: for names in other
-        systems. A copy of the store (a restored dump) has the same one."""
+        """The pipeline's name and a text that no other store has: for names in other systems.
+        A copy of the store (a restored dump) has the same one."""
         return await self._call.owner.store_id()
 
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:

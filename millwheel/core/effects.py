@@ -284,7 +284,7 @@ class Call:
         """The timestamp of the record or timer being processed."""
         self.table: SharedTable | None = None
         self.shared: Any = None
-        """What the code has seen of the table."""
+        """The table, once the code has read it."""
 
     def open(
         self,
