@@ -1,5 +1,4 @@
-"""Orders from Kafka, payments over HTTP, alerts to Kafka and to Postgres: each once, whatever
-crashes.
+"""Orders from Kafka, payments over HTTP, alerts to Kafka and to Postgres, each once in any crash.
 
 An order that is paid with more than it costs is an alert. Orders and payments may come in any
 sequence.

@@ -1,8 +1,8 @@
 """The `Context` of a call to user code.
 
-A `Context` collects decisions as data, in the `Effects` of its `Call`. A table for
-each kind of computation lists the members that it may not use (`RefusedMembers`); `context_class` makes
-its class.
+A `Context` collects decisions as data, in the `Effects` of its `Call`. A table for each kind of
+computation lists the members that it may not use (`RefusedMembers`); `context_class` makes its
+class.
 """
 
 from __future__ import annotations
