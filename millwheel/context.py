@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Generic, NoReturn
 
 from typing_extensions import TypeVar
@@ -359,12 +359,15 @@ def _refuse(made: type[Context[Any, Any]], refusal: RefusedMembers) -> None:
 def _checked(known: Any, member: str, refusal: RefusedMembers) -> Any:
     """A member of `Context` with a check before each use."""
 
+    code: Any = known.fget if isinstance(known, property) else known
+
+    @wraps(code)
     def use(context: Context[Any, Any], *args: Any, **options: Any) -> Any:
-        refusal.check(call_of(context), member)
-        return (getattr(known, "fget", None) or known)(context, *args, **options)
+        refusal.check(context._call, member)
+        return code(context, *args, **options)
 
     def assign(context: Context[Any, Any], value: Any) -> None:
-        refusal.check(call_of(context), f"{member}=")
+        refusal.check(context._call, f"{member}=")
 
     if not isinstance(known, property):
         return use

@@ -94,9 +94,6 @@ def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
 def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
     """The interval that two neighbours are merged into.
 
-    It promises a percentile low watermark only if both have promised it: readers use the lowest one
-    over all slots, and so had none before either (decision 21).
-
     Raises:
         PlacementRefused: they cannot be merged.
     """

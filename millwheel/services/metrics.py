@@ -169,10 +169,8 @@ class _Moment(Collector):
     def _of_computations(self) -> Iterator[Metric]:
         found = self._figures.computations
         for counter, (name, text) in OWN.items():
-            yield self._of.counter(
-                name, text, ("computation",), [((c.name,), c.counters.get(counter,
-                                                                          0)) for c in found]
-            )  # fmt: skip
+            samples = [((c.name,), c.counters.get(counter, 0)) for c in found]
+            yield self._of.counter(name, text, ("computation",), samples)
         yield self._of.counter(
             "late", "Records behind the watermark, by outcome", ("computation", "outcome"),
             _late(found)

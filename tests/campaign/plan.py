@@ -105,9 +105,9 @@ def one_round(number: int) -> list[Run]:
     runs.append(run("kills", workers=4, faults=KILLS, rest=0.7, bucket_seconds=4.0, seconds=120.0))
     runs.append(run("zombies", workers=4, faults={"freeze": 1, "suspend": 3}, rest=0.8, at_once=2,
                     lease_seconds=1.5))  # fmt: skip
-    runs.append(run("crashes", faults={"postgres": 4, "backend killed": 2, "backends": 1,
-                                       "kill": 1},
-                    rest=1.5, at_once=1))  # fmt: skip
+    runs.append(run("crashes", rest=1.5, at_once=1,
+                    faults={"postgres": 4, "backend killed": 2, "backends": 1,
+                            "kill": 1}))  # fmt: skip
     runs.append(
         run("strangers", rest=1.5, faults={"blocked": 3, "locked": 3, "kill": 1, "suspend": 1})
     )
@@ -145,8 +145,7 @@ def one_round(number: int) -> list[Run]:
                     faults={"kill": 3, "postgres": 1, "suspend": 1}))  # fmt: skip
     runs.append(run("placement", workers=4, rest=0.8, lease_seconds=1.5,
                     faults={"move": 3, "split": 3, "merge": 3, "kill in split or merge": 3,
-                            "kill": 1,
-                            "suspend": 1, "postgres": 0.5}))  # fmt: skip
+                            "kill": 1, "suspend": 1, "postgres": 0.5}))  # fmt: skip
     return runs
 
 

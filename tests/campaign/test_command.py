@@ -20,8 +20,7 @@ from tests.campaign.results import FaultCount, Result
 from tests.campaign.wire import Commits
 from tests.support.forked_commands import ROOT
 
-# -- the command
-# ------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def arguments(directory: Path, *more: str) -> list[str]:
@@ -105,10 +104,15 @@ def test_the_report_tells_what_was_not_run(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     results.write(path, Result("machines-0", 0, refused="no network namespace"))
     results.write(
-        path, Result("kills-0", 0, differences=[], broken_chains=0, faults={"kill": FaultCount(3, 2,
-                                                                                               [1.0,
-                                                                                                4.0])})
-    )  # fmt: skip
+        path,
+        Result(
+            "kills-0",
+            0,
+            differences=[],
+            broken_chains=0,
+            faults={"kill": FaultCount(3, 2, [1.0, 4.0])},
+        ),
+    )
     text = markdown(summed(results.read(path)))
     assert "| runs of `machines` | this machine refused: no network namespace |" in text
     assert "| kill | 3 | 2 | 2.5 | 4.0 |" in text
@@ -146,8 +150,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not logs[0].parent.exists()
 
 
-# -- the wire
-# -----------------------------------------------------------------------------------------
+# -- the wire --------------------------------------------------------------------------------------
 
 
 def message(kind: bytes, body: bytes) -> bytes:

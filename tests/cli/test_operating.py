@@ -271,8 +271,7 @@ async def test_a_worker_that_runs_alone_does_nothing_of_the_kind() -> None:
     await engine.kill()
 
 
-# -- the command
-# ------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 class Command:

@@ -153,8 +153,7 @@ def gated(shell: Workers) -> Rows:
     return rows
 
 
-# -- nothing is started
-# -----------------------------------------------------------------------------
+# -- nothing is started ----------------------------------------------------------------------------
 
 PEM = ("--tls-certificate", "none.pem", "--tls-key", "none.key")
 WRONG: dict[tuple[str, ...], str] = {
@@ -264,8 +263,7 @@ def test_a_plain_postgres_is_not_migrated_behind_its_owners_back(shell: Workers)
     assert "not_there_yet" not in shell("status")
 
 
-# -- a worker's life
-# --------------------------------------------------------------------------------
+# -- a worker's life -------------------------------------------------------------------------------
 
 
 def test_until_done(shell: Workers) -> None:
@@ -371,8 +369,7 @@ def test_a_second_sigterm_ends_it_at_once(shell: Workers) -> None:
     assert not shell.free(), "it had no time for that"
 
 
-# -- among others
-# -----------------------------------------------------------------------------------
+# -- among others ----------------------------------------------------------------------------------
 
 
 def test_a_secret_by_file_is_the_same_as_by_the_environment(shell: Workers) -> None:
@@ -462,8 +459,7 @@ def test_a_certificate_of_another_authority_owns_nothing(shell: Workers, tmp_pat
         assert running.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
 
 
-# -- several of one command
-# -------------------------------------------------------------------------
+# -- several of one command ------------------------------------------------------------------------
 
 
 def test_workers_close_all_windows_at_the_end(shell: Workers) -> None:

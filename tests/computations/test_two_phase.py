@@ -195,8 +195,7 @@ async def test_it_flushes_some_time_after_the_first_record() -> None:
         assert harness.store.timers() == []
 
 
-# -- late records, keys, and what is refused
-# -----------------------------------------------------------
+# -- late records, keys, and what is refused -------------------------------------------------------
 
 
 @pytest.mark.parametrize("late", ["drop", "amend"])

@@ -133,8 +133,7 @@ def test_a_window_needs_a_size() -> None:
         windows("amend", allowed=timedelta(-1))
 
 
-# -- what is late
-# -----------------------------------------------------------------------------------
+# -- what is late ----------------------------------------------------------------------------------
 
 
 async def test_late_records_are_dropped_and_counted() -> None:
@@ -269,8 +268,7 @@ async def test_keys_of_every_kind_come_back_in_panes() -> None:
         assert type(seen[0]) is type(key)
 
 
-# -- folds
-# ------------------------------------------------------------------------------------------
+# -- folds -----------------------------------------------------------------------------------------
 
 
 class Mean(msgspec.Struct):
@@ -323,8 +321,7 @@ async def test_hourly_panes_summed_into_days_equal_direct_days() -> None:
     assert sorted(world.rows("summed"), key=str) == sorted(world.rows("direct"), key=str)
 
 
-# -- equal to batch
-# ------------------------------------------------------------------------------------
+# -- equal to batch --------------------------------------------------------------------------------
 
 
 def with_table(late: Late, lateness: float) -> Any:

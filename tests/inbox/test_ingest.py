@@ -248,8 +248,8 @@ async def test_requests_share_a_commit_and_not_their_faults(
     assert set(good) == {200}
     assert after - before < 10
     mixed = await asyncio.gather(
-        post("b", "2"), post("x", "1"), post("b", "2"), post("c", "3", NDJSON), post("c", "3",
-                                                                                     NDJSON),
+        post("b", "2"), post("x", "1"), post("b", "2"), post("c", "3", NDJSON),
+        post("c", "3", NDJSON),
         post("d", "4", NDJSON), post("y", "3", NDJSON),
     )  # fmt: skip
     assert mixed == [200, 422, 200, 200, 200, 200, 422]

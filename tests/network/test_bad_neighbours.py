@@ -420,8 +420,7 @@ async def test_a_clock_that_was_set_right_and_goes_wrong_again_is_told_again() -
         await cluster.leave(engine)
 
 
-# -- another graph
-# -----------------------------------------------------------------------------------
+# -- another graph ---------------------------------------------------------------------------------
 
 
 async def test_a_worker_with_another_graph_is_refused_and_nobody_is_disturbed() -> None:
@@ -447,8 +446,7 @@ async def test_a_worker_with_another_graph_is_refused_and_nobody_is_disturbed() 
     await cluster.leave(first)
 
 
-# -- what comes over the wire
-# ------------------------------------------------------------------------
+# -- what comes over the wire ----------------------------------------------------------------------
 
 
 async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged() -> None:
@@ -496,8 +494,7 @@ async def test_what_a_zombie_sends_is_dropped_and_counted_and_not_acknowledged()
         await cluster.leave(engine)
 
 
-# -- slots of nobody
-# --------------------------------------------------------------------------------
+# -- slots of nobody -------------------------------------------------------------------------------
 
 
 async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> None:
@@ -534,8 +531,7 @@ async def test_what_nobody_may_own_waits_at_its_senders_until_somebody_may() -> 
         await cluster.leave(engine)
 
 
-# -- who is not let in
-# ------------------------------------------------------------------------------
+# -- who is not let in -----------------------------------------------------------------------------
 
 SECRET = Secret(b"sixteen bytes or more", "given")
 WRONG = Secret(b"another sixteen bytes", "given")
@@ -706,8 +702,7 @@ async def test_who_loses_touch_hands_over_and_comes_back() -> None:
         await cluster.leave(engine)
 
 
-# -- who is no worker
-# ---------------------------------------------------------------------------------
+# -- who is no worker ------------------------------------------------------------------------------
 
 
 STRANGERS = [

@@ -74,8 +74,7 @@ from tests.support.worlds import end_scripts
 LARGEST = (1 << 63) - 1
 
 
-# -- at the port, with the standard library
-# ---------------------------------------------------------
+# -- at the port, with the standard library --------------------------------------------------------
 
 
 class Plant:
@@ -298,8 +297,7 @@ async def test_a_goodbye_is_logged_shortened_and_on_one_line() -> None:
     assert len(line["reason"]) == 500
 
 
-# -- a peer that knows the secret, on virtual time
-# ---------------------------------------------------
+# -- a peer that knows the secret, on virtual time -------------------------------------------------
 
 
 class Forger:
@@ -840,8 +838,7 @@ class WorkerLink:
     def close(self) -> None: ...
 
 
-# -- plain data
-# -------------------------------------------------------------------------------------
+# -- plain data ------------------------------------------------------------------------------------
 
 
 def stream(*numbers: int, sent: int = 99, to: str = "a") -> Outgoing:

@@ -501,8 +501,7 @@ async def _pass(record: Record[Item], ctx: Context[Kept]) -> None:
     produce(ctx, 100 + record.value.number)
 
 
-# -- sinks
-# ---------------------------------------------------------------------------------------------
+# -- sinks -----------------------------------------------------------------------------------------
 
 
 class Total(msgspec.Struct):

@@ -399,8 +399,7 @@ def check_effects(plan: Plan) -> None:
     nothing_left(stage)
 
 
-# -- the tests
-# ---------------------------------------------------------------------------------------
+# -- the tests -------------------------------------------------------------------------------------
 
 PROPERTIES: dict[str, tuple[Callable[[Plan], None], Drawn]] = {
     "watermarks never go back and never pass pending work": (

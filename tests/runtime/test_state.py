@@ -1041,8 +1041,7 @@ def test_a_plain_value_may_be_state() -> None:
     assert layout.encode(layout.new()) == layout.empty
 
 
-# -- versions
-# ---------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------
 
 
 def old_pipeline(source: Any, state: type, name: str = "versions") -> Pipeline:

@@ -584,8 +584,7 @@ async def test_wall_timers_outlive_the_engine() -> None:
     await engine.stop()
 
 
-# -- bad arguments
-# -----------------------------------------------------------------------------------
+# -- bad arguments ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -637,8 +636,7 @@ async def test_a_computation_without_process_timer_says_so() -> None:
     assert "sets a timer but defines no process_timer" in world.letters()[0][1]
 
 
-# -- the pure parts
-# ------------------------------------------------------------------------------------------
+# -- the pure parts --------------------------------------------------------------------------------
 
 
 class Shelf:

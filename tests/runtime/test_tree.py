@@ -967,12 +967,12 @@ class Timed(Relay):
         ("'chain' or 'tree', not 'bush'", Halve(), {"acknowledgement": "bush"}),
         (r"'halve' is added with acknowledgement=\"tree\" and productions=\"strong\"", Halve(),
          {"acknowledgement": "tree"}),
-        ("replay_after must be a timedelta above zero", Halve(), {**TREE,
-                                                                  "replay_after": timedelta(0)}),
+        ("replay_after must be a timedelta above zero", Halve(),
+         {**TREE, "replay_after": timedelta(0)}),
         ("replay_after must be a timedelta above zero", Halve(), {**TREE, "replay_after": 5}),
         ("'timed' has timers.*only pass things on", Timed(HALVES), TREE),
-        ("'ordered' keeps state.*only pass things on", type("Ordered", (Tally,),
-                                                            {"order_insensitive": True})(), TREE),
+        ("'ordered' keeps state.*only pass things on",
+         type("Ordered", (Tally,), {"order_insensitive": True})(), TREE),
     ],
 )  # fmt: skip
 def test_what_does_not_only_pass_things_on_is_refused(

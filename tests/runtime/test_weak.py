@@ -936,7 +936,9 @@ def test_rows_that_would_come_twice_for_good_are_refused() -> None:
         made.graph()
 
 
-@pytest.mark.parametrize("what", ["now", "low_watermark", "output_watermark"])
+@pytest.mark.parametrize(
+    "what", ["now", "low_watermark", "low_watermark_micros", "output_watermark"]
+)
 async def test_the_time_is_not_for_weak_code(what: str) -> None:
     class Timely(Relay):
         async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:

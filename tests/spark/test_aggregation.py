@@ -491,8 +491,8 @@ async def test_maps_and_structs_are_objects_with_times_in_utc(
     await engine.write(("EWR", "2024-10-27 00:00:00", 5), ("EWR", "2024-10-27 01:00:00", 7))
     run(made)
     assert await engine.site.query("SELECT by_hour, best FROM {t}", t="rich") == [
-        ({"2024-10-27T00:00:00Z": 5, "2024-10-27T01:00:00Z": 7}, {"n": 7,
-                                                                  "at": "2024-10-27T01:00:00Z"})
+        ({"2024-10-27T00:00:00Z": 5, "2024-10-27T01:00:00Z": 7},
+         {"n": 7, "at": "2024-10-27T01:00:00Z"})
     ]  # fmt: skip
 
 

@@ -299,8 +299,8 @@ def test_what_is_late_for_its_sender_is_late_one_level_above(place: Place, troub
     place.stand_in("two_levels", rows=1).run()
     assert place.rows("two_levels", "late_words") == [("a",), ("b",)]
     assert sorted(place.rows("two_levels", "minutes")) == [
-        ("a", 60, 120, 2), ("a", 480, 540, 1), ("b", 60, 120, 1), ("b", 480, 540, 1), ("c", 900,
-                                                                                       960, 1),
+        ("a", 60, 120, 2), ("a", 480, 540, 1), ("b", 60, 120, 1), ("b", 480, 540, 1),
+        ("c", 900, 960, 1),
     ]  # fmt: skip
 
 
@@ -890,8 +890,8 @@ def test_early_panes_by_number_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, None), (True, "True"), ("a\tb", "a\tb"), (b"\x00\xff", "\\x00ff"), (float("nan"),
-                                                                                   "nan"),
+        (None, None), (True, "True"), ("a\tb", "a\tb"), (b"\x00\xff", "\\x00ff"),
+        (float("nan"), "nan"),
         (Decimal("1.50"), "1.50"), (date(2020, 2, 29), "2020-02-29"),
         (datetime(999, 1, 2, 3, 4, 5, 6, UTC), "0999-01-02T03:04:05.000006+00:00"),
     ],

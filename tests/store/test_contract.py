@@ -1746,8 +1746,7 @@ async def test_lanes_commit_beside_each_other(site: Site) -> None:
     assert len(first.states) + len(second.states) == 30
 
 
-# -- what only the store in memory can do
-# -----------------------------------------------------------
+# -- what only the store in memory can do ----------------------------------------------------------
 
 
 @pytest.fixture

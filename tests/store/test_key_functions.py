@@ -201,9 +201,8 @@ async def test_a_key_without_state_is_told(
 @pytest.mark.parametrize(
     ("word", "key"),
     [
-        ("13", 13), ("cat", "cat"), ('"13"', "13"), ("two words", "two words"), ('["JFK", 4]',
-                                                                                 ("JFK", 4)), ("",
-                                                                                               ""),
+        ("13", 13), ("cat", "cat"), ('"13"', "13"), ("two words", "two words"),
+        ('["JFK", 4]', ("JFK", 4)), ("", ""),
     ],
 )  # fmt: skip
 def test_a_word_stands_for_a_key(word: str, key: object) -> None:

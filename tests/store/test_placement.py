@@ -1084,8 +1084,7 @@ async def test_views_beside_a_split_see_all_or_nothing(postgres: PostgresSite) -
     assert after == [(before[0][1], 1)]
 
 
-# -- any sequence of splits and merges
-# --------------------------------------------------------------
+# -- any sequence of splits and merges -------------------------------------------------------------
 
 Cut = tuple[str, int, int]
 cuts: st.SearchStrategy[Cut] = st.one_of(

@@ -964,8 +964,7 @@ async def test_an_old_snapshot_is_noticed(postgres: PostgresSite) -> None:
         assert 0.05 <= await postgres.store.oldest_snapshot_seconds() < 60.0
 
 
-# -- folds, killed at any moment (I15)
-# --------------------------------------------------------------
+# -- folds, killed at any moment (I15) -------------------------------------------------------------
 
 
 class Watched(Statements):
@@ -1311,8 +1310,7 @@ async def test_a_fold_waits_for_a_claim_and_gives_way_to_it(postgres: PostgresSi
     assert await postgres.query("SELECT count(*) FROM {state}", state="state") == [(0,)]
 
 
-# -- plans
-# ------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 MANY = 30_000
 

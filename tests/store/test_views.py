@@ -699,8 +699,8 @@ async def test_what_json_has_as_text_has_a_type_of_its_own(postgres: PostgresSit
     commit.states = [owner.state("a", msgspec.json.decode(layout.encode(state)))]
     commit.states += [owner.state(f"b{n}", value) for n, value in enumerate(wrong)]
     commit.states += [
-        owner.state("c", {"price": 12.5, "raw": ""}), owner.state("a", "1.10",
-                                                                  'by_day/"2024-02-29"')
+        owner.state("c", {"price": 12.5, "raw": ""}),
+        owner.state("a", "1.10", 'by_day/"2024-02-29"')
     ]  # fmt: skip
     await owner.write(commit)
     rows = await postgres.query("SELECT * FROM {v} ORDER BY key", v="state_of_count")
@@ -831,8 +831,8 @@ class Listed(msgspec.Struct, array_like=True):
         (Box[int], StateShape((("inside", "bigint"),))),
         (msgspec.defstruct("Named", [("a_b", int, 0)], rename="camel"),
          StateShape((("aB", "bigint"),))),
-        (msgspec.defstruct("Maps", [("m", MapState[int, Place],
-                                     msgspec.field(default_factory=MapState))]),
+        (msgspec.defstruct("Maps",
+                           [("m", MapState[int, Place], msgspec.field(default_factory=MapState))]),
          StateShape((), None, (CollectionShape("m", False, "bigint", "jsonb"),))),
     ],
 )  # fmt: skip
@@ -972,8 +972,8 @@ async def test_new_fields_leave_a_users_view_in_peace(postgres: PostgresSite) ->
     await postgres.query("CREATE VIEW {mine} AS SELECT key, x FROM {v}", **mine)
     await deploy(postgres.store, count=counting(Wide, version=3))
     assert await columns_of(postgres, "state_of_count") == [
-        ("key", "jsonb"), ("x", "bigint"), ("version", "smallint"), ("first", "bigint"), ("y",
-                                                                                          "text")
+        ("key", "jsonb"), ("x", "bigint"), ("version", "smallint"), ("first", "bigint"),
+        ("y", "text")
     ]  # fmt: skip
     assert await postgres.query("SELECT * FROM {mine}", mine="mine") == []
     before = await identities(postgres)

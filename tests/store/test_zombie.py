@@ -287,8 +287,7 @@ async def test_a_commit_that_is_stopped_past_the_fence_is_ended(
     assert await postgres.rows(LOG) == []
 
 
-# -- two engines
-# -------------------------------------------------------------------------------------
+# -- two engines -----------------------------------------------------------------------------------
 
 
 class Later(Computation[Item, Count]):

@@ -554,8 +554,7 @@ def add_node(pipeline: Pipeline, plan: Plan, number: int) -> None:
     pipeline.sink(JOURNALS[number], JOURNAL_TABLES[number])
 
 
-# -- running a plan
-# ---------------------------------------------------------------------------------
+# -- running a plan --------------------------------------------------------------------------------
 
 
 class Tape(Script):
@@ -783,8 +782,7 @@ def run(plan: Plan, watch: Watch | None = None) -> Stage:
     return stage
 
 
-# -- the same by hand
-# ---------------------------------------------------------------------------------
+# -- the same by hand ------------------------------------------------------------------------------
 
 Told = tuple[str, float, float, tuple[str, ...]]
 """A window at its end: key, start and end in seconds, the names in it."""
@@ -941,8 +939,7 @@ def knows(plan: Plan, number: int) -> bool:
     )
 
 
-# -- drawing plans
-# -----------------------------------------------------------------------------------
+# -- drawing plans ---------------------------------------------------------------------------------
 
 SIMPLE: tuple[Kind, ...] = ("pass", "filter", "split", "count")
 EXACT: tuple[Kind, ...] = (*SIMPLE, "echo", "hold")

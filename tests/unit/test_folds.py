@@ -248,8 +248,8 @@ def test_without_its_library_the_extra_is_named(make: Any, monkeypatch: Any) -> 
         [Decimal(5), Decimal("5.00"), Decimal("0.5E+1")],
         [5, 5.0],
         [0.0, -0.0],
-        [datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, 2,
-                                                    tzinfo=timezone(timedelta(hours=2)))],
+        [datetime(2024, 1, 1, tzinfo=UTC),
+         datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))],
         [{"a": 1, "b": {"x", "y"}}, {"b": {"y", "x"}, "a": 1.0}],
     ],
 )  # fmt: skip

@@ -171,6 +171,7 @@ class Execution:
         """End the context of the last call, and make a new one for the next call."""
         ended = self._context
         self._context = context = context_of(self._interval.step, self._call)
+        self._call.share(self._table)  # code that has kept the former table changes no later record
         self._late_uses.end(ended)
         return context
 

@@ -61,8 +61,7 @@ async def carry_out(turn: RequestTurn) -> None:
     turn.call.effects.settled.append(SettledRequest(request.id, "done", detail, about))
 
 
-# -- state
-# ------------------------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------------
 
 
 async def _set_state(turn: RequestTurn) -> str:
@@ -123,8 +122,7 @@ def _merged(value: Any, change: Any) -> Any:
     return merged
 
 
-# -- timers
-# -----------------------------------------------------------------------------------------
+# -- timers ----------------------------------------------------------------------------------------
 
 
 async def _cancel_timer(turn: RequestTurn) -> str:
@@ -179,8 +177,7 @@ async def _run_timer(turn: RequestTurn, tag: str, kind: TimerKind, due: int) -> 
     await computation.process_timer(Timer(tag, kind, due), turn.context)
 
 
-# -- dead letters
-# -----------------------------------------------------------------------------------
+# -- dead letters ----------------------------------------------------------------------------------
 
 
 async def _retry(turn: RequestTurn) -> str:
