@@ -27,7 +27,7 @@ from bench.fleet import ROOT
 from bench.server import drop
 from examples.flights import build, replay
 from millwheel import Pipeline
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 
 RATE = 1_000
 """Flights appended a second."""

@@ -38,7 +38,7 @@ from millwheel.runtime.network.links import Links
 from millwheel.runtime.network.ports import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, inject
 

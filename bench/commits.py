@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.latency import raw_commits
 from bench.processes import cpu_of
-from millwheel.store import rows
-from millwheel.store.lane import PostgresLane
+from millwheel.store.postgres import rows
+from millwheel.store.postgres.lane import PostgresLane
 
 SIZES = (1, 8, 32, 100, 500)
 """Records per commit; each is a seen id, a state change and a production."""

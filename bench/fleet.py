@@ -18,7 +18,7 @@ from psycopg import sql
 
 from bench.processes import cpu_of, postgres_cpu
 from bench.server import drop
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 300.0

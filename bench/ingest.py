@@ -25,7 +25,7 @@ from bench.server import drop
 from bench.workload import PAYMENTS, KeepBalance, payments
 from millwheel import Discard, Inbox, Pipeline
 from millwheel.client import Client
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 
 NAME = "bench_ingest"
 CLIENTS = 32

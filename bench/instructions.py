@@ -25,8 +25,8 @@ from bench.workload import Account, Balance, Payment, lines_file, payments_file,
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services import loop
-from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Commit
+from millwheel.store.postgres.lane import PostgresLane
 
 COMMIT_SECONDS = 0.6
 """Duration of a simulated commit: the time that Python under Valgrind takes for the next one."""

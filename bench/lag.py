@@ -25,7 +25,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.sources import Source
 from millwheel.store.port import Commit, StoreLane
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 
 STAGES = 10

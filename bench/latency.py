@@ -16,7 +16,7 @@ from bench.workload import BALANCES, PAYMENTS, payments, pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.store.port import Commit, NodeDeploy, StoreLane, StreamDeploy
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 
 

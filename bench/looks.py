@@ -22,8 +22,8 @@ from psycopg import sql
 from bench.fleet import ROOT
 from bench.on_spark import FILE, NAME, write
 from bench.server import drop
-from millwheel.store.inspection import inspect
-from millwheel.store.migrate import migrate
+from millwheel.store.console.inspection import inspect
+from millwheel.store.console.migrate import migrate
 
 FEW = 1_000
 KEYS = 1_000

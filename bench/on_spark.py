@@ -30,7 +30,7 @@ from bench.workload import BALANCES, PAYMENTS, Balance, KeepBalance
 from millwheel import JsonLines, Pipeline, Table
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 NAME = "on_spark"
 BATCH_ROWS = 20_000

@@ -19,7 +19,7 @@ from millwheel import Computation, Context, Park, Pipeline, Record, Table
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.store.port import Commit, StoreLane
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 
 NAME = "bench_parked"

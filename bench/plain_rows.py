@@ -20,7 +20,7 @@ from bench.server import drop
 from bench.workload import Account, Balance, payments
 from millwheel.core.codec import encode_key
 from millwheel.core.model import record_id
-from millwheel.store import arrays
+from millwheel.store.postgres import arrays
 
 SCHEMA = "bench_plain"
 TABLES = """

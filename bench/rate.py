@@ -29,7 +29,6 @@ from millwheel.core.chunk import Chunk, Chunks, Columns, Ids
 from millwheel.core.codec import encode_key
 from millwheel.core.model import MIN_TIME
 from millwheel.runtime.engine import Engine
-from millwheel.store.lane import PostgresLane
 from millwheel.store.port import (
     Claim,
     Commit,
@@ -37,6 +36,7 @@ from millwheel.store.port import (
     NodeDeploy,
     StreamDeploy,
 )
+from millwheel.store.postgres.lane import PostgresLane
 
 CONNECTIONS = (1, 2, 3, 4)
 CEILING, ENGINE = "bench_ceiling", "bench_rate"

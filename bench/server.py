@@ -13,8 +13,8 @@ import psycopg
 from psycopg import sql
 
 from millwheel.store import embedded
-from millwheel.store.migrate import migrate
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.console.migrate import migrate
+from millwheel.store.postgres.store import PostgresStore
 
 
 @contextmanager

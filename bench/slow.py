@@ -29,7 +29,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.network.frames import RecordRow
 from millwheel.runtime.network.sender import Sender
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 
 KEYS = 50

@@ -31,7 +31,7 @@ from bench.server import drop, fresh_store
 from millwheel.spark import Job, register, snapshot
 from millwheel.spark.java import prepare_environment
 from millwheel.spark.session import session
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

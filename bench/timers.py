@@ -20,7 +20,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.services import loop
 from millwheel.sources import Source
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 SCHEMA = "bench_timers"
 WARM = 20_000

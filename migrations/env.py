@@ -3,8 +3,8 @@
 from alembic import context
 from sqlalchemy.schema import CreateSchema
 
-from millwheel.store.schema import metadata
-from millwheel.store.views import install_views
+from millwheel.store.console.views import install_views
+from millwheel.store.postgres.schema import metadata
 
 connection = context.config.attributes["connection"]
 schema = context.config.attributes["schema"]

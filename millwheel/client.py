@@ -31,9 +31,9 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import SendRefused, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
-from millwheel.store.connections import lively
-from millwheel.store.statements import READ_COMMITTED
-from millwheel.store.translation import translate
+from millwheel.store.postgres.connections import lively
+from millwheel.store.postgres.statements import READ_COMMITTED
+from millwheel.store.postgres.translation import translate
 from millwheel.streams import Stream
 
 V = TypeVar("V")

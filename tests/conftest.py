@@ -25,8 +25,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from millwheel.services.loop import COLLECT_AFTER
 from millwheel.store import embedded
+from millwheel.store.console.migrate import migrate
 from millwheel.store.embedded import lifecycle
-from millwheel.store.migrate import migrate
 from millwheel.store.port import Store
 from tests.sim.site import SimulatedSite
 from tests.support.servers import VERSIONS, programs_of, quick_directory

@@ -24,7 +24,7 @@ from bench.workload import BALANCES, PAYMENTS, KeepBalance, payments_file
 from millwheel import Discard, JsonLines, Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 SCHEMA = "bench_history"
 HOURS = 24

@@ -30,7 +30,7 @@ from millwheel import JsonLines, Pipeline, Settings
 from millwheel.core.codec import encode_key
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.keys.key_state import KEY_BYTES
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 SCHEMA = "bench_keys"
 STATE = b'{"total":500,"payments":1}'

@@ -18,7 +18,7 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 YEAR = 365 * 86_400 * 1_000_000
 FILL = """

@@ -18,10 +18,10 @@ from millwheel.core.codec import is_key, shown
 from millwheel.core.model import Key
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.store.address import StoreAddress
-from millwheel.store.administration import transaction
-from millwheel.store.asking import Actor, Asking, LogEntry, Outcomes
-from millwheel.store.inspection import inspect
-from millwheel.store.presence import present
+from millwheel.store.console.administration import transaction
+from millwheel.store.console.asking import Actor, Asking, LogEntry, Outcomes
+from millwheel.store.console.inspection import inspect
+from millwheel.store.console.presence import present
 
 POLL_SECONDS = 0.2
 

@@ -11,9 +11,9 @@ from millwheel.cli.output import confirm, count_of, cut, print_json, print_table
 from millwheel.core.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.store.address import StoreAddress
-from millwheel.store.asking import LetterFilter, MatchedLetters
-from millwheel.store.inspection import DeadLetterEntry, inspect
-from millwheel.store.presence import present
+from millwheel.store.console.asking import LetterFilter, MatchedLetters
+from millwheel.store.console.inspection import DeadLetterEntry, inspect
+from millwheel.store.console.presence import present
 
 
 def selected(

@@ -15,11 +15,11 @@ from millwheel.errors import NotCarriedOut
 from millwheel.runtime.ownership.planner import ReportedLoad
 from millwheel.services.operating import Operator, short
 from millwheel.store.address import StoreAddress
-from millwheel.store.administration import transaction
-from millwheel.store.asking import Asking
-from millwheel.store.inspection import OwnedInterval, inspect
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.presence import present
+from millwheel.store.console.administration import transaction
+from millwheel.store.console.asking import Asking
+from millwheel.store.console.inspection import OwnedInterval, inspect
+from millwheel.store.console.presence import present
+from millwheel.store.postgres.store import PostgresStore
 
 T = TypeVar("T")
 

@@ -71,7 +71,7 @@ def get_state(
     """Show the state, the timers and the pending records of one key; fast with any number of
     keys."""
     from millwheel.cli.state import get
-    from millwheel.store.one_key import Page
+    from millwheel.store.console.one_key import Page
 
     get(computation, key, store, pipeline, page=Page(limit, skip), as_json=as_json)
 

@@ -21,9 +21,9 @@ from millwheel.services.ingesting import IngestOptions, ingesting
 from millwheel.services.interruption import Interruption
 from millwheel.services.run import Outcome, Run, Summary
 from millwheel.store.address import StoreAddress
-from millwheel.store.inspection import time_text
-from millwheel.store.migrate import require_version
-from millwheel.store.presence import Presence, present
+from millwheel.store.console.inspection import time_text
+from millwheel.store.console.migrate import require_version
+from millwheel.store.console.presence import Presence, present
 
 
 def run(

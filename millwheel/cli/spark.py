@@ -14,10 +14,10 @@ from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.spark.launch import Cluster
 from millwheel.store.address import StoreAddress
-from millwheel.store.administration import transaction
-from millwheel.store.asking import Asking
-from millwheel.store.migrate import require_version
-from millwheel.store.presence import present
+from millwheel.store.console.administration import transaction
+from millwheel.store.console.asking import Asking
+from millwheel.store.console.migrate import require_version
+from millwheel.store.console.presence import present
 
 
 def run(

@@ -13,9 +13,9 @@ from millwheel.core.model import Key
 from millwheel.errors import UsageError
 from millwheel.services.operating import short
 from millwheel.store.address import StoreAddress
-from millwheel.store.inspection import inspect
-from millwheel.store.one_key import FIRST_PAGE, MOST_PENDING, KeyStatus, Page
-from millwheel.store.presence import present
+from millwheel.store.console.inspection import inspect
+from millwheel.store.console.one_key import FIRST_PAGE, MOST_PENDING, KeyStatus, Page
+from millwheel.store.console.presence import present
 
 
 def get(

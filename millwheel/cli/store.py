@@ -27,9 +27,10 @@ from millwheel.core.names import check_name
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.services.endpoint import Endpoint
-from millwheel.store import administration, embedded
+from millwheel.store import embedded
 from millwheel.store.address import StoreAddress
-from millwheel.store.inspection import (
+from millwheel.store.console import administration
+from millwheel.store.console.inspection import (
     BEGIN_OF_TIME,
     END_OF_TIME,
     LATE,
@@ -43,10 +44,10 @@ from millwheel.store.inspection import (
     WorkerStatus,
     inspect,
 )
-from millwheel.store.migrate import HEAD, migrate_command, require_version, schema_version
-from millwheel.store.presence import present
-from millwheel.store.roles import make_roles
-from millwheel.store.selection import Selection, select
+from millwheel.store.console.migrate import HEAD, migrate_command, require_version, schema_version
+from millwheel.store.console.presence import present
+from millwheel.store.console.roles import make_roles
+from millwheel.store.console.selection import Selection, select
 
 Format = Literal["table", "csv", "json"]
 

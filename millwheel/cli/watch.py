@@ -34,7 +34,7 @@ from millwheel.cli.store import (
 )
 from millwheel.errors import StoreUnavailable
 from millwheel.store.address import StoreAddress
-from millwheel.store.inspection import (
+from millwheel.store.console.inspection import (
     END_OF_TIME,
     ComputationStatus,
     IntervalStatus,
@@ -42,8 +42,8 @@ from millwheel.store.inspection import (
     WorkerStatus,
     inspect,
 )
-from millwheel.store.migrate import HEAD
-from millwheel.store.presence import present
+from millwheel.store.console.migrate import HEAD
+from millwheel.store.console.presence import present
 
 HELD_BY = " held by: "
 

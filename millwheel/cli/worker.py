@@ -22,8 +22,8 @@ from millwheel.services.interruption import Interruption
 from millwheel.services.tcp import ANYWHERE, Tls
 from millwheel.services.worker import PeerSettings, PipelineWorker
 from millwheel.store.address import StoreAddress
-from millwheel.store.migrate import require_version
-from millwheel.store.presence import present
+from millwheel.store.console.migrate import require_version
+from millwheel.store.console.presence import present
 
 VARIABLE = "MILLWHEEL_SECRET"
 

@@ -16,10 +16,10 @@ from millwheel.core.model import MAX_TIME
 from millwheel.core.numbered import Marks
 from millwheel.errors import InputError, StoreUnavailable
 from millwheel.store.address import StoreAddress
-from millwheel.store.connections import lively
-from millwheel.store.statements import READ_COMMITTED, TABLES, composed
-from millwheel.store.translation import translate
-from millwheel.store.views import VIEWS
+from millwheel.store.console.views import VIEWS
+from millwheel.store.postgres.connections import lively
+from millwheel.store.postgres.statements import READ_COMMITTED, TABLES, composed
+from millwheel.store.postgres.translation import translate
 
 LOOK_SECONDS = 0.1
 """Least time between two looks."""

@@ -33,7 +33,7 @@ chunk is decided record by record: the chunk is taken apart (decision 48).
 These are the Python files of one strong record's way, in the order in which it meets them:
 `injector`, `row_sender`, `chunk`, `routes`, `intake`, `interval`, `runner`, `sorting`, `dedup`,
 `key_state`, `worker_tasks`, `execution`, `open_commit`, `committer`, `commit_builder`, `sent_log`,
-`exchange`, `watermark_publisher`, and `store/lane.py`.
+`exchange`, `watermark_publisher`, and `store/postgres/lane.py`.
 
 Beside the way:
 

@@ -92,7 +92,7 @@ def place_of(item: Item) -> str:
 
 
 class Heartbeats(Protocol):
-    """Heartbeats for a thread: see `millwheel.store.thread_heartbeat`."""
+    """Heartbeats for a thread: see `millwheel.store.postgres.thread_heartbeat`."""
 
     def beat(self, lease_seconds: float, load: dict[str, object], stamp: int) -> int: ...
     def note(self, computation: int, slot: int, key: bytes, item: str, error: str) -> None: ...

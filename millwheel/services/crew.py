@@ -22,7 +22,7 @@ from millwheel.core.clock import Clock, SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.runtime.process.service import Service
 from millwheel.services.hosting import RunProgress
-from millwheel.store.inspection import Totals, inspect
+from millwheel.store.console.inspection import Totals, inspect
 
 END_SECONDS = 30.0
 """Time limit for a worker's shutdown; after it the worker is killed, which loses nothing."""

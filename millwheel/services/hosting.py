@@ -29,7 +29,7 @@ from millwheel.runtime.interval.interval import waiting
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end
 from millwheel.services.block_watch import BlockWatch, Heartbeats
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 AFTER_INPUT_SECONDS = 10.0
 """Seconds for which timers fire after all input before a warning, and between two warnings."""

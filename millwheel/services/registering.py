@@ -10,7 +10,7 @@ from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.ownership.deploying import deploy
 from millwheel.services.hosting import opened
-from millwheel.store.inspection import inspect
+from millwheel.store.console.inspection import inspect
 
 
 def register_inboxes(pipeline: Pipeline, url: str) -> list[str]:

@@ -33,7 +33,7 @@ from millwheel.services.endpoint import Endpoint
 from millwheel.services.http_access import Access
 from millwheel.services.http_server import HttpServer, Response
 from millwheel.services.metrics import Families
-from millwheel.store.inspection import UNKNOWN, Holder, Operating, PipelineStatus, inspect
+from millwheel.store.console.inspection import UNKNOWN, Holder, Operating, PipelineStatus, inspect
 
 LOOK_SECONDS = 1.0
 """For so long a look serves further requests."""

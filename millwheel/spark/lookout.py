@@ -12,7 +12,7 @@ from psycopg import sql
 from millwheel.core.numbered import Marks, RowRange, Vector
 from millwheel.errors import StatementError, StoreUnavailable, UsageError
 from millwheel.spark.connection import Connection, connected, reading, statement, translated
-from millwheel.store.statements import composed
+from millwheel.store.postgres.statements import composed
 
 LOOK_SECONDS = 0.1
 """Least time between two looks. Spark by itself looks a hundred times a second."""

@@ -24,7 +24,7 @@ Safety: no TCP. The socket is in a directory of mode 0700 of the server's accoun
 ``trust`` authentication: only that account and root can connect. ``fsync``, ``synchronous_commit``
 and ``full_page_writes`` are on the command line, so that no file can turn them off (every
 connection of a worker raises the ``synchronous_commit`` of its role or database, see
-`millwheel.store.incarnation`). Sizes are in ``postgresql.conf``, for the owner to change.
+`millwheel.store.postgres.incarnation`). Sizes are in ``postgresql.conf``, for the owner to change.
 
 ``stop_if_unused`` does not see a process that has the URL but is not connected yet: if the first
 connection is refused, call ``start`` again.
@@ -53,7 +53,7 @@ from millwheel.store.embedded import server_files
 from millwheel.store.embedded.account import Account
 from millwheel.store.embedded.binaries import Binaries, find_binaries
 from millwheel.store.embedded.server_files import POLL_SECONDS, Postmaster, Site
-from millwheel.store.statements import composed, text_of
+from millwheel.store.postgres.statements import composed, text_of
 
 SUPERUSER = "millwheel"
 DATABASE = "millwheel"

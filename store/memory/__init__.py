@@ -8,7 +8,7 @@ Every call lets the event loop run before it does its work in one go, so interle
 as real as on a network; what Postgres does in two transactions (a claim) gives way in
 between. Time comes from the clock alone. `MemoryStore.faults` breaks it at chosen points.
 
-Modules are named as those of the Postgres store: `store` (`millwheel.store.postgres`) is put
+Modules are named as those of the Postgres store: `store` (`millwheel.store.postgres.store`) is put
 together from `workers`, `claims`, `records`, `states`, `buckets` and `views`; `tables` has the rows
 (`schema`); `lane`, `placement`, `deployment` and `administration` have the same tasks as there.
 `sinks` and `jsonb` do what Postgres itself does with tables of sinks and with JSON.

@@ -1,4 +1,4 @@
-"""Changes that an operator makes in a store (`millwheel.store.administration`)."""
+"""Changes that an operator makes in a store (`millwheel.store.console.administration`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from millwheel.core.model import is_derived, log_and_number
-from millwheel.store.code import Generation
-from millwheel.store.generations import refuse_with_members, without
 from millwheel.store.memory.tables import Tables
+from millwheel.store.rules.code import Generation
+from millwheel.store.rules.generations import refuse_with_members, without
 
 
 def pause(tables: Tables, injectors: Sequence[str]) -> None:

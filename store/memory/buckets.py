@@ -128,7 +128,7 @@ class BucketRows:
 
 
 class MemoryBuckets(MemorySubject):
-    """The methods of the store on buckets (`millwheel.store.buckets`)."""
+    """The methods of the store on buckets (`millwheel.store.postgres.buckets`)."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)

@@ -1,5 +1,5 @@
 """Claims of intervals, and the stored data that a new owner starts from
-(`millwheel.store.claims`)."""
+(`millwheel.store.postgres.claims`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Taken = tuple[dict[int, int], dict[int, int]]
 
 
 class MemoryClaims(MemoryWorkers):
-    """The methods of the store on ownership (`millwheel.store.claims`)."""
+    """The methods of the store on ownership (`millwheel.store.postgres.claims`)."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import StatementError, UsageError
-from millwheel.store.translation import translate
+from millwheel.store.postgres.translation import translate
 
 CONNECT_SECONDS = 5
 LOCK_SECONDS = 2

@@ -1,4 +1,5 @@
-"""Deployment of a graph (`millwheel.store.deployment`): stores code that begins a generation."""
+"""Deployment of a graph (`millwheel.store.postgres.deployment`): stores code that begins a
+generation."""
 
 from __future__ import annotations
 
@@ -8,13 +9,12 @@ import msgspec
 
 from millwheel.core.model import MIN_TIME
 from millwheel.sinks import Table
-from millwheel.store.code import Code, Generation
-from millwheel.store.deployment import admission_of, obstacles_of
-from millwheel.store.generations import Admission, plain
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port import Deployment, IntervalCommit, NodeDeploy, StreamDeploy
-from millwheel.store.rekeying import rekeyed
+from millwheel.store.rules.code import Code, Generation
+from millwheel.store.rules.generations import Admission, admission_of, obstacles_of, plain
+from millwheel.store.rules.rekeying import rekeyed
 
 
 def deploy(

@@ -1,4 +1,4 @@
-"""Records that users send (`millwheel.store.inbox`)."""
+"""Records that users send (`millwheel.store.postgres.inbox`)."""
 
 from __future__ import annotations
 

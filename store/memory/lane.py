@@ -1,4 +1,4 @@
-"""The hot path: lanes, and the server's part of a commit (`millwheel.store.lane`)."""
+"""The hot path: lanes, and the server's part of a commit (`millwheel.store.postgres.lane`)."""
 
 from __future__ import annotations
 

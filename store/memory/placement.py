@@ -1,5 +1,5 @@
 """Ownership of intervals: claims, releases, wishes, splits and merges
-(`millwheel.store.placement`).
+(`millwheel.store.postgres.placement`).
 
 Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call
 here, so no change waits for another.
@@ -14,10 +14,8 @@ import msgspec
 
 from millwheel.core.clock import Clock
 from millwheel.errors import Fenced
-from millwheel.store.interval_history import IntervalHistory, merged, partition, upper_part
 from millwheel.store.memory.tables import KeyInterval, Log, ShownEvent, Tables
 from millwheel.store.memory.workers import Workers
-from millwheel.store.placement import refuse
 from millwheel.store.port import (
     FoundPartition,
     IntervalCommit,
@@ -29,6 +27,13 @@ from millwheel.store.port import (
     SplitWish,
     Unpin,
     Wish,
+)
+from millwheel.store.rules.interval_history import (
+    IntervalHistory,
+    merged,
+    partition,
+    refuse,
+    upper_part,
 )
 
 

@@ -1,4 +1,4 @@
-"""Productions to send again and ids that were seen (`millwheel.store.records`)."""
+"""Productions to send again and ids that were seen (`millwheel.store.postgres.records`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of operators to the owners of keys (`millwheel.store.requests`)."""
+"""Requests of operators to the owners of keys (`millwheel.store.postgres.requests`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of keys, and folds (`millwheel.store.states`)."""
+"""State of keys, and folds (`millwheel.store.postgres.states`)."""
 
 from __future__ import annotations
 

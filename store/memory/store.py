@@ -1,4 +1,4 @@
-"""The store in memory, put together from its subjects as `millwheel.store.postgres` is.
+"""The store in memory, put together from its subjects as `millwheel.store.postgres.store` is.
 
 Each method begins with `MemorySubject._called`, which stands for the round trip to a server.
 """

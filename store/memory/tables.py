@@ -1,4 +1,5 @@
-"""The tables of one pipeline, as Postgres has them (`millwheel.store.schema`), and their keys.
+"""The tables of one pipeline, as Postgres has them (`millwheel.store.postgres.schema`), and their
+keys.
 
 It has the rows and queries that several modules share; the rules for changes are in the modules
 that make them. Nothing here awaits, so all changes between two awaits are one transaction.
@@ -17,9 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from millwheel.core.model import SLOTS
 from millwheel.errors import InvariantBroken
-from millwheel.store.code import Generation
-from millwheel.store.placement import KEEP_EVENTS
 from millwheel.store.port import (
+    KEEP_EVENTS,
     BlockingItem,
     Bucket,
     DeadLetter,
@@ -30,6 +30,7 @@ from millwheel.store.port import (
     StoredProduction,
     TimerChange,
 )
+from millwheel.store.rules.code import Generation
 
 StateKey = tuple[int, int, bytes]
 """(slot, computation, key)"""

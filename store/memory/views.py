@@ -1,4 +1,4 @@
-"""Committed data, as the views of the same names show it (`millwheel.store.views`)."""
+"""Committed data, as the views of the same names show it (`millwheel.store.console.views`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers and their leases, by the store's clock (`millwheel.store.workers`)."""
+"""The workers and their leases, by the store's clock (`millwheel.store.postgres.workers`)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Workers:
 
 
 class MemoryWorkers(MemorySubject):
-    """The methods of the store on workers (`millwheel.store.workers`)."""
+    """The methods of the store on workers (`millwheel.store.postgres.workers`)."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)

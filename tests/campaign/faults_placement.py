@@ -13,7 +13,7 @@ from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.services.operating import Operator
 from millwheel.store.port import PlacedInterval
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.crew import Hand
 from tests.campaign.faults import IN_CUT, Outcome, Scene, fault, killed_at, on_one
 from tests.campaign.workload import NAME

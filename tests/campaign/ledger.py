@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.campaign import (
     faults_network,  # noqa: F401 (they are in the list)
     faults_placement,  # noqa: F401

@@ -22,7 +22,7 @@ from examples.nexmark.generator import Kind
 from examples.nexmark.model import Auction, Bid, Person, to_milliseconds
 from examples.nexmark.options import BASE_TIME, Options
 from examples.nexmark.sources import write
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.campaign import query
 from tests.campaign.crew import Crew, Hand
 from tests.campaign.faults import until

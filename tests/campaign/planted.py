@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 from millwheel.runtime.seen.dedup import Dedup
-from millwheel.store import statements
-from millwheel.store.lane import PostgresLane
-from millwheel.store.statements import FENCE
+from millwheel.store.postgres import statements
+from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.statements import FENCE
 from tests.sim import planted as simulated
 
 VARIABLE = "CAMPAIGN_PLANT"

@@ -13,8 +13,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from millwheel.runtime.engine import Engine
-from millwheel.store.migrate import migrate
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.console.migrate import migrate
+from millwheel.store.postgres.store import PostgresStore
 from tests.campaign import evidence, ledger, reader
 from tests.campaign.checks import ANOMALIES, Snapshot, Watcher, final, sums
 from tests.campaign.looker import connect

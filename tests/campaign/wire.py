@@ -25,7 +25,7 @@ from millwheel.runtime.process.tasks import end
 
 FATES = ("unsent", "sent", "answered", "late")
 ENGINES = b"WITH part_"
-"""How the engine's statement of a commit begins (`millwheel.store.statements`)."""
+"""How the engine's statement of a commit begins (`millwheel.store.postgres.statements`)."""
 
 STARTUP_BYTES = 8
 _head = struct.Struct("!ci")

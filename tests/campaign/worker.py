@@ -27,9 +27,9 @@ from millwheel.cli import worker as command
 from millwheel.core.clock import SystemClock
 from millwheel.runtime.engine import Engine
 from millwheel.services.worker import PipelineWorker
-from millwheel.store.lane import PostgresLane
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.statements import Statements
+from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.control import Control
 from tests.campaign.workload import Account, Accounts, Deposit
 from tests.support.engine_dump import dump

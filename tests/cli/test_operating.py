@@ -20,7 +20,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.services.operating import Operator
 from millwheel.services.worker import PipelineWorker
 from millwheel.store.port import PlacedInterval
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from tests.support.clusters import SHARED, counting, many
 from tests.support.forked_commands import Forked, parent
 from tests.support.lone_clusters import Lone, report_load

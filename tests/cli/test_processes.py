@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.support import visits
 from tests.support.flights_oracle import airport_hour, flights_of
 from tests.support.flights_pages import PAGES, STORM, Files, check, cut

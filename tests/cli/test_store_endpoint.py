@@ -12,7 +12,7 @@ from millwheel.core.redaction import shown_key, without_key
 from millwheel.errors import StoreUnavailable
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.store_endpoint import StoreEndpoint, StoreLook
-from millwheel.store.inspection import Holder, Operating
+from millwheel.store.console.inspection import Holder, Operating
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import some_status
 

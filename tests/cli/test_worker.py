@@ -18,7 +18,7 @@ from millwheel.runtime.process import tasks
 from millwheel.services.hosting import unless
 from millwheel.services.operating import Operator
 from millwheel.services.worker import PipelineWorker
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from tests.support.store_sites import Schema
 from tests.support.visit_files import pipeline, write
 

@@ -31,7 +31,7 @@ from psycopg import sql
 from millwheel.services.crew import Crew, WorkerFailed
 from millwheel.services.interruption import LAST_WORDS
 from millwheel.store import embedded
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.support.certificates import Authority
 from tests.support.shells import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
 

@@ -22,7 +22,7 @@ from millwheel.services.metrics import exposition
 from millwheel.services.observed import EngineObserved
 from millwheel.services.store_endpoint import StoreLook, StoreMetrics
 from millwheel.sources import Source
-from millwheel.store.inspection import Operating
+from millwheel.store.console.inspection import Operating
 from tests.support.figures import some_figures, some_status
 from tests.support.pipelines import QUICK, Tally
 from tests.support.values import ITEMS, key_of, time_of

@@ -23,7 +23,7 @@ from millwheel.services import http
 from millwheel.services.figures import ComputationFigures
 from millwheel.services.metrics import exposition
 from millwheel.services.store_endpoint import StoreLook, StoreMetrics
-from millwheel.store.inspection import Operating
+from millwheel.store.console.inspection import Operating
 from tests.support.figures import some_figures, some_status
 
 ROOT = Path(__file__).resolve().parents[2]

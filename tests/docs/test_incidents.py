@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.support.store_sites import Schema
 
 pytestmark = pytest.mark.newest

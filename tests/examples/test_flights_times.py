@@ -22,7 +22,7 @@ from examples.flights.trips import PAUSE, TRIPS, Totals, trip
 from examples.flights.weather import JOINED, WEATHER, with_weather, without_weather
 from millwheel import Pipeline, Settings
 from millwheel.services.run import Run, Summary
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import ScriptStep
 from millwheel.windows import Pane

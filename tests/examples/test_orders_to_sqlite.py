@@ -19,7 +19,7 @@ import pytest
 from psycopg import sql
 
 from examples.orders_to_sqlite import ORDERS, Order, build, write
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from millwheel.testing import Harness
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,8 +21,8 @@ from random import Random
 import msgspec
 
 from millwheel import Computation, Context, JsonLines, Pipeline, Record, Stream, Table
-from millwheel.store.administration import transaction
-from millwheel.store.asking import Actor, Asking, LetterFilter
+from millwheel.store.console.administration import transaction
+from millwheel.store.console.asking import Actor, Asking, LetterFilter
 from tests.faults.kill_flights import workplace
 from tests.faults.service import Service
 

@@ -36,9 +36,9 @@ from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.seen.buckets import Buckets
 from millwheel.settings import Settings
 from millwheel.store import embedded
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from millwheel.store.port import Claim, Commit, IntervalCommit, NodeDeploy, StateChange
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.planted import plant
 from tests.faults.kill_flights import workplace
 from tests.support.store_sites import GRAPH, LINES, TOTALS, WORDS

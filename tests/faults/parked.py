@@ -22,8 +22,8 @@ import msgspec
 
 from millwheel import Computation, Context, JsonLines, Park, Pipeline, Record, Stream, Table
 from millwheel.computations import Windowed, count
-from millwheel.store.administration import transaction
-from millwheel.store.asking import Actor, Asking, LetterFilter
+from millwheel.store.console.administration import transaction
+from millwheel.store.console.asking import Actor, Asking, LetterFilter
 from millwheel.windows import Pane, Tumbling
 from tests.faults.kill_flights import workplace
 from tests.faults.service import Service

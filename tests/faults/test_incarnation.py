@@ -22,15 +22,16 @@ from psycopg.conninfo import make_conninfo
 from structlog.testing import capture_logs
 
 from millwheel.errors import StoreUnavailable, StoreWentBack
-from millwheel.store import connections, embedded
+from millwheel.store import embedded
+from millwheel.store.console.inspection import inspect
+from millwheel.store.console.migrate import migrate
+from millwheel.store.console.selection import select
 from millwheel.store.embedded import lifecycle
-from millwheel.store.incarnation import ServerSession, begin_session
-from millwheel.store.inspection import inspect
-from millwheel.store.lane import PostgresLane
-from millwheel.store.migrate import migrate
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.selection import select
-from millwheel.store.statements import Statements
+from millwheel.store.postgres import connections
+from millwheel.store.postgres.incarnation import ServerSession, begin_session
+from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.reader import wait_for
 from tests.campaign.sites import Lagging, Refused, Stepping, until
 from tests.faults.chaos import wait_for_end

@@ -33,7 +33,7 @@ from millwheel.errors import MillwheelError
 from millwheel.following import NumberedTable
 from millwheel.services.operating import Operator
 from millwheel.state import MapState
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.windows import Pane, Tumbling
 from tests.spark.service import Feed
 from tests.support.worker_processes import LEASE_SECONDS, Workers

@@ -29,7 +29,7 @@ from millwheel.following.source import SenderDiscovery, TablePartition, TableRea
 from millwheel.following.upstream import Look, Written
 from millwheel.services.run import Run
 from millwheel.sources import Row
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from millwheel.testing import check_source
 from tests.following import service
 from tests.support.servers import quick_directory

@@ -20,7 +20,7 @@ import pytest
 from millwheel import Computation, Context, Inbox, Pipeline, Record, Stream, Table
 from millwheel.errors import InputError, UsageError
 from millwheel.store import embedded
-from millwheel.store.asking import Actor, Asking
+from millwheel.store.console.asking import Actor, Asking
 from tests.support.pipelines import QUICK
 from tests.support.shells import Shell
 from tests.support.store_sites import Owner, PostgresSite

@@ -12,7 +12,7 @@ from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.services.operating import Operator
 from millwheel.store.port import PlacedInterval
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from tests.support.worker_processes import Workers
 
 KINDS = {

@@ -82,8 +82,18 @@ def test_every_layer_imports_only_those_below_it() -> None:
 @pytest.mark.parametrize(
     ("module", "line", "told"),
     [
-        ("timers/__init__.py", "import millwheel.store.schema", "millwheel.timers -> "),
+        ("timers/__init__.py", "import millwheel.store.postgres.schema", "millwheel.timers -> "),
         ("store/__init__.py", "import millwheel.cli", "millwheel.store -> millwheel.cli"),
+        (
+            "store/postgres/store.py",
+            "import millwheel.store.console.roles",
+            "millwheel.store.postgres.store -> millwheel.store.console.roles",
+        ),
+        (
+            "store/memory/store.py",
+            "import millwheel.store.postgres.store",
+            "millwheel.store.memory.store -> millwheel.store.postgres.store",
+        ),
         ("millwheel/errors.py", "import psycopg", "millwheel.errors -> psycopg"),
         ("millwheel/nowhere.py", "", "nowhere"),
     ],
@@ -104,7 +114,7 @@ def test_migrations_know_only_the_schema() -> None:
     graph = grimp.build_graph("millwheel", cache_dir=None)
     inside = {"millwheel.migrations", *graph.find_descendants("millwheel.migrations")}
     known = set().union(*map(graph.find_modules_directly_imported_by, inside))
-    assert known - inside <= {"millwheel.store.schema", "millwheel.store.views"}
+    assert known - inside <= {"millwheel.store.postgres.schema", "millwheel.store.console.views"}
 
 
 @pytest.mark.parametrize("folder", sorted(PUBLIC_TO))

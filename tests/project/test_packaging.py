@@ -68,9 +68,14 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.Zip
 def test_the_wheel_has_every_file_and_no_others(wheel: zipfile.ZipFile) -> None:
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert names == packaged()
-    for sample in ("py.typed", "store/schema.py", "migrations/env.py", "timers/__init__.py"):
+    for sample in (
+        "py.typed",
+        "store/postgres/schema.py",
+        "migrations/env.py",
+        "timers/__init__.py",
+    ):
         assert f"millwheel/{sample}" in names
-    assert any(re.fullmatch(r"millwheel/store/sql/\w+\.sql", name) for name in names)
+    assert any(re.fullmatch(r"millwheel/store/sql/\w+/\w+\.sql", name) for name in names)
     assert any(re.fullmatch(r"millwheel/migrations/versions/\w+\.py", name) for name in names)
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"millwheel"}

@@ -39,7 +39,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.modes.batches import Batches, Kept, Phase
 from millwheel.store.port import Commit, IntervalCommit, Wish
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
 from millwheel.timers.holds import Holds

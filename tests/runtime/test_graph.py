@@ -30,10 +30,10 @@ from millwheel.errors import DeployRefused, GraphError, UsageError, UserCodeErro
 from millwheel.graph import drawing
 from millwheel.graph.labels import label_of
 from millwheel.runtime.engine import Engine
-from millwheel.store.buckets import bucket_table
-from millwheel.store.schema import metadata
-from millwheel.store.statements import BUCKETED
-from millwheel.store.views import VIEWS
+from millwheel.store.console.views import VIEWS
+from millwheel.store.postgres.buckets import bucket_table
+from millwheel.store.postgres.schema import metadata
+from millwheel.store.postgres.statements import BUCKETED
 from millwheel.testing import Harness, advance, inject
 from millwheel.windows import Pane, Tumbling
 from tests.support.part_files import written_numbers

@@ -18,7 +18,7 @@ from millwheel.runtime.environment import Options
 from millwheel.services.figures import ComputationFigures, Figures, Observed
 from millwheel.services.observed import STORE_SECONDS, EngineObserved
 from millwheel.store.port import Commit
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, counting, many
 from tests.support.pipelines import (

@@ -13,7 +13,7 @@ from millwheel import Context, Record
 from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.runtime.engine import Engine
-from millwheel.store import administration
+from millwheel.store.console import administration
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, check, counting, many
 from tests.support.pipelines import QUICK, Kept, doing, script, tally_pipeline, two_sources

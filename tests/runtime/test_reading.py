@@ -51,7 +51,7 @@ from millwheel.runtime.ownership.deploying import node_deploy
 from millwheel.runtime.ownership.planner import IntervalLoad, split_at
 from millwheel.runtime.routes.readers import SpreadReader
 from millwheel.store.memory import MemoryStore
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import ACTS, SHARED, Act, Cluster

@@ -26,10 +26,10 @@ from millwheel.runtime.network.frames import Frame, Gap
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.services.worker import PipelineWorker
-from millwheel.store.administration import remove_computations
-from millwheel.store.inspection import inspect
+from millwheel.store.console.administration import remove_computations
+from millwheel.store.console.inspection import inspect
 from millwheel.store.port import Deployment, NodeDeploy, Placement, PlacementChange, Store, Wish
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import AGAIN, SHARED, Recount, check, counting, many, number_of
 from tests.support.drawing import examples
@@ -961,7 +961,7 @@ async def test_a_removal_that_was_broken_off_is_taken_up_again(
         await asyncio.to_thread(remove_computations, url, name, ["count"])
     await postgres.store.stop_worker(owner.worker)
     with monkeypatch.context() as patch:
-        patch.setattr("millwheel.store.administration.SLOTS", SLOTS // 2)
+        patch.setattr("millwheel.store.console.administration.SLOTS", SLOTS // 2)
         await asyncio.to_thread(remove_computations, url, name, ["count"])
     assert (await postgres.states(), await postgres.timers()) == ([], [])
     left = await asyncio.to_thread(remove_computations, url, name, ["count"])

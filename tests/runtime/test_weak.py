@@ -26,7 +26,7 @@ from millwheel.graph.node import Productions
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.remote import Remote
 from millwheel.store.port import Commit, Wish
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.fake_network import Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of

@@ -2,8 +2,8 @@
 locks.
 
 What a worker asks for is done here, by the server's own tasks and in its own time, whatever has
-become of the worker meanwhile. As in Postgres (`millwheel.store.lane`,
-`millwheel.store.placement`):
+become of the worker meanwhile. As in Postgres (`millwheel.store.postgres.lane`,
+`millwheel.store.postgres.placement`):
 
 * A commit passes the fence, holds its intervals by share locks, and takes effect at its COMMIT.
 * A claim, release, cut or wish waits for these locks for half a second; then the sessions of those

@@ -39,7 +39,7 @@ class Wire:
         return self._known in (None, self._database.tables.incarnation)
 
     def _check(self) -> None:
-        """What a connection does when it is made (`millwheel.store.incarnation`)."""
+        """What a connection does when it is made (`millwheel.store.postgres.incarnation`)."""
         if self._known is None:
             self._known = self._database.tables.incarnation
         elif not self.is_current:
@@ -125,8 +125,8 @@ class Wire:
 class LaneWire:
     """A `millwheel.store.port.StoreLane`: the worker's end of a session.
 
-    A commit with something of the user's in it goes in two trips, as in `millwheel.store.lane`:
-    between them it stands in the server, and holds its intervals.
+    A commit with something of the user's in it goes in two trips, as in
+    `millwheel.store.postgres.lane`: between them it stands in the server, and holds its intervals.
     """
 
     def __init__(self, server: Server, database: Database, session: Session) -> None:

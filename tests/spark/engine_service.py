@@ -33,7 +33,7 @@ from examples.nexmark.sources import write
 from millwheel.services.run import Run
 from millwheel.spark.java import prepare_environment
 from millwheel.store import embedded
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.support import spark_pipelines
 from tests.support.spark_cluster import ROOT, SparkProcesses
 from tests.support.spark_inputs import write_flights, write_lines

@@ -55,7 +55,7 @@ from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermar
 from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
 from millwheel.spark.launch import Cluster
 from millwheel.spark.staging import StagingWriter
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
 from tests.following import service as following
 from tests.spark.stand_in import QUERY, Batch, StandIn, made_rows

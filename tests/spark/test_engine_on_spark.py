@@ -21,7 +21,7 @@ from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import planned
 from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.query import SETTINGS, BatchDone, QueryRun
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
 from tests.support import spark_pipelines
 from tests.support.servers import quick_directory

@@ -9,7 +9,7 @@ import pytest
 
 from millwheel.spark.query import Whole
 from millwheel.spark.source import MillwheelSource
-from millwheel.store.views import VIEWS
+from millwheel.store.console.views import VIEWS
 from tests.support.store_sites import Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.parametrize("schema", [18], indirect=True)

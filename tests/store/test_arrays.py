@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from millwheel.store import arrays
+from millwheel.store.postgres import arrays
 from tests.support.store_sites import Schema
 
 LONG = b"x" * (arrays.KEPT_HEADS + 1)

@@ -40,7 +40,7 @@ from millwheel.store.port import (
     IntervalCommit,
     Store,
 )
-from millwheel.store.rows import ARRAY_ROWS
+from millwheel.store.postgres.rows import ARRAY_ROWS
 from tests.support.store_sites import (
     BUCKET_HIGH,
     COUNT,

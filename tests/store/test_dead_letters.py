@@ -6,9 +6,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from millwheel.store import administration
-from millwheel.store.asking import EVERY_LETTER, Actor, Asking, LetterFilter, MatchedLetters
-from millwheel.store.inspection import inspect
+from millwheel.store.console import administration
+from millwheel.store.console.asking import EVERY_LETTER, Actor, Asking, LetterFilter, MatchedLetters
+from millwheel.store.console.inspection import inspect
 from millwheel.store.port import PlacedSlots
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from millwheel.store.buckets import tables_of
-from millwheel.store.inspection import inspect
-from millwheel.store.schema import metadata
-from millwheel.store.statements import BUCKETED
+from millwheel.store.console.inspection import inspect
+from millwheel.store.postgres.buckets import tables_of
+from millwheel.store.postgres.schema import metadata
+from millwheel.store.postgres.statements import BUCKETED
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite
 
 pytestmark = pytest.mark.newest

@@ -18,7 +18,7 @@ from millwheel.cli.state import get
 from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.errors import UsageError
-from millwheel.store.one_key import Page
+from millwheel.store.console.one_key import Page
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from millwheel.core.codec import encode_key
 from millwheel.core.model import SLOTS
 from millwheel.errors import Fenced, MillwheelError, PlacementRefused
-from millwheel.store.placement import KEEP_EVENTS
 from millwheel.store.port import (
+    KEEP_EVENTS,
     TIMER_KINDS,
     Claim,
     IntervalRow,

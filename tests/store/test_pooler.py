@@ -24,10 +24,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from millwheel.errors import PooledStore, StoreUnavailable
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store import session
 from millwheel.store.address import StoreAddress
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.presence import present
+from millwheel.store.console.presence import present
+from millwheel.store.postgres import session
+from millwheel.store.postgres.store import PostgresStore
 from tests.support.pipelines import QUICK, script, tally_pipeline
 from tests.support.store_sites import Schema
 from tests.support.values import ITEMS, items

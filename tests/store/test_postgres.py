@@ -40,15 +40,20 @@ from millwheel.errors import (
     StoreUnavailable,
 )
 from millwheel.sinks import Table
-from millwheel.store import inspection, selection, snapshot
-from millwheel.store.connections import RECONNECT_SECONDS
-from millwheel.store.lane import PostgresLane
+from millwheel.store.console import inspection, selection, snapshot
 from millwheel.store.port import Bucket, Commit, OtherWorker
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.processes import host_identity, is_dead, process_identity, process_started
-from millwheel.store.rows import ARRAY_ROWS
-from millwheel.store.statements import Statements
-from millwheel.store.translation import translate
+from millwheel.store.postgres.connections import RECONNECT_SECONDS
+from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.processes import (
+    host_identity,
+    is_dead,
+    process_identity,
+    process_started,
+)
+from millwheel.store.postgres.rows import ARRAY_ROWS
+from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.store import PostgresStore
+from millwheel.store.postgres.translation import translate
 from tests.support.sessions import connection_of, lane_of, session, until, waiting_for_a_lock
 from tests.support.store_sites import (
     BUCKET_HIGH,

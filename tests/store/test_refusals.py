@@ -13,7 +13,7 @@ import pytest
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.process.load import FREE_OF_CHARGE
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 from tests.support.pipelines import QUICK, doing
 from tests.support.servers import VERSIONS
 from tests.support.store_sites import Schema

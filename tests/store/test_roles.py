@@ -15,17 +15,17 @@ from millwheel import Pipeline, Table
 from millwheel.errors import StoreError, StoreUnavailable, UsageError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store import administration
 from millwheel.store.address import StoreAddress
-from millwheel.store.asking import Actor, Asking
-from millwheel.store.buckets import tables_of
-from millwheel.store.inspection import inspect
-from millwheel.store.migrate import migrate, require_version
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.roles import CALLED, Roles, make_roles, roles_of
-from millwheel.store.schema import metadata
-from millwheel.store.selection import select
-from millwheel.store.statements import composed
+from millwheel.store.console import administration
+from millwheel.store.console.asking import Actor, Asking
+from millwheel.store.console.inspection import inspect
+from millwheel.store.console.migrate import migrate, require_version
+from millwheel.store.console.roles import CALLED, Roles, make_roles, roles_of
+from millwheel.store.console.selection import select
+from millwheel.store.postgres.buckets import tables_of
+from millwheel.store.postgres.schema import metadata
+from millwheel.store.postgres.statements import composed
+from millwheel.store.postgres.store import PostgresStore
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.store_sites import Schema
 from tests.support.values import ITEMS, TALLY, Counted, items, key_of, time_of

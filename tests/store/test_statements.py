@@ -7,8 +7,8 @@ import string
 import psycopg
 from psycopg import pq
 
-from millwheel.store.statements import PARAMETER, TABLES, Statements, _texts
-from millwheel.store.views import NAMES, VIEWS
+from millwheel.store.console.views import NAMES, VIEWS
+from millwheel.store.postgres.statements import PARAMETER, TABLES, Statements, _texts
 from tests.support.store_sites import Schema
 
 KNOWN = {*TABLES, *VIEWS, *NAMES, "schema", "this_incarnation", "matching_letters"}

@@ -14,9 +14,9 @@ from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import UsageError
 from millwheel.spark.connection import sole
-from millwheel.store import administration
-from millwheel.store.migrate import migrate
-from millwheel.store.statements import _texts
+from millwheel.store.console import administration
+from millwheel.store.console.migrate import migrate
+from millwheel.store.postgres.statements import _texts
 from tests.support.store_sites import START, PostgresSite, Schema, deploy
 
 PASSWORD = "a password of the tests"

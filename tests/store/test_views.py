@@ -26,12 +26,12 @@ from millwheel.errors import DeployRefused, GraphError
 from millwheel.runtime.engine import Engine
 from millwheel.sinks import Discard, Table
 from millwheel.state import StateLayout
+from millwheel.store.console.selection import select
+from millwheel.store.console.views import VIEWS, install_views
 from millwheel.store.port import NodeDeploy
-from millwheel.store.schema import metadata
-from millwheel.store.selection import select
-from millwheel.store.state_shape import CollectionShape, StateShape, state_shape
-from millwheel.store.state_views import CASTS, MOST_VERSION, Versions
-from millwheel.store.views import VIEWS, install_views
+from millwheel.store.port.state_shape import CollectionShape, StateShape, state_shape
+from millwheel.store.postgres.schema import metadata
+from millwheel.store.postgres.state_views import CASTS, MOST_VERSION, Versions
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.store_sites import (

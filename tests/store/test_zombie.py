@@ -28,9 +28,9 @@ from millwheel.errors import CommitUnknown, Fenced, MillwheelError, StoreUnavail
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.process.tasks import end
-from millwheel.store.lane import PostgresLane
 from millwheel.store.port import Claim, Commit, Store, Wish
-from millwheel.store.rows import ARRAY_ROWS
+from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.rows import ARRAY_ROWS
 from tests.support.clusters import (
     AGAIN,
     SHARED,

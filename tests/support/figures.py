@@ -5,7 +5,12 @@ from __future__ import annotations
 from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.process.durations import Durations
 from millwheel.services.figures import ComputationFigures, Figures
-from millwheel.store.inspection import ComputationStatus, Holder, IntervalStatus, PipelineStatus
+from millwheel.store.console.inspection import (
+    ComputationStatus,
+    Holder,
+    IntervalStatus,
+    PipelineStatus,
+)
 
 NOW = 1_700_000_000_000_000
 

@@ -29,7 +29,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from millwheel.store import embedded
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 from tests.support import visits
 from tests.support.forked_commands import ROOT, AsyncForked, parent
 

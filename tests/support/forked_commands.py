@@ -39,8 +39,8 @@ IMPORTED = (
     "millwheel.cli.main", "millwheel.cli.display", "millwheel.cli.intervals", "millwheel.cli.run",
     "millwheel.cli.store", "millwheel.cli.target", "millwheel.cli.watch", "millwheel.cli.worker",
     "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
-    "millwheel.store.embedded", "millwheel.store.migrate", "millwheel.store.postgres",
-    "millwheel.store.schema", "millwheel.store.views",
+    "millwheel.store.embedded", "millwheel.store.console.migrate", "millwheel.store.postgres.store",
+    "millwheel.store.postgres.schema", "millwheel.store.console.views",
     "alembic.command", "alembic.config", "alembic.context",
     "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip

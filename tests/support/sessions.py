@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from millwheel.store.lane import PostgresLane
+from millwheel.store.postgres.lane import PostgresLane
 from tests.support.store_sites import Owner, PostgresSite, Schema
 
 

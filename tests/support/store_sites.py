@@ -21,7 +21,7 @@ from millwheel.core.clock import VirtualClock
 from millwheel.core.codec import encode_key
 from millwheel.core.model import SLOTS, Delivery, Key, record_id
 from millwheel.sinks import Table
-from millwheel.store import administration
+from millwheel.store.console import administration
 from millwheel.store.memory import MemoryStore, ShownState, ShownTimer
 from millwheel.store.port import (
     Claim,
@@ -37,7 +37,7 @@ from millwheel.store.port import (
     StreamDeploy,
     TimerChange,
 )
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 START = 1_700_000_000_000_000
 """The stamp of the deploy, in microseconds; each commit after it is a second later."""

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 from millwheel.store import embedded
-from millwheel.store.migrate import migrate
+from millwheel.store.console.migrate import migrate
 
 LEASE_SECONDS = 3.0
 

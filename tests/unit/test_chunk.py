@@ -12,7 +12,7 @@ from millwheel.core.chunk import Chunk, Chunks, Columns, Ids, Outbox, together
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Delivery, record_id
 from millwheel.runtime.interval.intake import Intake
-from millwheel.store import arrays
+from millwheel.store.postgres import arrays
 
 LOG, RECEIVER, SOURCE = 5, 3, 9
 

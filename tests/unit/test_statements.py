@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from millwheel.store.schema import metadata
-from millwheel.store.statements import TABLES
+from millwheel.store.postgres.schema import metadata
+from millwheel.store.postgres.statements import TABLES
 
 
 def test_the_names_are_those_of_the_schema() -> None:

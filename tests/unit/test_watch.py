@@ -10,7 +10,7 @@ from rich.console import Console, Group
 
 from millwheel.cli.store import MOVING_SHOWN
 from millwheel.cli.watch import Rates, lag, lines, owners, text_of
-from millwheel.store.inspection import (
+from millwheel.store.console.inspection import (
     END_OF_TIME,
     CodeStatus,
     ComputationStatus,

@@ -18,7 +18,7 @@ from bench.workload import BALANCES, PAYMENTS, KeepBalance
 from millwheel import Discard, JsonLines, JsonLinesFiles, Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.services import loop
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.store import PostgresStore
 
 STATES = "SELECT key::bigint, value FROM bench_peers.states WHERE computation = 'keep_balance'"
 

@@ -26,9 +26,9 @@ from millwheel.spark.engine.checkpoints import refuse_used_checkpoint
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import QueryProgress
 from millwheel.spark.staging import ATTEMPT, StagingTable
+from millwheel.store.console.views import VIEWS
 from millwheel.store.port import ELSEWHERE
-from millwheel.store.statements import TABLES, Statements
-from millwheel.store.views import VIEWS
+from millwheel.store.postgres.statements import TABLES, Statements
 
 LOOK_SECONDS = 0.5
 """Time between two looks whether records are in flight."""

@@ -29,8 +29,8 @@ from millwheel.spark.failures import user_error
 from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.patience import Patience
-from millwheel.store.deployment import OnSpark
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.deployment import OnSpark
+from millwheel.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from millwheel.spark.engine.query import BatchDone

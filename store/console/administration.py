@@ -1,0 +1,279 @@
+"""Changes that an operator makes in a store: pause injectors, remove nodes and pipelines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from millwheel.core.model import SLOTS
+from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.store.console.asking import UNNAMED, Actor, Asking
+from millwheel.store.console.snapshot import CONNECT_SECONDS, choose, list_pipelines, translated
+from millwheel.store.console.views import refuse_lookalikes
+from millwheel.store.postgres.processes import is_dead
+from millwheel.store.postgres.statements import READ_COMMITTED, Statements
+from millwheel.store.postgres.translation import unreached
+from millwheel.store.rules.code import Code
+from millwheel.store.rules.generations import refuse_with_members, without
+
+LOCK_SECONDS = 10
+"""Longest wait of a removal for readers."""
+
+OWNER_LOCK_MILLISECONDS = 500
+"""Longest wait for an interval; a commit of a live owner releases it sooner."""
+
+ATTEMPTS = 20
+
+SLOTS_AT_A_TIME = 1024
+"""Number of slots from which one transaction deletes the rows of a removed node."""
+
+
+@contextlib.contextmanager
+def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that waits for no lock longer than `LOCK_SECONDS`.
+
+    Raises:
+        StoreUnavailable: the server does not answer.
+    """
+    try:
+        connection = psycopg.connect(
+            make_conninfo(
+                url,
+                application_name="millwheel administration",
+                connect_timeout=CONNECT_SECONDS,
+                options=(
+                    f"-c search_path= -c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
+                    f"{READ_COMMITTED}"
+                ),
+            )
+        )
+    except psycopg.Error as error:
+        raise unreached(error) from error
+    with translated(), connection:
+        yield connection
+
+
+class Paused(NamedTuple):
+    """The result of pausing or resuming injectors."""
+
+    changed: list[str]
+    """Injectors that the call has paused or resumed, in the order of the graph."""
+    unchanged: list[str]
+    """Named injectors that were paused, or running, already."""
+    workers: int
+    """Number of workers that run the pipeline; they notice the change within about a second."""
+
+
+def pause(
+    url: str,
+    pipeline: str,
+    injectors: Sequence[str] = (),
+    *,
+    paused: bool = True,
+    actor: Actor = UNNAMED,
+) -> Paused:
+    """Pause injectors of a pipeline, or resume them (`paused` False).
+
+    Args:
+        injectors: names; empty: all injectors of the pipeline.
+        actor: written into the log of requests.
+
+    Raises:
+        UsageError: there is no such pipeline or injector; nothing is changed.
+    """
+    with transaction(url) as connection:
+        _find(connection, pipeline)
+        statements = Statements(pipeline)
+        known = [name for (name,) in connection.execute(statements.get("list_injectors"))]
+        missing = [name for name in injectors if name not in known]
+        if missing:
+            raise UsageError(
+                f"pipeline {pipeline!r} has no injector {', '.join(map(repr, missing))}; it has: "
+                f"{', '.join(known) or 'none'}. Nothing was changed"
+            )
+        rows = connection.execute(
+            statements.get("pause_injectors"),
+            {"names": list(injectors) or None, "paused": paused},
+        )
+        found = {name for (name,) in rows}
+        if found:
+            verb = "pause" if paused else "resume"
+            Asking(connection, pipeline).note(actor, verb, {"injectors": sorted(found)})
+        asked = [name for name in known if not injectors or name in injectors]
+        return Paused(
+            [name for name in asked if name in found],
+            [name for name in asked if name not in found],
+            len(_alive(connection, statements)),
+        )
+
+
+def schema_size(url: str, pipeline: str) -> tuple[int, int]:
+    """Number of tables of a pipeline, and their size in bytes.
+
+    Raises:
+        UsageError: there is no such pipeline.
+    """
+    with transaction(url) as connection:
+        _find(connection, pipeline)
+        text = Statements(pipeline).get("schema_size")
+        row = connection.execute(text, {"schema": pipeline}).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+
+def drop_pipeline(url: str, pipeline: str) -> None:
+    """Remove a pipeline's schema with everything in it.
+
+    Raises:
+        UsageError: there is no such pipeline, or a live worker runs it.
+        StoreUnavailable: another session reads its tables for longer than `LOCK_SECONDS`.
+    """
+    with transaction(url) as connection:
+        statements = Statements(pipeline)
+        _lock(connection, statements, pipeline)
+        for host, pid, lease_left in _alive(connection, statements):
+            raise UsageError(
+                f"pipeline {pipeline!r} is being run by process {pid} on {host!r} "
+                f"(its lease ends in {lease_left:.0f} s unless it renews it). Stop that one "
+                "first; nothing was removed"
+            )
+        try:
+            connection.execute(statements.get("drop_schema"))
+        except psycopg.errors.LockNotAvailable as error:
+            raise StoreUnavailable(
+                f"another session has been reading tables of {pipeline!r} for {LOCK_SECONDS} s, a "
+                "backup or a report maybe; nothing was removed. Try again when it has ended"
+            ) from error
+
+
+def _alive(
+    connection: psycopg.Connection[Any], statements: Statements
+) -> list[tuple[str, int, float]]:
+    """Host, process id and remaining seconds of the lease of each worker that runs."""
+    return [
+        (host.split()[0], pid, lease_left)
+        for _, host, pid, pid_started, _, lease_left in connection.execute(
+            statements.get("other_workers")
+        )
+        if lease_left > 0 and not is_dead(host, pid, pid_started)
+    ]
+
+
+def remove_computations(
+    url: str, pipeline: str, names: list[str], *, actor: Actor = UNNAMED
+) -> int:
+    """Remove nodes from a pipeline, which may be running; gives the number of deleted rows.
+
+    One short transaction takes them out of the graph: workers release their intervals, senders
+    treat records for them as acknowledged, and no watermark waits for them. Then their state and
+    timers are deleted step by step. A repeated call resumes an interrupted removal.
+
+    Raises:
+        UsageError: there is no such node, a remaining node needs it, an open numbered bundle has
+            records of it, or a worker that has the pipeline to itself is running.
+        StoreUnavailable: a commit holds an interval for too long.
+    """
+    ids = _take_away(url, pipeline, names, actor)
+    statements = Statements(pipeline)
+    deleted = 0
+    for low in range(0, SLOTS, SLOTS_AT_A_TIME):
+        which = {"slot_from": low, "slot_to": low + SLOTS_AT_A_TIME, "computations": ids}
+        with transaction(url) as connection:
+            for name in ("delete_states", "delete_timers"):
+                deleted += connection.execute(statements.get(name), which).rowcount
+    return deleted
+
+
+def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[int]:
+    """Take nodes out of the graph; gives their ids."""
+    statements = Statements(pipeline)
+    with transaction(url) as connection:
+        _lock(connection, statements, pipeline)
+        found = connection.execute(statements.get("removed_ids"), {"names": names}).fetchall()
+        left = sorted({*names} - {name for _, name in found})
+        if not left:
+            return [id_ for id_, _ in found]
+        for host, pid, pid_started in connection.execute(statements.get("lone_workers")):
+            if not is_dead(host, pid, pid_started):
+                raise UsageError(
+                    f"pipeline {pipeline!r} is being run by process {pid} on {host.split()[0]!r}, "
+                    "which has the pipeline to itself and would not notice. Stop that one first; "
+                    "nothing was removed"
+                )
+        for _ in range(ATTEMPTS):
+            try:
+                with connection.transaction():
+                    removed = _begin_without(connection, statements, pipeline, left)
+                    Asking(connection, pipeline).note(actor, "remove", {"computations": left})
+                    return [*removed, *(id_ for id_, _ in found)]
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+                pass
+        raise StoreUnavailable(
+            f"a commit that does not end holds an interval of {', '.join(left)}, maybe of a "
+            "process that was stopped; nothing was removed"
+        )
+
+
+def _begin_without(
+    connection: psycopg.Connection[Any], statements: Statements, pipeline: str, names: list[str]
+) -> list[int]:
+    """Begin a generation without these nodes; gives their ids."""
+    history = connection.execute(statements.get("deployed")).fetchall()
+    if not history:
+        raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")
+    number, code = history[-1]
+    left = without(pipeline, msgspec.json.decode(code, type=Code), names)
+    connection.execute(statements.get("set_lock_timeout"), {"lock": f"{OWNER_LOCK_MILLISECONDS}ms"})
+    connection.execute(
+        statements.get("begin_generation"),
+        {"number": number + 1, "code": msgspec.json.encode(left).decode()},
+    )
+    ids = [
+        id_
+        for (id_,) in connection.execute(statements.get("remove_computations"), {"names": names})
+    ]
+    _hold_intervals(connection, statements, ids)
+    which = {"computations": ids, "names": names}
+    text = statements.get("bundles_in_the_way", latest_commits="latest_commits")
+    refuse_with_members(pipeline, connection.execute(text, which).fetchall())
+    text = statements.get("remove_intervals", latest_commits="latest_commits")
+    connection.execute(text, which)
+    connection.execute(statements.get("refuse_requests"), which)
+    connection.execute(statements.get("release_letters"), which)
+    return ids
+
+
+def _hold_intervals(
+    connection: psycopg.Connection[Any], statements: Statements, ids: list[int]
+) -> None:
+    """Lock all intervals of nodes. Repeats until it finds no new ones: a split, merge or claim that
+    the lock waited for has made intervals or logs that only a later statement sees."""
+    held = None
+    while True:
+        text = statements.get("hold_intervals")
+        found = connection.execute(text, {"computations": ids}).fetchall()
+        if found == held:
+            return
+        held = found
+
+
+def _lock(connection: psycopg.Connection[Any], statements: Statements, pipeline: str) -> None:
+    """Find a pipeline, and take the lock that deploy and migrate take too: none of them begins
+    before this transaction has ended."""
+    _find(connection, pipeline)
+    try:
+        with connection.transaction():
+            connection.execute(statements.get("lock_pipeline"))
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        pass  # it was dropped in between
+    _find(connection, pipeline)
+    refuse_lookalikes(connection, pipeline)
+
+
+def _find(connection: psycopg.Connection[Any], pipeline: str) -> None:
+    choose(list_pipelines(connection), pipeline)

@@ -1,0 +1,722 @@
+"""The state of a store for people: its pipelines, their workers, computations, intervals and dead
+letters.
+
+One read-only transaction reads all of it, so all figures are of the same moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.rows import namedtuple_row
+
+from millwheel.core.model import MAX_TIME, MIN_TIME, Key, from_micros
+from millwheel.errors import UsageError
+from millwheel.graph.labels import label_of
+from millwheel.store.console.asking import EVERY_LETTER, LetterFilter
+from millwheel.store.console.migrate import HEAD
+from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
+from millwheel.store.console.snapshot import (
+    begin_snapshot,
+    choose,
+    iso_text,
+    list_pipelines,
+    reading,
+    translated,
+)
+from millwheel.store.postgres.processes import is_dead
+from millwheel.store.postgres.statements import Statements, composed
+
+VIEWED = (
+    "latest_commits",
+    "pending_productions",
+    "dead_letters",
+    "placement_events",
+    "sinks",
+    "watermark_holders",
+    "disk_use",
+    "oldest_bucket",
+    "old_snapshots",
+    "fold_lag",
+)
+
+END_OF_TIME = "infinity"
+LATE = "late_"
+"""First part of the names of counters of late records; the rest names their outcome."""
+
+BEGIN_OF_TIME = "-infinity"
+
+NOTHING_AT_WORK = {"oldest": None, "seconds": 0.0}
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """A worker that has not shut down cleanly."""
+
+    id: str
+    host: str
+    pid: int
+    started_at: datetime
+    heartbeat_at: datetime
+    lease_seconds: float
+    """Remaining seconds of its lease; 0 or less if it has expired."""
+    state: Literal["running", "silent", "dead"]
+    """running or silent, by its lease; dead: its process ran on this machine and has ended."""
+    intervals: int
+    """Number of intervals that it owns."""
+    generation: int
+    """Generation of its code."""
+    address: str = ""
+    """Its address for other workers; empty if it runs alone."""
+    cpu: float | None = None
+    """CPU seconds per second, from its last heartbeat; None before the first one."""
+    rss_bytes: int | None = None
+    """Memory in bytes, from its last heartbeat; None before the first one."""
+    blocked_by: str | None = None
+    """User code that blocks its event loop, from its last heartbeat; None: none does."""
+    waits: str | None = None
+    """The commit or heartbeat that the store does not finish, and the sessions that hold the locks,
+    from its last heartbeat; None: none waits for long."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """The timer, state, record, input, source or parked key that holds back a computation's low
+    watermark."""
+
+    kind: str
+    """timer, state, record, input, source or parked."""
+    what: str
+    key: Any
+    at: str
+    """The time at which it holds the watermark."""
+    age_seconds: float | None = None
+    """Age of the root: since its timer or hold was set, its record produced, or its row read."""
+    path: list[str] = msgspec.field(default_factory=list)
+    """Computations from this one upstream to the root's."""
+    root: str = ""
+    """The holder of the last computation in `path`."""
+
+
+class ParkedStatus(msgspec.Struct, frozen=True):
+    """Keys that stand still since a record failed (``on_error="park"``)."""
+
+    keys: int = 0
+    records: int = 0
+    """Records that wait behind the failed ones."""
+    seconds: float = 0.0
+    """How long the first of these keys has been parked."""
+
+
+class CodeStatus(msgspec.Struct, frozen=True):
+    """Seconds of one call of user code, waits included."""
+
+    mean: float
+    p99: float
+    """99th percentile, on the slowest interval; of code that does not wait, of the means of
+    chunks."""
+
+
+class ComputationStatus(msgspec.Struct):
+    """One node of the graph. Watermarks are ISO times, or infinity, or -infinity."""
+
+    name: str
+    kind: str
+    paused: bool = False
+    """An operator has paused this injector."""
+    intervals: int = 0
+    processed: int = 0
+    records_out: int = 0
+    """Records sent to readers (one for each reader), and rows and lines written."""
+    duplicates_dropped: int = 0
+    bloom_maybes: int = 0
+    """Records that a Bloom filter may have seen, and that were looked up in the table."""
+    late: int = 0
+    """Sum of all counters that begin with late_."""
+    dead_letters: int = 0
+    """Dead letters since deploy."""
+    dead_letters_kept: int = 0
+    """Dead letters that are neither retried nor discarded."""
+    parked: ParkedStatus = ParkedStatus()
+    """Its keys that stand still."""
+    backlog: int = 0
+    """Records that wait for it: the larger of those that were sent to it and are not acknowledged,
+    and those that its owners have received and that are not durable, which include rows of sources,
+    as of their last heartbeats."""
+    at_work: int = 0
+    """Keys whose user code had begun and waited, at the last heartbeat of their owners."""
+    oldest_key: str | None = None
+    """The one of them that has waited for the longest time; None: there is none, or it is not
+    known."""
+    oldest_seconds: float = 0.0
+    """How long it had been at work."""
+    user_code: CodeStatus | None = None
+    """Time of its user code between the last two heartbeats; None: none ran."""
+    input_watermark: str = BEGIN_OF_TIME
+    low_watermark: str = BEGIN_OF_TIME
+    lag_seconds: float | None = None
+    """Distance of the low watermark behind the database's clock; None: not known, or event time has
+    ended."""
+    per_second: float | None = None
+    """Records processed per second, between the last two heartbeats; in ``status --watch``, since
+    the previous look. Of an injector, rows read, between the heartbeats."""
+    out_per_second: float | None = None
+    """The same for `records_out`."""
+    last_commit: str = BEGIN_OF_TIME
+    holder: Holder | None = None
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
+    label: str = ""
+    """The name for display: see `millwheel.graph.labels.label_of`."""
+
+
+class IntervalStatus(msgspec.Struct, frozen=True):
+    """One range of slots of a computation, or one partition of an injector."""
+
+    id: int
+    computation: str
+    slot_from: int
+    slot_to: int
+    """One past the last slot."""
+    owner: str | None
+    """Id of its owner, a live worker or a dead one."""
+    sequencer: int
+    commits: int
+    processed: int
+    input_watermark: str
+    low_watermark: str
+    wanted_by: str | None = None
+    """Id of its wanted owner; None: it stays."""
+
+
+class SourceFlow(msgspec.Struct, frozen=True):
+    """Rows of a partition that were read and are not acknowledged. Times in seconds."""
+
+    pending: int
+    cap: int
+    """Largest number of pending rows."""
+    latency: float | None
+    """95th percentile of the time from read to acknowledgement, over the last reads; None before
+    the first."""
+    target: float | None
+    """The `latency_target` that moves the cap; None: the cap is fixed."""
+    lag_rows: int | None = None
+    """Number of rows that are not read yet; None: not known."""
+    lag_bytes: int | None = None
+    """Size of the rows that are not read yet; None: not known."""
+    log_start: int | None = None
+    """Offset of the first row that the partition still has; None: not known."""
+    log_end: int | None = None
+    """One past the offset of its last row; None: not known."""
+    seconds_left: float | None = None
+    """Time to read all of `lag_rows` at the present rate; None: not known."""
+
+
+class SourceStatus(msgspec.Struct, frozen=True):
+    """One partition that an injector reads."""
+
+    computation: str
+    source: str
+    ended: bool
+    """Its rows were read to the end."""
+    position: Any
+    flow: SourceFlow | None = None
+    """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat
+    yet."""
+
+
+class SinkStatus(msgspec.Struct, frozen=True):
+    """One scope of a sink outside the store, or of another reader of numbered bundles."""
+
+    computation: str
+    scope: int
+    """Id of the key interval."""
+    acked: int
+    """Number of the last bundle that is delivered."""
+    open: int | None
+    """Number of the bundle that is being delivered; None: none is."""
+    open_records: int | None
+    open_seconds: float | None
+    """Since when, by the clock of its owner."""
+    waiting: int | None
+    """Records in its owner's memory, from the last heartbeat; None: it has no owner."""
+
+
+class SparkQueryStatus(msgspec.Struct, frozen=True):
+    """The query that runs a pipeline on Spark."""
+
+    checkpoint: str
+    batch: int
+    """The last batch in the tables; -1: there is none yet."""
+    low_watermark: str
+    """The promise of the sources when that batch was cut."""
+    age_seconds: float
+    """Time since it was done."""
+    counters: dict[str, dict[str, int]]
+    """By computation and counter."""
+
+
+class PipelineStatus(msgspec.Struct):
+    """One pipeline of a store."""
+
+    name: str
+    schema_version: str | None
+    schema_current: bool
+    """Whether this code can work with the schema; if not, all other fields are empty."""
+    at: str = ""
+    """Time of these figures, by the database's clock."""
+    deployed: bool = False
+    complete: bool = False
+    """All input was read and processed, and event time has ended."""
+    workers: list[WorkerStatus] = msgspec.field(default_factory=list)
+    computations: list[ComputationStatus] = msgspec.field(default_factory=list)
+    intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
+    sources: list[SourceStatus] = msgspec.field(default_factory=list)
+    sinks: list[SinkStatus] = msgspec.field(default_factory=list)
+    on_spark: SparkQueryStatus | None = None
+    """If it runs on Spark; then computations and intervals show how the engine has left them."""
+
+
+class KeptBucket(msgspec.Struct, frozen=True):
+    """Why the oldest bucket of records, seen ids and commits is kept."""
+
+    kept_by: str
+    """records, last commit, fold or reader."""
+    what: str
+    since: str | None
+
+
+class Operating(NamedTuple):
+    """Figures of a whole pipeline, for operators."""
+
+    open_requests: int
+    """Requests that are not carried out yet."""
+    disk: dict[str, int]
+    """Bytes of tables and indexes, by kind."""
+    dead_rows: dict[str, int]
+    """Former versions of rows that are not removed yet, by kind."""
+    snapshot_seconds: float
+    """Age of the oldest snapshot of any session, which keeps dead rows; 0: there is none."""
+
+
+UNKNOWN = Operating(0, {}, {}, 0.0)
+"""Of a schema that this code cannot read."""
+
+
+class DiskStatus(msgspec.Struct, frozen=True):
+    """A pipeline on disk."""
+
+    kinds: dict[str, int]
+    """Bytes of tables and indexes, by kind."""
+    oldest: list[KeptBucket]
+    """Empty: nothing keeps the oldest bucket."""
+    unfolded: int
+    """Commits of all intervals that are not folded yet."""
+    fold_age_seconds: float | None
+    """Age of the oldest of them; None: all are folded."""
+    dead_rows: int
+    """Former versions of rows that are not removed yet."""
+    snapshot: str | None
+    """The session whose snapshot has kept dead rows for longer than a minute, and longest; None:
+    none has."""
+
+
+class Totals(NamedTuple):
+    """A pipeline's counters since its first deploy, summed over all computations."""
+
+    counters: Counter[str]
+    low_watermark: int
+    """The lowest low watermark of all computations, microseconds."""
+
+
+class DeadLetterEntry(msgspec.Struct, frozen=True):
+    """A record, row or timer that the engine gave up on."""
+
+    id: int
+    computation: str
+    stream: str
+    key: Any
+    value: str
+    timestamp: str | None
+    place: str
+    error: str
+    attempts: int
+    given_up_at: str
+    record_id: str | None
+    parked: str | None = None
+    """In a parked key: ``failed`` (it stops the key), or ``waiting``."""
+    traceback: str = ""
+
+
+class DeadLetterKind(msgspec.Struct, frozen=True):
+    """Dead letters of one computation with the same error, but for the numbers in it."""
+
+    computation: str
+    error: str
+    letters: int
+    keys: int
+    oldest: int
+    """Number of the oldest one."""
+    newest_at: str
+
+
+class OwnedInterval(msgspec.Struct, frozen=True):
+    """An interval with its owner, its wanted owner, and wishes to cut it."""
+
+    id: int
+    computation: str
+    kind: str
+    """injector, computation or relay."""
+    slot_from: int
+    slot_to: int
+    """One past the last slot."""
+    sequencer: int
+    owner: str | None
+    owner_alive: bool
+    """It has an owner with a valid lease."""
+    wanted_by: str | None
+    pinned: bool
+    """An operator chose its owner."""
+    split_at: int | None
+    merge_with: int | None
+    load: dict[str, Any] | None
+    """Its cost, from the last heartbeat of its owner; None: not reported."""
+
+
+class PlacementEvent(msgspec.Struct, frozen=True):
+    """A decision about the ownership of an interval, or its execution."""
+
+    id: int
+    at: str
+    computation: str
+    interval: int
+    slot_from: int
+    slot_to: int
+    what: str
+    from_worker: str | None
+    to_worker: str | None
+    reason: str
+
+
+class Inspection:
+    """A look into a store at one moment. Made by `inspect`."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def _rows(self, name: str, schema: str = "", **params: Any) -> list[Any]:
+        statements = Statements(schema)
+        views = {view: view for view in VIEWED}
+        text = statements.get(name, **views)
+        with self._connection.cursor(row_factory=namedtuple_row) as cursor:
+            return cursor.execute(text, params or None).fetchall()
+
+    def pipelines(self) -> list[str]:
+        """The names of the pipelines in the store."""
+        return list_pipelines(self._connection)
+
+    def choose(self, wanted: str | None) -> str:
+        """The wanted pipeline, or the only one.
+
+        Raises:
+            UsageError: the store does not have it; or none is named, and the store has several or
+                none.
+        """
+        return choose(self.pipelines(), wanted)
+
+    def status(self, pipeline: str) -> PipelineStatus:
+        """The status of a pipeline."""
+        version = self._version(pipeline)
+        status = PipelineStatus(pipeline, version, version == HEAD)
+        if not status.schema_current:
+            return status
+        ((now,),) = self._rows("database_time")
+        status.at = time_text(now)
+        labels = self.labels(pipeline)
+        status.deployed = bool(labels)
+        for checkpoint, batch, low_watermark, age, counters in self._rows("status_spark", pipeline):
+            status.on_spark = SparkQueryStatus(
+                checkpoint, batch, time_text(low_watermark), age, counters
+            )
+        workers = [_worker(row) for row in self._rows("status_workers", pipeline)]
+        status.workers = sorted(workers, key=lambda worker: worker.state != "running")
+        intervals = self._rows("status_intervals", pipeline)
+        found = {
+            name: _computation(name, kind, list(rows), now)
+            for (name, kind), rows in groupby(intervals, key=attrgetter("name", "kind"))
+        }
+        for name, one in found.items():
+            one.label = labels.get(name, name)
+        status.intervals = [_interval(row) for row in intervals]
+        status.sources = [_source(row) for row in intervals if row.source is not None]
+        status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
+        for name, backlog in self._rows("status_backlog", pipeline):
+            if name in found:  # otherwise it was removed, and records sent to it are dropped
+                found[name].backlog = max(found[name].backlog, backlog)
+        for name, kept, keys, waiting, seconds in self._rows("status_dead_letters", pipeline):
+            if name in found:
+                one = found[name]
+                one.dead_letters_kept = kept
+                one.parked = ParkedStatus(keys, waiting, seconds)
+        for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
+            found[name].holder = Holder(
+                kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest
+            )
+        status.computations = list(found.values())
+        status.complete = bool(found) and all(
+            one.low_watermark == END_OF_TIME and not one.backlog for one in status.computations
+        )
+        return status
+
+    def labels(self, pipeline: str) -> dict[str, str]:
+        """The names for display of all nodes of the deployed graph; empty: nothing is deployed."""
+        deployed = self._rows("deployed", pipeline)
+        if not deployed:
+            return {}
+        nodes: dict[str, dict[str, Any]] = msgspec.json.decode(deployed[-1].code)["graph"]["nodes"]
+        return {name: label_of(name, node) for name, node in nodes.items()}
+
+    def totals(self, pipeline: str) -> Totals:
+        """A pipeline's counters and its lowest low watermark."""
+        rows = self._rows("status_intervals", pipeline)
+        counters: Counter[str] = Counter()
+        for row in rows:
+            counters.update(row.counters)
+        return Totals(counters, min((row.low_watermark for row in rows), default=MIN_TIME))
+
+    def _version(self, pipeline: str) -> str | None:
+        statement = composed(
+            "schema_version", alembic_version=sql.Identifier(pipeline, "alembic_version")
+        )
+        row = self._connection.execute(statement).fetchone()
+        return None if row is None else str(row[0])
+
+    def disk(self, pipeline: str) -> DiskStatus:
+        """The size of a pipeline on disk, and the reasons why old data are kept."""
+        self.require_current(pipeline)
+        (row,) = self._rows("status_disk", pipeline)
+        return DiskStatus(
+            msgspec.json.decode(row.kinds, type=dict[str, int]),
+            msgspec.json.decode(row.oldest, type=list[KeptBucket]),
+            row.unfolded,
+            row.fold_age,
+            row.dead_rows,
+            row.snapshot,
+        )
+
+    def operating(self, pipeline: str) -> Operating:
+        """Figures of the whole pipeline, for operators."""
+        (row,) = self._rows("status_operating", pipeline)
+        disk, dead_rows = (
+            msgspec.json.decode(text, type=dict[str, int]) for text in (row.disk, row.dead_rows)
+        )
+        return Operating(row.open_requests, disk, dead_rows, row.snapshot_seconds)
+
+    def dead_letters(
+        self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
+    ) -> list[DeadLetterEntry]:
+        """The newest dead letters that match a filter, without their tracebacks."""
+        self.require_current(pipeline)
+        rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
+        return [_dead_letter(row) for row in rows]
+
+    def dead_letter_kinds(
+        self, pipeline: str, letters: LetterFilter = EVERY_LETTER
+    ) -> list[DeadLetterKind]:
+        """The dead letters that match a filter, by computation and error; the most frequent
+        first."""
+        self.require_current(pipeline)
+        rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
+        return [DeadLetterKind(*row) for row in rows]
+
+    def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
+        """One dead letter, with its traceback.
+
+        Raises:
+            UsageError: there is no dead letter with this number.
+        """
+        self.require_current(pipeline)
+        rows = self._rows("show_dead_letter", pipeline, id=number)
+        if not rows:
+            raise UsageError(f"pipeline {pipeline!r} has no dead letter {number}")
+        return _dead_letter(rows[0])
+
+    def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
+        """One key of a computation: its state, its timers, and records on their way to it.
+
+        Raises:
+            UsageError: the pipeline has no such computation.
+        """
+        self.require_current(pipeline)
+        return look_at_key(self._connection, pipeline, computation, key, page)
+
+    def intervals(self, pipeline: str) -> list[OwnedInterval]:
+        """The intervals of a pipeline, in the order of its graph and of slots."""
+        self.require_current(pipeline)
+        return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
+
+    def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
+        """The last decisions about ownership and their executions, newest first."""
+        self.require_current(pipeline)
+        rows = self._rows("newest_placement_events", pipeline, limit=limit)
+        return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
+
+    def require_owners(self, pipeline: str) -> None:
+        """Check that the keys of a pipeline have owners that can be asked.
+
+        Raises:
+            UsageError: the pipeline runs on Spark, or its schema is of another version.
+        """
+        self.require_current(pipeline)
+        if self._rows("runs_on_spark", pipeline):
+            raise UsageError(
+                f"pipeline {pipeline!r} runs on Spark, which has its keys: nobody could carry this "
+                "out. Move it back first: millwheel move MODULE:PIPELINE --to engine"
+            )
+
+    def require_current(self, pipeline: str) -> None:
+        """Check that this code can read the pipeline's schema.
+
+        Raises:
+            UsageError: it is of another version.
+        """
+        version = self._version(pipeline)
+        if version != HEAD:
+            raise UsageError(
+                f"the schema of pipeline {pipeline!r} is at version {version}, and this code needs "
+                f"{HEAD}. Run: millwheel migrate {pipeline}, with the same --store"
+            )
+
+
+@contextlib.contextmanager
+def inspect(url: str) -> Iterator[Inspection]:
+    """Read from a store, all at the same moment.
+
+    Raises:
+        StoreError: the store cannot be reached or read.
+    """
+    with reading(url) as connection, translated():
+        begin_snapshot(connection)
+        yield Inspection(connection)
+
+
+# -- rows to structs -------------------------------------------------------------------------
+
+
+def time_text(micros: int) -> str:
+    """A time of the engine in ISO 8601; the ends of time are infinity and -infinity."""
+    if micros >= MAX_TIME:
+        return END_OF_TIME
+    if micros <= MIN_TIME:
+        return BEGIN_OF_TIME
+    return from_micros(micros).isoformat()
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def _worker(row: Any) -> WorkerStatus:
+    id_, host, pid, pid_started, started_at, heartbeat_at, lease_seconds, *rest = row
+    state: Literal["running", "silent", "dead"] = "running" if lease_seconds > 0 else "silent"
+    if is_dead(host, pid, pid_started):
+        state = "dead"
+    return WorkerStatus(
+        id_, host.split()[0], pid, started_at, heartbeat_at, lease_seconds, state, *rest
+    )
+
+
+def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:
+    """A node, from the last commits of its intervals."""
+    totals: Counter[str] = Counter()
+    for row in intervals:
+        totals.update(row.counters)
+    low_watermark = min(row.low_watermark for row in intervals)
+    known = MIN_TIME < low_watermark < MAX_TIME
+    work = [row.at_work for row in intervals if row.at_work is not None]
+    oldest: dict[str, Any] = max(work, key=itemgetter("seconds"), default=NOTHING_AT_WORK)
+    code = [row.code for row in intervals if row.code is not None]
+    calls = sum(each["calls"] for each in code)
+    rates = [(row.rate, row.rate_out) for row in intervals if row.rate is not None]
+    return ComputationStatus(
+        name,
+        kind,
+        paused=intervals[0].paused,
+        intervals=len(intervals),
+        processed=totals["processed"],
+        records_out=totals["records_out"],
+        duplicates_dropped=totals["duplicates_dropped"],
+        bloom_maybes=totals["bloom_maybes"],
+        late=sum(total for counter, total in totals.items() if counter.startswith(LATE)),
+        dead_letters=totals["dead_letters"] + totals["bad_rows"],
+        backlog=sum(row.queued or 0 for row in intervals),
+        at_work=sum(each["keys"] for each in work),
+        oldest_key=oldest["oldest"],
+        oldest_seconds=oldest["seconds"],
+        user_code=(
+            CodeStatus(
+                sum(each["seconds"] for each in code) / calls, max(each["p99"] for each in code)
+            )
+            if calls
+            else None
+        ),
+        per_second=sum(rate for rate, _ in rates) if rates else None,
+        out_per_second=sum(out or 0.0 for _, out in rates) if rates else None,
+        input_watermark=time_text(min(row.input_watermark for row in intervals)),
+        low_watermark=time_text(low_watermark),
+        lag_seconds=(now - low_watermark) / 1e6 if known else None,
+        last_commit=time_text(max(row.stamp for row in intervals)),
+        counters={counter: totals[counter] for counter in sorted(totals)},
+    )
+
+
+def _interval(row: Any) -> IntervalStatus:
+    return IntervalStatus(
+        row.id,
+        row.name,
+        row.slot_from,
+        row.slot_to,
+        row.owner,
+        row.sequencer,
+        row.n,
+        row.counters.get("processed", 0),
+        time_text(row.input_watermark),
+        time_text(row.low_watermark),
+        row.wanted_by,
+    )
+
+
+def _source(row: Any) -> SourceStatus:
+    position = row.position or {}
+    flow = None if row.flow is None else msgspec.convert(row.flow, SourceFlow)
+    if flow is not None and flow.lag_rows and row.rate:
+        flow = msgspec.structs.replace(flow, seconds_left=flow.lag_rows / row.rate)
+    ended = bool(position.get("ended"))
+    return SourceStatus(row.name, row.source, ended, position.get("reader"), flow)
+
+
+def _dead_letter(row: Any) -> DeadLetterEntry:
+    (
+        id_,
+        computation,
+        stream,
+        key,
+        value,
+        timestamp,
+        place,
+        error,
+        attempts,
+        at,
+        record_id,
+        *rest,
+    ) = row
+    return DeadLetterEntry(
+        id_, computation, stream, _json(key), value, iso_text(timestamp), place, error, attempts,
+        iso_text(at) or "", record_id, *rest,
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+"""SELECTs of a user: statements that give rows, run so that they can change nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import errors
+from psycopg.adapt import Buffer, Loader
+from psycopg.types.string import TextLoader
+
+from millwheel.errors import MillwheelError, UsageError
+from millwheel.store.console.snapshot import (
+    begin_snapshot,
+    choose,
+    iso_text,
+    list_pipelines,
+    reading,
+    translated,
+)
+from millwheel.store.postgres.statements import text_of
+from millwheel.store.postgres.translation import UNDEFINED_TABLE, translate
+
+UNDEFINED_FUNCTION = "42883"
+
+REACHES_OTHERS = re.compile(
+    r"""\b(pg_(?:try_)?advisory_\w+|pg_(?:terminate|cancel)_backend|pg_(?:reload_conf|rotate_logfile|promote|switch_wal)
+    |pg_log_backend_memory_contexts|pg_\w*replication_(?:slot|origin)\w*|pg_stat\w*_reset\w*|dblink\w*
+    |lo_(?:create|creat|open|put|get|import|export|unlink|truncate\w*|from_bytea)
+    |query_to_xml\w*|ts_stat|ts_rewrite|U&(?="))""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Names of functions that a read-only transaction allows and that reach other sessions: signals,
+locks, counters of the server; functions that run a text as a statement; and the beginning of a name
+in escapes, which would hide all of these. Each is refused wherever it stands, in a text or a
+comment too. It guards against accidents; against people there are roles."""
+
+OF_THE_SERVER = ("08", "53", "57", "58")
+"""SQLSTATE classes that concern the connection or the server, not the statement."""
+
+
+class Selection:
+    """The result of a SELECT: the names of its columns, and its rows as they arrive."""
+
+    def __init__(self, columns: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
+        self.columns = columns
+        self.rows = rows
+
+
+@contextlib.contextmanager
+def select(
+    url: str,
+    statements: Sequence[str],
+    *,
+    pipeline: str | None,
+    seconds: float,
+    as_json: bool,
+) -> Iterator[Iterator[Selection]]:
+    """Run statements of a user that give rows; they can change nothing.
+
+    Several statements read one snapshot (`millwheel.store.console.snapshot`). All are parsed before
+    the first one runs. Read the rows of each answer before the next answer.
+
+    Args:
+        pipeline: the pipeline of names without a schema; None: the only one, if there is only one.
+        seconds: longest run of each statement.
+        as_json: give values that `msgspec.json.encode` takes, instead of text or None.
+
+    Raises:
+        UsageError: Postgres refuses a statement, or it took longer than `seconds`.
+    """
+    with reading(url) as connection, translated():
+        known = list_pipelines(connection)
+    several = pipeline is None and len(known) > 1
+    path = () if several or not known else (choose(known, pipeline),)
+    with reading(url, seconds, (*path, "public")) as connection:
+        _refuse_to_run_as_superuser(connection)
+        _register_loaders(connection, as_json=as_json)
+        try:
+            if len(statements) > 1:
+                begin_snapshot(connection, path or None)
+            else:
+                connection.execute(text_of("begin_select"))
+            columns = [_columns(connection, text) for text in statements]
+            yield _answers(connection, columns, statements)
+        except errors.QueryCanceled as error:
+            raise UsageError(
+                f"the statement was stopped after {seconds:g} s; give it longer with --timeout"
+            ) from error
+        except psycopg.Error as error:
+            raise _refusal(error, known if several else []) from error
+
+
+def _refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
+    """Refuse a login that may run programs on the server where others have made tables, views or
+    functions: their code would run with its rights, also in a transaction that only reads."""
+    with translated():
+        found = connection.execute(text_of("others_code")).fetchone()
+    if found is not None:
+        raise UsageError(
+            f"{connection.info.user} is a superuser, or may use files and programs of the server, "
+            f"and {found[1]} has made {found[0]}: what somebody has put into a view or a policy "
+            "runs with the rights of whoever reads it. Give --store a login of the pipeline's "
+            "reader (`millwheel migrate --roles` makes that role)"
+        )
+
+
+def _answers(
+    connection: psycopg.Connection[Any], columns: list[list[str]], statements: Sequence[str]
+) -> Iterator[Selection]:
+    for names, text in zip(columns, statements, strict=True):
+        with connection.cursor() as cursor:
+            yield Selection(names, _streamed(cursor, text))
+
+
+def _streamed(cursor: psycopg.Cursor[Any], text: str) -> Iterator[tuple[Any, ...]]:
+    yield from cursor.stream(text)
+
+
+def _columns(connection: psycopg.Connection[Any], text: str) -> list[str]:
+    """The columns of exactly one statement that gives rows; nothing runs yet.
+
+    The protocol prepares one statement only, so that no text can end the transaction and add
+    another statement.
+    """
+    if (found := REACHES_OTHERS.search(text)) is not None:
+        raise UsageError(
+            f"{found[1]} may reach other sessions, by a signal or a lock; `millwheel sql` is for "
+            "reading. Use psql, as a role that may do this"
+        )
+    prepared = connection.pgconn.prepare(b"", text.encode())
+    if prepared.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        raise errors.error_from_result(prepared, "utf-8")
+    described = connection.pgconn.describe_prepared(b"")
+    if described.nfields == 0:
+        raise UsageError(
+            "this statement gives no rows; `millwheel sql` is for reading: SELECT, WITH, TABLE, "
+            "VALUES, SHOW, EXPLAIN"
+        )
+    return [(described.fname(i) or b"").decode() for i in range(described.nfields)]
+
+
+def _refusal(error: psycopg.Error, pipelines: list[str]) -> MillwheelError:
+    state = error.sqlstate or ""
+    if not state or state[:2] in OF_THE_SERVER:
+        return translate(error)
+    hint = ""
+    if pipelines and state in (UNDEFINED_TABLE, UNDEFINED_FUNCTION):
+        hint = (
+            f"\nThe store has several pipelines: {', '.join(pipelines)}. Choose one with "
+            f"--pipeline, or write the names with it, as in {pipelines[0]}.states"
+        )
+    return UsageError(f"Postgres refused the statement: {str(error).strip()}{hint}")
+
+
+class _IsoLoader(Loader):
+    """Times as ISO 8601 text; no Python type holds infinity or the year 10000."""
+
+    def load(self, data: Buffer) -> str:
+        return iso_text(bytes(data).decode()) or ""
+
+
+class _NumberLoader(Loader):
+    """Numeric, digit by digit; a value that JSON has no number for (NaN) becomes text."""
+
+    def load(self, data: Buffer) -> Any:
+        text = bytes(data)
+        return msgspec.Raw(text) if re.fullmatch(rb"-?\d+(\.\d+)?", text) else text.decode()
+
+
+class _RawLoader(Loader):
+    """JSON, unchanged."""
+
+    def load(self, data: Buffer) -> Any:
+        return msgspec.Raw(bytes(data))
+
+
+_JSON_LOADERS: dict[str, type[Loader]] = {
+    "timestamptz": _IsoLoader,
+    "timestamp": _IsoLoader,
+    "date": _IsoLoader,
+    "time": TextLoader,
+    "timetz": TextLoader,
+    "interval": TextLoader,
+    "bytea": TextLoader,
+    "numeric": _NumberLoader,
+    "json": _RawLoader,
+    "jsonb": _RawLoader,
+}
+
+
+def _register_loaders(connection: psycopg.Connection[Any], *, as_json: bool) -> None:
+    if as_json:
+        for name, loader in _JSON_LOADERS.items():
+            connection.adapters.register_loader(name, loader)
+        return
+    for info in psycopg.adapters.types:
+        connection.adapters.register_loader(info.oid, TextLoader)
+        if info.array_oid:
+            connection.adapters.register_loader(info.array_oid, TextLoader)

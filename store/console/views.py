@@ -1,0 +1,83 @@
+"""Views for people: committed data, decoded, at one snapshot, with a comment on every column.
+
+They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of
+the last fold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from millwheel.errors import StoreError
+from millwheel.store.postgres.schema import metadata
+from millwheel.store.postgres.statements import composed, text_of
+
+FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
+"""Files in ``sql/views`` that make functions; they are replaced in place, which keeps grants."""
+
+KEY_FUNCTIONS = "key_functions"
+"""The file with functions that read views."""
+
+NAMES = (
+    "micros_to_time", "record_id", "send", "send_all", "count_waiting", "slot_of", "slot_of_text",
+    "key_text",
+    "xxh3_word", "xxh3_number", "xxh3_low", "xxh3_shift", "xxh3_fold", "xxh3_mix", "xxh3_spread",
+    "sought_key", "state_of", "timers_of", "pending_of", "find_holders", "forget_requests",
+    "make_bucket", "drop_bucket",
+)  # fmt: skip
+"""The names of all functions in these files."""
+
+VIEWS = (
+    "latest_commits",
+    "states",
+    "timers",
+    "pending_productions",
+    "watermarks",
+    "watermark_holders",
+    "workers",
+    "placement_events",
+    "dead_letters",
+    "parked_keys",
+    "source_partitions",
+    "sinks",
+    "numbered_rows",
+    "aggregates",
+    "spark_queries",
+    "disk_use",
+    "oldest_bucket",
+    "old_snapshots",
+    "fold_lag",
+)
+
+
+def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Check, before an owner works, that no other role has made functions that a call might run in
+    place of the owner's.
+
+    Raises:
+        StoreError: another role has.
+    """
+    params = {"schema": schema, "names": list(NAMES)}
+    found = connection.execute(text_of("lookalikes"), params).fetchone()
+    if found is not None:
+        raise StoreError(
+            f"the role {found[1]} has made the function {found[0]}, which is named like one of the "
+            "pipeline and would run in its place with the rights of this login. Nothing was "
+            "changed. Look at it, and drop it"
+        )
+
+
+def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Create or replace all functions and views of a pipeline's schema."""
+    refuse_lookalikes(connection, schema)
+    names: dict[str, sql.Composable] = {
+        name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)
+    }
+    names["schema_name"] = sql.Literal(schema)
+    for view in reversed(VIEWS):
+        connection.execute(composed("drop_view", view=names[view]))
+    for name in (*FUNCTIONS, *VIEWS, KEY_FUNCTIONS):
+        connection.execute(composed(f"views/{name}", **names))

@@ -1,0 +1,58 @@
+"""The sessions that others wait for, in words: a lock on a table in an open transaction stops a
+pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import make_conninfo
+
+from millwheel.store.postgres.statements import text_of
+
+CONNECT_SECONDS = 3
+OPTIONS = "-c statement_timeout=3000"
+
+
+def session_text(row: tuple[Any, ...]) -> str:
+    """A row of ``blockers.sql`` or ``lock_holders.sql``."""
+    pid, user, application, client, state, seconds, query = row
+    who = ", ".join(
+        part
+        for part in (
+            f"user {user}",
+            application and f"application {application!r}",
+            client and f"from {client}",
+            state,
+            None if seconds is None else f"in a transaction for {seconds:.0f} s",
+        )
+        if part
+    )
+    said = " ".join(query.split()) if query else ""
+    return f"process {pid} ({who})" + (f": {said}" if said else "")
+
+
+async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
+    """The sessions that some server processes wait for, on a connection of its own: those of the
+    worker may all wait.
+
+    Raises:
+        psycopg.Error: the server does not answer.
+    """
+    conninfo = make_conninfo(url, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
+    async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        cursor = await connection.execute(text_of("blockers"), {"pids": list(pids)})
+        return [session_text(row) for row in await cursor.fetchall()]
+
+
+def lock_holders(conninfo: str) -> list[str]:
+    """The sessions under whose locks the tables of a pipeline cannot be read; none if the server
+    does not say."""
+    conninfo = make_conninfo(conninfo, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            return [session_text(row) for row in connection.execute(text_of("lock_holders"))]
+    except psycopg.Error:
+        return []

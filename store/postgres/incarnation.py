@@ -1,0 +1,142 @@
+"""The incarnation of the server, which every connection of the engine reads before it is used
+(decision 40).
+
+A server may come back without its newest commits. Postgres empties the unlogged table `incarnation`
+in every crash recovery and when a standby is promoted; the first session afterwards inserts a new
+id. A cold copy of a data directory keeps that id, so the start of the postmaster is part of the
+incarnation too. A restored dump keeps it as well, so the oid of the table is the third part.
+
+A connection lives within one incarnation, because a crash of the server ends it. So one look, at
+its start, is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+
+from millwheel.errors import StoreUnavailable, StoreWentBack
+from millwheel.store.postgres.statements import Statements
+
+TOO_WEAK = frozenset(("off", "local", "remote_write"))
+"""Values of `synchronous_commit` under which a crash may undo acknowledged commits."""
+
+A_STANDBY = (
+    "it is a standby, which takes no writes: give the address of the primary, or of all servers "
+    "with target_session_attrs=read-write"
+)
+
+REFUSALS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.CantChangeRuntimeParam)
+
+log = structlog.get_logger("millwheel.store")
+
+
+class ServerSession(NamedTuple):
+    """The server side of a connection."""
+
+    backend: tuple[int, str]
+    """Process id and start of the server process."""
+    incarnation: str
+    synchronous_commit: str
+    fsync: str
+
+
+class Incarnations:
+    """The incarnation that a worker works with, and another one if the worker has met it."""
+
+    def __init__(self) -> None:
+        self._known: str | None = None
+        self._met: str | None = None
+
+    def meet(self, found: str) -> None:
+        """Note the incarnation of a new connection; the first one becomes the worker's."""
+        if self._known is None:
+            self._known = found
+        elif found != self._known:
+            self._met = found
+
+    def check(self, found: str | None) -> None:
+        """Check that a connection to incarnation `found` may be used.
+
+        Raises:
+            StoreWentBack: the worker has met another incarnation than its own.
+            StoreUnavailable: the connection is older than the worker's incarnation.
+        """
+        if self._met is not None:
+            raise StoreWentBack(
+                "the database server has restarted, was promoted from a standby, or was restored: "
+                "its newest commits may be lost"
+            )
+        if found != self._known:
+            raise StoreUnavailable("the connection leads to an earlier incarnation of the server")
+
+    def begin_again(self) -> None:
+        """Work with the incarnation that was met last."""
+        self._known, self._met = self._met or self._known, None
+
+    @property
+    def known(self) -> str:
+        """The worker's incarnation; only after the first connection."""
+        assert self._known is not None
+        return self._known
+
+
+class Warnings:
+    """Warnings about the server's settings, each logged once."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def look_at(self, session: ServerSession) -> None:
+        """Warn if a crash of the server or its machine may lose commits."""
+        if session.synchronous_commit in TOO_WEAK:
+            self._warn(
+                "commits_do_not_wait",
+                synchronous_commit=session.synchronous_commit,
+                what_it_means=(
+                    "a crash of the database server takes back its newest commits; the workers "
+                    "notice that and start over, and what they sent elsewhere may be sent twice"
+                ),
+                what_to_do=(
+                    "allow the role to SET synchronous_commit = on, or set it for the "
+                    "role or the database"
+                ),
+            )
+        if session.fsync != "on":
+            self._warn(
+                "fsync_is_off",
+                what_it_means="a crash of the database's machine may destroy the whole database",
+                what_to_do=(
+                    "set fsync = on in postgresql.conf, unless the database can be thrown away"
+                ),
+            )
+
+    def _warn(self, event: str, **details: str) -> None:
+        if event not in self._given:
+            self._given.add(event)
+            log.warning(event, **details)
+
+
+async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
+    """Set the session's durability, and read which incarnation of the server it leads to.
+
+    Raises:
+        psycopg.Error: the server does not answer, or takes no writes (a standby).
+    """
+    with contextlib.suppress(*REFUSALS):  # the next statement reads the actual setting
+        await connection.execute(statements.get("raise_durability"))
+    while True:
+        try:
+            cursor = await connection.execute(statements.get("begin_session"))
+        except psycopg.errors.FeatureNotSupported as error:  # it has no unlogged tables
+            raise psycopg.OperationalError(A_STANDBY) from error
+        row = await cursor.fetchone()
+        assert row is not None, "a session sees itself"
+        pid, started, incarnation, *durability = row
+        if incarnation is not None:
+            return ServerSession((pid, started), incarnation, *durability)
+        await connection.execute(statements.get("begin_incarnation"))

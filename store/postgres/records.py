@@ -1,0 +1,103 @@
+"""Records of a pipeline as stored: productions of a log to send again, and ids of records that were
+seen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
+
+from millwheel.core.model import log_and_number, name_of
+from millwheel.store.port import StoredProduction
+from millwheel.store.postgres.buckets import bucket_table
+from millwheel.store.postgres.connections import Subject
+
+PAGE_ROWS = 2000
+"""Productions read by one statement."""
+
+
+class PostgresRecords(Subject):
+    """The tables `production`, `straggler`, `log` and `seen_record`."""
+
+    async def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
+        while True:
+            rows = await self.connections.rows(
+                "read_productions", {"log": log, "first": first, "limit": PAGE_ROWS}
+            )
+            for row in rows:
+                seq, stream, receiver, slot, key, value, version, ts, hold, stamp = row[:10]
+                place, id_, origin = row[10:]
+                yield StoredProduction(
+                    seq,
+                    stream,
+                    receiver,
+                    slot,
+                    key.encode(),
+                    value.encode(),
+                    version,
+                    ts,
+                    hold,
+                    stamp,
+                    place,
+                    id_.bytes if id_ else b"",
+                    origin,
+                )
+            if len(rows) < PAGE_ROWS:
+                return
+            first = rows[-1][0] + 1
+
+    async def retire_logs(self, logs: list[int]) -> None:
+        await self.connections.run("retire_logs", {"logs": logs})
+
+    async def look_up_seen(
+        self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
+    ) -> set[bytes]:
+        statements = self.connections.statements
+        statement = statements.union(
+            "look_up_seen", [bucket_table("seen_record", bucket) for bucket in buckets]
+        )
+        parameters = {
+            "low": [UUID(bytes=name_of(id_).ljust(16, b"\0")) for id_ in ids],
+            "high": [UUID(bytes=name_of(id_).ljust(16, b"\xff")) for id_ in ids],
+            "computation": computation,
+        }
+        async with self.connections.connection() as connection:
+            cursor = await connection.execute(statement, parameters, prepare=True)
+            return {id_.bytes for (id_,) in await cursor.fetchall()}
+
+    async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
+        rows = await self.connections.rows(
+            "newest_seen",
+            {"computation": computation},
+            table=bucket_table("seen_record", bucket),
+        )
+        return dict(log_and_number(id_.bytes) for (id_,) in rows)
+
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
+        ((found,),) = await self.connections.rows(
+            "count_seen",
+            {"computation": computation, "slot_from": slots[0], "slot_to": slots[1]},
+            table=bucket_table("seen_record", bucket),
+        )
+        return int(found)
+
+    async def scan_seen(
+        self,
+        bucket: int,
+        computation: int,
+        slots: tuple[int, int],
+        after: tuple[bytes, int],
+        limit: int,
+    ) -> list[tuple[bytes, int]]:
+        return await self.connections.rows(
+            "scan_seen",
+            {
+                "computation": computation,
+                "slot_from": slots[0],
+                "slot_to": slots[1],
+                "id": UUID(bytes=after[0]),
+                "slot": after[1],
+                "limit": limit,
+            },
+            binary=True,
+            table=bucket_table("seen_record", bucket),
+        )

@@ -1,0 +1,136 @@
+"""Connections with a server process of their own.
+
+The store relies on its sessions: on their first settings (an empty search path, UTC, timeouts,
+read-only looks), on advisory locks, on prepared statements, and on the process id by which a
+successor ends them. A connection pooler that gives the server process to another client after each
+transaction (PgBouncer in its default mode) keeps none of that. A pooler that gives it away later
+still drops the settings, because it opens the session before it knows its client.
+
+So each connection starts with a setting that no other program makes, and asks the server for it.
+This detects a pooler that refuses such settings, or drops them, at once and in every mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
+
+from millwheel.errors import PooledStore
+from millwheel.store.postgres import arrays
+from millwheel.store.postgres.statements import text_of
+
+MARK = "-c millwheel.session=own"
+
+REFUSALS = ("startup parameter", "command-line options")
+"""Parts of the errors of poolers that refuse settings: PgBouncer with its relatives, and RDS
+Proxy."""
+
+
+def refusal(error: psycopg.Error) -> PooledStore | None:
+    """The error for a pooler that refuses the settings of a session; None: `error` has another
+    cause."""
+    text = str(error).strip()
+    return _pooled(text) if any(words in text for words in REFUSALS) else None
+
+
+def _pooled(how: str) -> PooledStore:
+    return PooledStore(
+        "the store is reached through a connection pooler that does not pass on the settings of a "
+        f"session ({how}): give the address of Postgres itself"
+    )
+
+
+def connect(conninfo: str) -> psycopg.Connection[Any]:
+    """A connection that commits each statement, and has a session of its own.
+
+    Raises:
+        PooledStore: a connection pooler answers in place of Postgres.
+        psycopg.Error: the connection cannot be made.
+    """
+    try:
+        connection = psycopg.connect(conninfo, autocommit=True, options=_marked(conninfo, None))
+    except psycopg.OperationalError as error:
+        pooled = refusal(error)
+        if pooled is None:
+            raise
+        raise pooled from error
+    try:
+        _check(connection.execute(text_of("own_session")).fetchone())
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+Outcome = Callable[[PooledStore | None], None]
+
+
+def _ignored(pooled: PooledStore | None) -> None:
+    pass
+
+
+@asynccontextmanager
+async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
+    """Close a new connection if the block fails or is cancelled. (A pool of connections does not
+    close one that its ``configure`` callback failed for.)"""
+    try:
+        yield
+    except BaseException:
+        await connection.close()
+        raise
+
+
+class OwnSession(AsyncConnection[Any]):
+    """A connection that commits each statement, has a session of its own, and takes packed
+    arrays."""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
+        """As `AsyncConnection.connect`.
+
+        Args:
+            options: settings, which replace the ones in `conninfo`.
+            outcome: called with a `PooledStore`, or with None after any other outcome: a pool of
+                connections does not pass errors on.
+
+        Raises:
+            PooledStore: a connection pooler answers in place of Postgres.
+        """
+        outcome: Outcome = kwargs.pop("outcome", _ignored)
+        kwargs["autocommit"] = True
+        kwargs["options"] = _marked(conninfo, kwargs.get("options"))
+        pooled: PooledStore | None = None
+        try:
+            connection = await super().connect(conninfo, **kwargs)
+            async with closed_on_failure(connection):
+                arrays.register(connection.adapters)
+                cursor = await connection.execute(text_of("own_session"))
+                _check(await cursor.fetchone())
+        except PooledStore as error:
+            pooled = error
+            raise
+        except psycopg.OperationalError as error:
+            pooled = refusal(error)
+            if pooled is None:
+                raise
+            raise pooled from error
+        else:
+            return connection
+        finally:
+            outcome(pooled)
+
+
+def _marked(conninfo: str, options: str | None) -> str:
+    if options is None:
+        options = str(conninfo_to_dict(conninfo).get("options", ""))
+    return f"{options} {MARK}".strip()
+
+
+def _check(row: Any) -> None:
+    if row is None or not row[0]:
+        raise _pooled("it drops them")

@@ -1,0 +1,143 @@
+"""The store on Postgres (`millwheel.store.port.Store`), put together from its subjects.
+
+=============== ==========================================================================
+`workers`       registration, heartbeats, dead workers, the peer secret, the leadership
+`claims`        ownership: claims, releases, wishes, splits, merges
+`records`       productions to send again, ids that were seen
+`states`        state of keys, folds
+`inbox`         records that users send in their own transactions
+`buckets`       the tables of the append-only past: open, close, drop
+`deployment`    the deployed graph
+`lane`          commits
+=============== ==========================================================================
+
+Reads go through a small pool (`millwheel.store.postgres.connections`); deploys, claims, folds and
+buckets are transactions of their own. Nothing here relies on ``search_path``: every name carries
+its schema.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.sinks import Table
+from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.postgres import deployment
+from millwheel.store.postgres.buckets import (
+    DROP_LOCK_MILLISECONDS,
+    PostgresBuckets,
+    create_bucket,
+    newest_commit_table,
+)
+from millwheel.store.postgres.claims import PostgresClaims
+from millwheel.store.postgres.connections import Connections
+from millwheel.store.postgres.inbox import PostgresInbox
+from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.records import PostgresRecords
+from millwheel.store.postgres.requests import PostgresRequests
+from millwheel.store.postgres.states import PostgresStates
+from millwheel.store.postgres.thread_heartbeat import ThreadHeartbeat
+from millwheel.store.postgres.workers import PostgresWorkers
+
+
+class PostgresStore(
+    PostgresWorkers,
+    PostgresClaims,
+    PostgresRecords,
+    PostgresStates,
+    PostgresBuckets,
+    PostgresInbox,
+    PostgresRequests,
+):
+    """One pipeline's schema in a Postgres database.
+
+    Args:
+        url: a libpq connection string or URL.
+        schema: the pipeline's name.
+        lock_timeout_milliseconds: longest wait for the lock under which a bucket is dropped.
+    """
+
+    def __init__(
+        self, url: str, schema: str, *, lock_timeout_milliseconds: int = DROP_LOCK_MILLISECONDS
+    ) -> None:
+        super().__init__(Connections(url, schema))
+        self.drop_lock_milliseconds = lock_timeout_milliseconds
+        self._streams: dict[str, tuple[int, int]] = {}
+        """Id and version of each stream of the deployed code, by name."""
+
+    async def open(self) -> PostgresStore:
+        """Connect.
+
+        Raises:
+            StoreUnavailable: the server does not answer.
+            PooledStore: a connection pooler answers in its place.
+        """
+        await self.connections.open()
+        return self
+
+    async def close(self) -> None:
+        await self.connections.close()
+
+    async def incarnation(self) -> str:
+        return await self.connections.incarnation()
+
+    def begin_again(self) -> None:
+        self.connections.begin_again()
+
+    def thread_heartbeat(self) -> ThreadHeartbeat:
+        """Heartbeats for a thread, while the event loop is blocked."""
+        return ThreadHeartbeat(self.connections)
+
+    async def now(self) -> int:
+        ((micros,),) = await self.connections.rows("database_time")
+        return int(micros)
+
+    async def deploy(
+        self,
+        graph: dict[str, Any],
+        nodes: list[NodeDeploy],
+        streams: list[StreamDeploy],
+        tables: list[Table[Any]],
+        *,
+        stamp: int,
+        bucket_high: int,
+        shared: bool = False,
+        on_spark: deployment.OnSpark | None = None,
+    ) -> Deployment:
+        statements = self.connections.statements
+        async with self.connections.connection() as connection, connection.transaction():
+            result = await deployment.deploy(
+                connection,
+                statements,
+                self.connections.sequence,
+                graph,
+                nodes,
+                streams,
+                tables,
+                shared=shared,
+                on_spark=on_spark,
+            )
+            if result.fresh:
+                await create_bucket(connection, statements, "time", 0, 0, bucket_high)
+            if result.intervals:
+                newest = await newest_commit_table(connection, statements)
+                await deployment.write_first_commits(
+                    connection, statements, newest, stamp, result.intervals
+                )
+        ids = result.deployment.streams
+        self._streams = {stream.name: (ids[stream.name], stream.version) for stream in streams}
+        return result.deployment
+
+    async def open_lane(self) -> PostgresLane:
+        connections = self.connections
+        lane = PostgresLane(
+            connections.url,
+            connections.schema,
+            connections.statements,
+            self._streams,
+            connections.begin_lane,
+            connections.end_lane,
+        )
+        await lane.connect()
+        await connections.add_lane(lane)
+        return lane
