@@ -25,7 +25,7 @@ from bench.workload import Account, Balance, Payment, lines_file, payments_file,
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.services import loop
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.store.postgres.lane import PostgresLane
 
 COMMIT_SECONDS = 0.6

@@ -24,7 +24,7 @@ from millwheel.core.model import MIN_TIME, to_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.sources import Source
-from millwheel.store.port import Commit, StoreLane
+from millwheel.store.port.commit import Commit, StoreLane
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 

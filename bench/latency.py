@@ -15,7 +15,8 @@ from bench.server import fresh_store
 from bench.workload import BALANCES, PAYMENTS, payments, pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store.port import Commit, NodeDeploy, StoreLane, StreamDeploy
+from millwheel.store.port.commit import Commit, StoreLane
+from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 

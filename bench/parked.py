@@ -18,7 +18,7 @@ from bench.workload import BALANCES, PAYMENTS, START, Account, Balance, Payment
 from millwheel import Computation, Context, Park, Pipeline, Record, Table
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.store.port import Commit, StoreLane
+from millwheel.store.port.commit import Commit, StoreLane
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 

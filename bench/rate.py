@@ -29,13 +29,9 @@ from millwheel.core.chunk import Chunk, Chunks, Columns, Ids
 from millwheel.core.codec import encode_key
 from millwheel.core.model import MIN_TIME
 from millwheel.runtime.engine import Engine
-from millwheel.store.port import (
-    Claim,
-    Commit,
-    IntervalCommit,
-    NodeDeploy,
-    StreamDeploy,
-)
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
 from millwheel.store.postgres.lane import PostgresLane
 
 CONNECTIONS = (1, 2, 3, 4)

@@ -21,7 +21,7 @@ from bench.meter import Cost, metered, wal_position
 from bench.rate import raw_store
 from bench.server import drop
 from millwheel.core.chunk import Chunks, Columns, Ids
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 
 SCHEMA = "bench_shares"
 BUNDLE = 500

@@ -54,7 +54,8 @@ from millwheel.runtime.upkeep.folding import Folding
 from millwheel.runtime.upkeep.housekeeping import Housekeeping
 from millwheel.runtime.upkeep.request_desk import RequestDesk
 from millwheel.runtime.upkeep.store_waits import StoreWaits
-from millwheel.store.port import Deployment, Store
+from millwheel.store.port import Store
+from millwheel.store.port.deploy import Deployment
 
 DEFAULT_OPTIONS = Options()
 

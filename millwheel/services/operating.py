@@ -15,14 +15,14 @@ from typing import Protocol
 from millwheel.core.clock import Clock
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.runtime.ownership.planner import IntervalLoad, ReportedLoad, split_at
-from millwheel.store.port import (
+from millwheel.store.port import Store
+from millwheel.store.port.placement import (
     MergeWish,
     PlacedInterval,
     PlacedWorker,
     Placement,
     PlacementChange,
     SplitWish,
-    Store,
     Unpin,
     Wish,
 )

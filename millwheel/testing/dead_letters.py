@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from millwheel.runtime.interval.step import Step
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 
 MOST_SHOWN = 3
 """Maximum number of dead letters shown."""

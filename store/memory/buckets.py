@@ -9,7 +9,7 @@ import msgspec
 from millwheel.core.clock import Clock
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView
+from millwheel.store.port.buckets import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView
 
 
 class BucketRows:

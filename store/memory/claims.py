@@ -16,21 +16,10 @@ from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.memory.tables import Tables
 from millwheel.store.memory.workers import MemoryWorkers
-from millwheel.store.port import (
-    TIMER_KINDS,
-    TIMERS_A_PAGE,
-    Claim,
-    DeadLetter,
-    FoundPartition,
-    IntervalRow,
-    LogRow,
-    OpenRequest,
-    ParkedRows,
-    Placement,
-    PlacementChange,
-    TimerChange,
-    TimerPlace,
-)
+from millwheel.store.port.claims import Claim, LogRow
+from millwheel.store.port.placement import FoundPartition, IntervalRow, Placement, PlacementChange
+from millwheel.store.port.requests import DeadLetter, OpenRequest, ParkedRows
+from millwheel.store.port.state import TIMER_KINDS, TIMERS_A_PAGE, TimerChange, TimerPlace
 
 Taken = tuple[dict[int, int], dict[int, int]]
 """Result of the first half of a claim: per interval its raised sequencer, and its new log."""

@@ -11,7 +11,8 @@ from millwheel.core.model import MIN_TIME
 from millwheel.sinks import Table
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
-from millwheel.store.port import Deployment, IntervalCommit, NodeDeploy, StreamDeploy
+from millwheel.store.port.commit import IntervalCommit
+from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.rules.code import Code, Generation
 from millwheel.store.rules.generations import Admission, admission_of, obstacles_of, plain
 from millwheel.store.rules.rekeying import rekeyed

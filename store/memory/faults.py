@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 
 
 @dataclass(slots=True)

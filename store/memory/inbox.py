@@ -10,7 +10,7 @@ import msgspec
 from millwheel.errors import StoreError
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import InboxTables
-from millwheel.store.port import SentRecord, TakenRecords
+from millwheel.store.port.inbox import SentRecord, TakenRecords
 
 
 class MemoryInbox(MemorySubject):

@@ -20,13 +20,9 @@ from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.requests import settle
 from millwheel.store.memory.sinks import TableSinks, refusal
 from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
-from millwheel.store.port import (
-    ANOTHER_CHAIN,
-    Commit,
-    IntervalCommit,
-    StateChange,
-    StoredProduction,
-)
+from millwheel.store.port.commit import ANOTHER_CHAIN, Commit, IntervalCommit
+from millwheel.store.port.records import StoredProduction
+from millwheel.store.port.state import StateChange
 
 Refuse = Callable[[str, Sequence[Any]], str | None]
 

@@ -16,9 +16,9 @@ from millwheel.core.clock import Clock
 from millwheel.errors import Fenced
 from millwheel.store.memory.tables import KeyInterval, Log, ShownEvent, Tables
 from millwheel.store.memory.workers import Workers
-from millwheel.store.port import (
+from millwheel.store.port.commit import IntervalCommit
+from millwheel.store.port.placement import (
     FoundPartition,
-    IntervalCommit,
     Lapse,
     MergeWish,
     PlacedInterval,

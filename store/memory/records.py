@@ -8,7 +8,7 @@ from dataclasses import replace
 from millwheel.core.model import is_derived, log_and_number, name_of
 from millwheel.errors import StoreError
 from millwheel.store.memory.subject import MemorySubject
-from millwheel.store.port import StoredProduction
+from millwheel.store.port.records import StoredProduction
 
 PAGE_ROWS = 2000
 """Productions read between two yields to the event loop."""

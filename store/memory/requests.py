@@ -13,7 +13,7 @@ from millwheel.core.model import Key
 from millwheel.store.memory.claims import read_timers
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import (
+from millwheel.store.port.requests import (
     DeadLetter,
     KeptLetter,
     OpenRequest,

@@ -9,7 +9,7 @@ from millwheel.store.memory import views
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import StateKey
-from millwheel.store.port import OldState
+from millwheel.store.port.state import OldState
 
 
 class MemoryStates(MemorySubject):

@@ -21,7 +21,8 @@ from millwheel.store.memory.records import MemoryRecords
 from millwheel.store.memory.requests import MemoryRequests
 from millwheel.store.memory.states import MemoryStates
 from millwheel.store.memory.views import MemoryViews
-from millwheel.store.port import Commit, Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
 
 Saved = tuple[dict[str, Any], dict[str, Any]]
 """The tables of the engine, and those of sinks."""

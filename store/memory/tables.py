@@ -18,18 +18,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from millwheel.core.model import SLOTS
 from millwheel.errors import InvariantBroken
-from millwheel.store.port import (
-    KEEP_EVENTS,
-    BlockingItem,
-    Bucket,
-    DeadLetter,
-    IntervalCommit,
-    IntervalRow,
-    NodeKind,
-    StateChange,
-    StoredProduction,
-    TimerChange,
-)
+from millwheel.store.port.buckets import Bucket
+from millwheel.store.port.commit import IntervalCommit
+from millwheel.store.port.placement import KEEP_EVENTS, IntervalRow, NodeKind
+from millwheel.store.port.records import StoredProduction
+from millwheel.store.port.requests import BlockingItem, DeadLetter
+from millwheel.store.port.state import StateChange, TimerChange
 from millwheel.store.rules.code import Generation
 
 StateKey = tuple[int, int, bytes]

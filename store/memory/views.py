@@ -13,7 +13,8 @@ from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import ShownEvent, StateKey, Tables
-from millwheel.store.port import DeadLetter, OldState
+from millwheel.store.port.requests import DeadLetter
+from millwheel.store.port.state import OldState
 
 
 class ShownState(NamedTuple):

@@ -10,7 +10,8 @@ from millwheel.errors import Fenced
 from millwheel.store.memory.jsonb import plain
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import Tables, WorkerRow
-from millwheel.store.port import HeartbeatReply, OtherWorker, PlacedWorker
+from millwheel.store.port.placement import PlacedWorker
+from millwheel.store.port.workers import HeartbeatReply, OtherWorker
 
 FORGET_WORKERS_SECONDS = 86_400.0
 """When a worker registers, the store forgets workers with leases that ended this long ago."""

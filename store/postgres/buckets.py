@@ -26,13 +26,8 @@ import psycopg
 from psycopg import AsyncConnection, sql
 
 from millwheel.errors import BucketGone
-from millwheel.store.port import (
-    CLOCK_STEP_MICROS,
-    EARLY_CLOSE_MICROS,
-    Bucket,
-    BucketView,
-    Commit,
-)
+from millwheel.store.port.buckets import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView
+from millwheel.store.port.commit import Commit
 from millwheel.store.postgres.connections import Connections, Subject
 from millwheel.store.postgres.statements import BUCKETED, Statements, composed
 from millwheel.store.postgres.translation import translate

@@ -10,18 +10,12 @@ import msgspec
 from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, StoreError
-from millwheel.store.port import (
+from millwheel.store.port.claims import Claim, LogRow
+from millwheel.store.port.placement import FoundPartition, IntervalRow, Placement, PlacementChange
+from millwheel.store.port.requests import BlockingItem, OpenRequest, ParkedRows
+from millwheel.store.port.state import (
     TIMER_KINDS,
     TIMERS_A_PAGE,
-    BlockingItem,
-    Claim,
-    FoundPartition,
-    IntervalRow,
-    LogRow,
-    OpenRequest,
-    ParkedRows,
-    Placement,
-    PlacementChange,
     StateChange,
     TimerChange,
     TimerPlace,

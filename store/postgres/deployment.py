@@ -19,7 +19,8 @@ from psycopg.types.json import Jsonb
 from millwheel.core.model import MIN_TIME
 from millwheel.errors import DeployRefused
 from millwheel.sinks import Table
-from millwheel.store.port import ELSEWHERE, Deployment, IntervalRow, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.placement import ELSEWHERE, IntervalRow
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
 from millwheel.store.rules.code import Code, Generation

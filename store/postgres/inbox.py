@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from psycopg import sql
 
-from millwheel.store.port import TAKEN_CHARACTERS, SentRecord, TakenRecords
+from millwheel.store.port.inbox import TAKEN_CHARACTERS, SentRecord, TakenRecords
 from millwheel.store.postgres.connections import Subject
 
 

@@ -31,7 +31,8 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.sinks import Table
-from millwheel.store.port import ANOTHER_CHAIN, Commit, SettledRequest
+from millwheel.store.port.commit import ANOTHER_CHAIN, Commit
+from millwheel.store.port.requests import SettledRequest
 from millwheel.store.postgres import rows
 from millwheel.store.postgres.buckets import bucket_table, refuse_dropped
 from millwheel.store.postgres.incarnation import ServerSession

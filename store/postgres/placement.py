@@ -26,7 +26,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
-from millwheel.store.port import (
+from millwheel.store.port.placement import (
     KEEP_EVENTS,
     FoundPartition,
     Lapse,

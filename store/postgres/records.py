@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
 
 from millwheel.core.model import log_and_number, name_of
-from millwheel.store.port import StoredProduction
+from millwheel.store.port.records import StoredProduction
 from millwheel.store.postgres.buckets import bucket_table
 from millwheel.store.postgres.connections import Subject
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.store.port import (
+from millwheel.store.port.requests import (
     KeptLetter,
     OpenRequest,
     ParkedKeyPlace,

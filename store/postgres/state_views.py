@@ -28,7 +28,7 @@ from psycopg import AsyncConnection, sql
 
 from millwheel.errors import DeployRefused
 from millwheel.graph.node import STATE_VIEWS
-from millwheel.store.port import NodeDeploy
+from millwheel.store.port.deploy import NodeDeploy
 from millwheel.store.port.state_shape import CollectionShape, StateShape
 from millwheel.store.postgres.statements import Statements, composed
 

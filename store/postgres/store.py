@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.sinks import Table
-from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.postgres import deployment
 from millwheel.store.postgres.buckets import (
     DROP_LOCK_MILLISECONDS,

@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 
 from millwheel.errors import Fenced, StoreUnavailable
-from millwheel.store.port import HeartbeatReply, OtherWorker
+from millwheel.store.port.workers import HeartbeatReply, OtherWorker
 from millwheel.store.postgres import processes
 from millwheel.store.postgres.blockers import blockers_of
 from millwheel.store.postgres.connections import Connections, Subject

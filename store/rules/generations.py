@@ -26,7 +26,7 @@ import msgspec
 from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
-from millwheel.store.port import NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
 from millwheel.store.rules.code import Code, Generation, TypeVersion
 from millwheel.store.rules.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 

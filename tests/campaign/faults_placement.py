@@ -12,7 +12,7 @@ from itertools import pairwise
 from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.services.operating import Operator
-from millwheel.store.port import PlacedInterval
+from millwheel.store.port.placement import PlacedInterval
 from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.crew import Hand
 from tests.campaign.faults import IN_CUT, Outcome, Scene, fault, killed_at, on_one

@@ -19,7 +19,7 @@ from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.runtime.engine import Engine
 from millwheel.services.operating import Operator
 from millwheel.services.worker import PipelineWorker
-from millwheel.store.port import PlacedInterval
+from millwheel.store.port.placement import PlacedInterval
 from millwheel.store.postgres.store import PostgresStore
 from tests.support.clusters import SHARED, counting, many
 from tests.support.forked_commands import Forked, parent

@@ -20,7 +20,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.keys import map_entries as entries
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import Harness, inject
 from millwheel.testing.script import Script
 from millwheel.windows import LAST_INSTANT, Months, Session, Sliding, Tumbling, instant

@@ -37,7 +37,10 @@ from millwheel.runtime.seen.buckets import Buckets
 from millwheel.settings import Settings
 from millwheel.store import embedded
 from millwheel.store.console.migrate import migrate
-from millwheel.store.port import Claim, Commit, IntervalCommit, NodeDeploy, StateChange
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.deploy import NodeDeploy
+from millwheel.store.port.state import StateChange
 from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.planted import plant
 from tests.faults.kill_flights import workplace

@@ -11,7 +11,7 @@ from examples.kafka_broker import KafkaBroker
 from millwheel.core.clock import SystemClock
 from millwheel.errors import MillwheelError
 from millwheel.services.operating import Operator
-from millwheel.store.port import PlacedInterval
+from millwheel.store.port.placement import PlacedInterval
 from millwheel.store.postgres.store import PostgresStore
 from tests.support.worker_processes import Workers
 

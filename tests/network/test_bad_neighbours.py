@@ -40,7 +40,7 @@ from millwheel.services.observed import EngineObserved
 from millwheel.services.tcp import Tcp
 from millwheel.settings import MEBIBYTE
 from millwheel.store.memory import MemoryStore
-from millwheel.store.port import Wish
+from millwheel.store.port.placement import Wish
 from millwheel.testing import fake_network, inject
 from millwheel.testing.fake_network import FAIR, Fate
 from millwheel.timers.holds import Holds

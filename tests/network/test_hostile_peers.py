@@ -59,7 +59,7 @@ from millwheel.runtime.network.wire_stream import (
 )
 from millwheel.services.tcp import Tcp
 from millwheel.store.memory import MemoryStore
-from millwheel.store.port import PlacedInterval, PlacedWorker, Placement, Wish
+from millwheel.store.port.placement import PlacedInterval, PlacedWorker, Placement, Wish
 from millwheel.testing import inject
 from millwheel.testing.fake_network import SECRET
 from millwheel.testing.script import Script, ScriptReader

@@ -24,7 +24,8 @@ from millwheel.runtime.network.wire_stream import (
     Outgoing,
     Verdict,
 )
-from millwheel.store.port import Commit, Wish
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import Wish
 from millwheel.testing import inject
 from millwheel.testing.fake_network import FAIR, Fate
 from millwheel.testing.script import Script

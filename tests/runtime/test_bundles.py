@@ -38,7 +38,8 @@ from millwheel.graph import drawing
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.modes.batches import Batches, Kept, Phase
-from millwheel.store.port import Commit, IntervalCommit, Wish
+from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.placement import Wish
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather

@@ -16,7 +16,7 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Settings, Stream
 from millwheel.core.model import to_micros
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from millwheel.testing.virtual_loop import new_loop

@@ -39,7 +39,7 @@ from millwheel.errors import (
 from millwheel.runtime.ownership import owned_intervals as holdings
 from millwheel.runtime.process import tasks
 from millwheel.runtime.seen.dedup import Dedup
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script
 from tests.support.part_files import written_numbers

@@ -20,7 +20,8 @@ from millwheel.errors import StoreUnavailable
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.ownership.planner import ReportedLoad
 from millwheel.runtime.process.tasks import end
-from millwheel.store.port import Commit, MergeWish, Placement, SplitWish, Wish
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import MergeWish, Placement, SplitWish, Wish
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from millwheel.windows import Pane, Tumbling

@@ -15,7 +15,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog, raised_at
 from millwheel.services.run import Run
 from millwheel.sources import Row, Rows
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 from millwheel.testing import Harness, assert_exactly_once, inject
 from millwheel.testing.script import Script, ScriptReader
 from tests.support.pipelines import QUICK, Tally, doing, produce

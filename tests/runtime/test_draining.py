@@ -19,8 +19,8 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.lane.committer import Committing
 from millwheel.runtime.process.tasks import end
 from millwheel.services.operating import Operator
-from millwheel.store.port import (
-    Commit,
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import (
     Lapse,
     MergeWish,
     Placement,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import StatementError, StoreUnavailable, UserCodeError
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import advance, assert_exactly_once, inject
 from tests.support.fault_plans import FAULTS, PASSED, RINGS, Plan, run_plan, two_steps, with_ids
 from tests.support.pipelines import QUICK, Broken, Do, Kept, doing, produce, script, tally_pipeline

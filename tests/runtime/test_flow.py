@@ -18,7 +18,7 @@ from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.source.pacing import FIRST_CAP
 from millwheel.services.observed import EngineObserved
 from millwheel.sources import Row
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds

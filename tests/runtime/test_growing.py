@@ -20,7 +20,7 @@ from millwheel.errors import Fenced
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.sources import Partition, Row
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds

@@ -18,7 +18,7 @@ from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.seen.buckets import Buckets
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import (
     advance,
     assert_at_least_once,

@@ -26,7 +26,8 @@ from millwheel.runtime.lane.committer import Committing
 from millwheel.runtime.network.frames import Report, decode
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.process.tasks import end
-from millwheel.store.port import Claim, Commit
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 from millwheel.testing.fake_network import FAIR, Fate, Weather
 from millwheel.timers.holds import Holds
 from tests.support.clusters import (

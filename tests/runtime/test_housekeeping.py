@@ -15,7 +15,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.lease import MARGIN
 from millwheel.runtime.process.tasks import end
 from millwheel.runtime.upkeep.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS
-from millwheel.store.port import Wish
+from millwheel.store.port.placement import Wish
 from millwheel.testing import inject
 from tests.support.clusters import SHARED, Cluster, check, counting, many
 from tests.support.pipelines import QUICK, script, tally_pipeline

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from millwheel.testing.script import Script
 from tests.support.fault_plans import with_ids

@@ -18,7 +18,7 @@ from millwheel.files import following
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.sources import Source
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from tests.support.pipelines import QUICK, Tally
 from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of
 from tests.support.worlds import World

@@ -27,7 +27,7 @@ from millwheel.runtime.process.load import (
     Workload,
     resident_bytes,
 )
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, counting, many
 from tests.support.pipelines import QUICK, Kept, Tally, doing, script, tally_pipeline

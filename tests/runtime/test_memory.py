@@ -21,7 +21,7 @@ from millwheel.runtime.keys.key_state import StateCache
 from millwheel.runtime.keys.map_entries import CELL_BYTES, Entries
 from millwheel.runtime.lane.sorting import AHEAD_SHARE
 from millwheel.state import StateLayout
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from tests.support.pipelines import QUICK, Kept, Tally, doing, produce, script, tally_pipeline
 from tests.support.values import ITEMS, TALLY, Counted, Item, items, key_of, tally_of, time_of

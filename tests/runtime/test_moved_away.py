@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from millwheel.errors import DeployRefused, Fenced
-from millwheel.store.port import ELSEWHERE
+from millwheel.store.port.placement import ELSEWHERE
 from tests.support.clusters import Cluster
 from tests.support.pipelines import script, tally_pipeline
 from tests.support.values import ITEMS, Item

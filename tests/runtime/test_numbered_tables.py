@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from millwheel import Context, Pipeline, Record, Stream, Table
-from millwheel.store.port import Wish
+from millwheel.store.port.placement import Wish
 from tests.support.clusters import SHARED, many
 from tests.support.lone_clusters import Lone
 from tests.support.pipelines import Tally, script

@@ -17,7 +17,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.services.figures import ComputationFigures, Figures, Observed
 from millwheel.services.observed import STORE_SECONDS, EngineObserved
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import inject
 from tests.support.clusters import Cluster, counting, many

@@ -12,7 +12,8 @@ import pytest
 
 from millwheel import Context, Park, Pipeline, Record, Table
 from millwheel.errors import CommitUnknown, StoreUnavailable
-from millwheel.store.port import Commit, Wish
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import Wish
 from tests.support.clusters import SHARED, Cluster
 from tests.support.drawing import seeds
 from tests.support.pipelines import Tally, script

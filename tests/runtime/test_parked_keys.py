@@ -11,7 +11,7 @@ import pytest
 from millwheel import Context, Park, Pipeline, Record, Timer
 from millwheel.core.model import to_micros
 from millwheel.errors import CommitUnknown, GraphError, UserCodeError
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import advance, inject
 from tests.support.parking import (
     BAD,

@@ -13,7 +13,8 @@ from millwheel import Context, Park, Record, Timer
 from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable
 from millwheel.runtime.upkeep import request_desk
-from millwheel.store.port import Commit, DeadLetter
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.requests import DeadLetter
 from millwheel.testing import advance, inject
 from tests.support.parking import BAD, ask, number_in, parked, quiet, timed, work
 from tests.support.pipelines import Kept, doing, produce, script

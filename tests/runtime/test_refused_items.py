@@ -15,7 +15,8 @@ from millwheel.core.model import Firing, record_id
 from millwheel.core.model import Timer as SetTimer
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.interval.refused_items import name_in_store
-from millwheel.store.port import BlockingItem, Commit
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.requests import BlockingItem
 from tests.support.pipelines import QUICK, Kept, doing, produce, script
 from tests.support.values import ITEMS, Item, at, items, key_of, time_of
 from tests.support.worlds import World

@@ -16,7 +16,8 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.core.extractors import Keys
 from millwheel.core.model import Key
 from millwheel.errors import DeployRefused
-from millwheel.store.port import Commit, NodeDeploy
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.deploy import NodeDeploy
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.rolling_clusters import Rolling
 from tests.support.store_sites import COUNT, Owner, Site, deploy

@@ -11,7 +11,8 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Table, Timer
 from millwheel.errors import CommitUnknown
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
-from millwheel.store.port import Commit, SettledRequest
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.requests import SettledRequest
 from millwheel.testing import inject
 from tests.support.pipelines import QUICK, Kept, doing, produce, script
 from tests.support.store_sites import REFUSED

@@ -16,7 +16,7 @@ from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.interval.observer import Observer
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from tests.support.clusters import Cluster, counting, many
 from tests.support.outside import Outside, outward
 from tests.support.pipelines import QUICK, doing, produce, script, tally_pipeline

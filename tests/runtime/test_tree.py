@@ -26,7 +26,7 @@ from millwheel.runtime.modes.tree import Tree
 from millwheel.runtime.modes.tree_roots import Entry, Roots, edge_of, owner_bits, owner_of
 from millwheel.runtime.network.frames import Loose, RootReport, decode
 from millwheel.runtime.process.tasks import end
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from millwheel.testing.fake_network import FAIR, Fate, Weather
 from tests.support.clusters import SHARED, Cluster, check, many, number_of

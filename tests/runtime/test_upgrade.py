@@ -28,7 +28,9 @@ from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.services.worker import PipelineWorker
 from millwheel.store.console.administration import remove_computations
 from millwheel.store.console.inspection import inspect
-from millwheel.store.port import Deployment, NodeDeploy, Placement, PlacementChange, Store, Wish
+from millwheel.store.port import Store
+from millwheel.store.port.deploy import Deployment, NodeDeploy
+from millwheel.store.port.placement import Placement, PlacementChange, Wish
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import AGAIN, SHARED, Recount, check, counting, many, number_of

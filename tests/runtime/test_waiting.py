@@ -19,7 +19,7 @@ from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable, UserCodeError
 from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.keys import map_entries as entries
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
 from tests.support.pipelines import (

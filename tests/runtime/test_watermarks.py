@@ -14,7 +14,7 @@ import pytest
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros, to_micros
 from millwheel.errors import GraphError, InputError, StoreUnavailable, UserCodeError
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import Harness, advance, inject
 from tests.support.cancellation import cancel_oneself
 from tests.support.pipelines import (

@@ -25,7 +25,8 @@ from millwheel.errors import CommitUnknown, GraphError, NotTheSameAgain, StoreUn
 from millwheel.graph.node import Productions
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.remote import Remote
-from millwheel.store.port import Commit, Wish
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import Wish
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import Harness
 from millwheel.testing.fake_network import Fate, Weather

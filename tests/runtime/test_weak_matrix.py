@@ -23,7 +23,8 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.lane.execution import Execution
 from millwheel.runtime.lane.user_code import Process
 from millwheel.runtime.network.frames import Deliver
-from millwheel.store.port import Commit, Wish
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import Wish
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import SHARED, Cluster
 from tests.support.drawing import chosen

@@ -12,7 +12,9 @@ from typing import Any
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, name_of, to_micros
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import Bucket, Claim, Commit
+from millwheel.store.port.buckets import Bucket
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 from tests.sim.ledger import Ledger, acked_of, is_in
 from tests.support.random_graphs import Dot
 from tests.support.values import at

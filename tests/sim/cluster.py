@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 import structlog
 
 from millwheel.errors import StoreUnavailable
-from millwheel.store.port import MergeWish, SplitWish, Wish
+from millwheel.store.port.placement import MergeWish, SplitWish, Wish
 from millwheel.testing import advance, inject
 from millwheel.testing.fake_network import FakeNetwork, Weather
 from millwheel.testing.virtual_loop import NothingToDo, VirtualLoop, current_machine, new_loop

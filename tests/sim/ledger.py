@@ -19,7 +19,8 @@ from millwheel.core.model import MAX_TIME, MIN_TIME, name_of, record_id
 from millwheel.graph.node import Node
 from millwheel.graph.order import Graph
 from millwheel.store.memory.tables import Tables
-from millwheel.store.port import Claim, Commit, IntervalCommit
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit, IntervalCommit
 from tests.sim.scenario import Scenario
 from tests.support.random_graphs import Dot, Event, Tape, outcome
 

@@ -11,7 +11,9 @@ from millwheel.core.model import MAX_TIME
 from millwheel.errors import MillwheelError
 from millwheel.graph.order import Graph
 from millwheel.runtime.network.frames import Acknowledge
-from millwheel.store.port import Bucket, Claim, Commit
+from millwheel.store.port.buckets import Bucket
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 from millwheel.testing.virtual_loop import VirtualLoop
 from tests.sim import checks
 from tests.sim.checks import Broken

@@ -30,15 +30,12 @@ from millwheel.errors import InvariantBroken, MillwheelError, StoreUnavailable
 from millwheel.store.memory import MemoryStore
 from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.store import Saved
-from millwheel.store.port import (
-    TIMERS_A_PAGE,
-    Bucket,
-    Claim,
-    Commit,
-    Deployment,
-    Placement,
-    PlacementChange,
-)
+from millwheel.store.port.buckets import Bucket
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.deploy import Deployment
+from millwheel.store.port.placement import Placement, PlacementChange
+from millwheel.store.port.state import TIMERS_A_PAGE
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.watch import Watch
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from millwheel.errors import MillwheelError
 from millwheel.runtime.network.frames import Acknowledge
-from millwheel.store.port import Bucket, Claim, Commit
+from millwheel.store.port.buckets import Bucket
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 
 
 class Watch:

@@ -10,7 +10,10 @@ from typing import Any, cast
 
 from millwheel.errors import CommitUnknown, StoreUnavailable, StoreWentBack
 from millwheel.store.memory.records import PAGE_ROWS
-from millwheel.store.port import Commit, OtherWorker, Store, StoredProduction
+from millwheel.store.port import Store
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.records import StoredProduction
+from millwheel.store.port.workers import OtherWorker
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.server import Database, Server, Session
 
@@ -123,7 +126,7 @@ class Wire:
 
 
 class LaneWire:
-    """A `millwheel.store.port.StoreLane`: the worker's end of a session.
+    """A `millwheel.store.port.commit.StoreLane`: the worker's end of a session.
 
     A commit with something of the user's in it goes in two trips, as in
     `millwheel.store.postgres.lane`: between them it stands in the server, and holds its intervals.

@@ -21,7 +21,7 @@ from millwheel.errors import StoreError, UsageError
 from millwheel.spark import lookout
 from millwheel.spark.following import FollowingReader
 from millwheel.spark.source import MillwheelSource
-from millwheel.store.port import IntervalRow
+from millwheel.store.port.placement import IntervalRow
 from tests.support.sessions import until
 from tests.support.store_sites import Owner, PostgresSite, Schema, deploy
 

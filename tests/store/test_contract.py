@@ -32,14 +32,9 @@ from millwheel.errors import (
 )
 from millwheel.sinks import Table
 from millwheel.store.memory import jsonb_text
-from millwheel.store.port import (
-    CLOSE_AHEAD_MICROS,
-    EARLY_CLOSE_MICROS,
-    Bucket,
-    Commit,
-    IntervalCommit,
-    Store,
-)
+from millwheel.store.port import Store
+from millwheel.store.port.buckets import CLOSE_AHEAD_MICROS, EARLY_CLOSE_MICROS, Bucket
+from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.postgres.rows import ARRAY_ROWS
 from tests.support.store_sites import (
     BUCKET_HIGH,

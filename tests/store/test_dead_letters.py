@@ -9,7 +9,7 @@ import pytest
 from millwheel.store.console import administration
 from millwheel.store.console.asking import EVERY_LETTER, Actor, Asking, LetterFilter, MatchedLetters
 from millwheel.store.console.inspection import inspect
-from millwheel.store.port import PlacedSlots
+from millwheel.store.port.requests import PlacedSlots
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest

@@ -11,7 +11,8 @@ import msgspec
 import psycopg
 import pytest
 
-from millwheel.store.port import Store, TakenRecords
+from millwheel.store.port import Store
+from millwheel.store.port.inbox import TakenRecords
 from tests.support.store_sites import MemorySite, Owner, PostgresSite, Schema, Site
 
 DAY = timedelta(days=1)

@@ -18,21 +18,19 @@ from hypothesis import strategies as st
 from millwheel.core.codec import encode_key
 from millwheel.core.model import SLOTS
 from millwheel.errors import Fenced, MillwheelError, PlacementRefused
-from millwheel.store.port import (
+from millwheel.store.port import Store
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.placement import (
     KEEP_EVENTS,
-    TIMER_KINDS,
-    Claim,
     IntervalRow,
     Lapse,
     MergeWish,
     PlacedInterval,
     SplitWish,
-    StateChange,
-    Store,
-    TimerChange,
     Unpin,
     Wish,
 )
+from millwheel.store.port.state import TIMER_KINDS, StateChange, TimerChange
 from tests.support.sessions import connection_of, lane_of, session, until, waiting_for_a_lock
 from tests.support.store_sites import (
     BUCKET_HIGH,

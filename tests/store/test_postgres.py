@@ -41,7 +41,9 @@ from millwheel.errors import (
 )
 from millwheel.sinks import Table
 from millwheel.store.console import inspection, selection, snapshot
-from millwheel.store.port import Bucket, Commit, OtherWorker
+from millwheel.store.port.buckets import Bucket
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.workers import OtherWorker
 from millwheel.store.postgres.connections import RECONNECT_SECONDS
 from millwheel.store.postgres.lane import PostgresLane
 from millwheel.store.postgres.processes import (

@@ -12,7 +12,7 @@ from millwheel.cli.store import at_work, flow_text, sink_text, status, unowned
 from millwheel.cli.watch import lines
 from millwheel.core.model import MAX_TIME
 from millwheel.store.console.inspection import PipelineStatus, SinkStatus, SourceFlow, inspect
-from millwheel.store.port import Wish
+from millwheel.store.port.placement import Wish
 from tests.support.store_sites import START, Owner, PostgresSite
 
 pytestmark = pytest.mark.newest

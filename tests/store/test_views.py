@@ -28,7 +28,7 @@ from millwheel.sinks import Discard, Table
 from millwheel.state import StateLayout
 from millwheel.store.console.selection import select
 from millwheel.store.console.views import VIEWS, install_views
-from millwheel.store.port import NodeDeploy
+from millwheel.store.port.deploy import NodeDeploy
 from millwheel.store.port.state_shape import CollectionShape, StateShape, state_shape
 from millwheel.store.postgres.schema import metadata
 from millwheel.store.postgres.state_views import CASTS, MOST_VERSION, Versions

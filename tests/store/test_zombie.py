@@ -28,7 +28,10 @@ from millwheel.errors import CommitUnknown, Fenced, MillwheelError, StoreUnavail
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.process.tasks import end
-from millwheel.store.port import Claim, Commit, Store, Wish
+from millwheel.store.port import Store
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
+from millwheel.store.port.placement import Wish
 from millwheel.store.postgres.lane import PostgresLane
 from millwheel.store.postgres.rows import ARRAY_ROWS
 from tests.support.clusters import (

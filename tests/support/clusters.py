@@ -16,7 +16,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.process.load import FREE_OF_CHARGE
-from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
+from millwheel.store.port.placement import MergeWish, PlacedInterval, SplitWish, Wish
 from millwheel.testing.fake_network import SECRET, FakeNetwork, Fates, Weather, fair
 from tests.support.engine_dump import dump
 from tests.support.pipelines import QUICK, Tally, script

@@ -23,7 +23,7 @@ from millwheel import (
 )
 from millwheel.errors import CommitUnknown, Fenced, StoreUnavailable
 from millwheel.runtime.engine import Engine
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import advance
 from millwheel.testing.script import Script
 from tests.support.pipelines import QUICK, Tally, script

@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.remote import Remote
-from millwheel.store.port import MergeWish, PlacedInterval, SplitWish, Wish
+from millwheel.store.port.placement import MergeWish, PlacedInterval, SplitWish, Wish
 from tests.support.clusters import Cluster, check
 from tests.support.values import Item
 

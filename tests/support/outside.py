@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel import Bundles, Computation, Context, Key, Pipeline, Record, Settings, Stream, Table
 from millwheel.core.model import Delivery
-from millwheel.store.port import Commit, IntervalCommit
+from millwheel.store.port.commit import Commit, IntervalCommit
 from tests.support.clusters import number_of
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.values import ITEMS, TALLY, Counted, Item, key_of, time_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel import Context, Record, Timer
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 from tests.support.pipelines import Kept, doing, produce, script
 from tests.support.values import ITEMS, Item, at
 from tests.support.worlds import World

@@ -30,7 +30,7 @@ from millwheel.core.model import to_micros
 from millwheel.errors import CommitUnknown, Fenced, StoreUnavailable
 from millwheel.runtime.engine import Engine
 from millwheel.sources import Partition
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing import advance, inject
 from millwheel.testing.script import Script, ScriptReader
 from millwheel.windows import Pane, Session, Sliding, Tumbling

@@ -23,20 +23,13 @@ from millwheel.core.model import SLOTS, Delivery, Key, record_id
 from millwheel.sinks import Table
 from millwheel.store.console import administration
 from millwheel.store.memory import MemoryStore, ShownState, ShownTimer
-from millwheel.store.port import (
-    Claim,
-    Commit,
-    DeadLetter,
-    Deployment,
-    IntervalCommit,
-    IntervalRow,
-    NodeDeploy,
-    StateChange,
-    Store,
-    StoreLane,
-    StreamDeploy,
-    TimerChange,
-)
+from millwheel.store.port import Store
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit, IntervalCommit, StoreLane
+from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.placement import IntervalRow
+from millwheel.store.port.requests import DeadLetter
+from millwheel.store.port.state import StateChange, TimerChange
 from millwheel.store.postgres.store import PostgresStore
 
 START = 1_700_000_000_000_000

@@ -24,7 +24,7 @@ from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.memory import MemoryStore
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 from millwheel.testing.script import Script
 
 TURNS = 20_000

@@ -21,7 +21,7 @@ from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.seen.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
-from millwheel.store.port import Bucket
+from millwheel.store.port.buckets import Bucket
 from millwheel.timers.holds import Holds
 from tests.support.pipelines import QUICK
 

@@ -8,7 +8,7 @@ import structlog
 from millwheel.core.clock import VirtualClock
 from millwheel.core.redaction import VARIABLE, redacts, shown_key
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 
 LETTER = DeadLetter(
     1,

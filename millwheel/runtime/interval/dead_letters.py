@@ -19,7 +19,7 @@ from millwheel.runtime.interval.refused_items import name_in_store, settled_by
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import Item
-from millwheel.store.port import DeadLetter, SettledRequest
+from millwheel.store.port.requests import DeadLetter, SettledRequest
 
 WAITS = "waits behind an earlier record of its key, which has failed"
 

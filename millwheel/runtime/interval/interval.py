@@ -45,7 +45,7 @@ from millwheel.runtime.process.load import Workload
 from millwheel.runtime.process.state_table import next_state
 from millwheel.runtime.seen.dedup import Dedup
 from millwheel.settings import Settings
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 from millwheel.timers.watermark import WatermarkReport
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 
 
 class IntervalCommits:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 
 
 class IntervalCounters:

@@ -6,7 +6,7 @@ import msgspec
 
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.settings import Settings
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 from millwheel.timers.holds import Holds
 
 

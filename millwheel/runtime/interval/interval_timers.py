@@ -9,7 +9,8 @@ from millwheel.core.effects import TimerIdentity
 from millwheel.core.model import Firing, Key, Timer
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.work import Item
-from millwheel.store.port import Claim, TimerChange, TimerPlace
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.state import TimerChange, TimerPlace
 from millwheel.timers.queue import Pending, TimerQueue
 
 

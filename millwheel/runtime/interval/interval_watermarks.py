@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.core.model import MAX_TIME
 from millwheel.runtime.interval.work import IntervalWork
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 from millwheel.timers.holds import Holds
 
 

@@ -19,7 +19,8 @@ from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.keys.map_entries import Change
-from millwheel.store.port import Claim, Commit
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 
 
 class Mode:

@@ -22,7 +22,7 @@ from millwheel.parking import Park
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.work import Item
-from millwheel.store.port import DeadLetter, ParkedKeyPlace, ParkedRows, SettledRequest
+from millwheel.store.port.requests import DeadLetter, ParkedKeyPlace, ParkedRows, SettledRequest
 
 UNPARK = "unpark"
 """The verb of a request that runs a row; its owner asks itself, and the store has no such

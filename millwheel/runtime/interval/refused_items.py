@@ -18,7 +18,7 @@ import msgspec
 from millwheel.core.model import Delivery, Firing
 from millwheel.errors import CodeBlocked, MillwheelError, SetAside
 from millwheel.runtime.interval.work import Item
-from millwheel.store.port import BlockingItem, OpenRequest, SettledRequest
+from millwheel.store.port.requests import BlockingItem, OpenRequest, SettledRequest
 
 SET_ASIDE = "set_aside"
 """The verb of an operator's request; its payload names the item: ``{"item": "record:…"}``."""

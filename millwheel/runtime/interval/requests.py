@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from typing import Any
 
 from millwheel.core.model import Key
-from millwheel.store.port import KeptLetter, OpenRequest
+from millwheel.store.port.requests import KeptLetter, OpenRequest
 
 ReadTimer = Callable[[str, str], Awaitable["tuple[int, int] | None"]]
 """Reads the due time and hold of a durable timer of the request's key, by kind and tag."""

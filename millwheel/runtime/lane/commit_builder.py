@@ -22,7 +22,8 @@ from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.routes.routes import NOBODY
 from millwheel.runtime.seen.buckets import Buckets
-from millwheel.store.port import Commit, IntervalCommit, TimerChange
+from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.state import TimerChange
 
 
 def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:

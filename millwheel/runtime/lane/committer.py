@@ -35,7 +35,7 @@ from millwheel.runtime.lane.recovery import PASSING, Recovery
 from millwheel.runtime.lane.runner import Runner, Running
 from millwheel.runtime.process.state_table import next_state
 from millwheel.runtime.seen.buckets import Buckets
-from millwheel.store.port import Commit, StoreLane
+from millwheel.store.port.commit import Commit, StoreLane
 
 JOINING_RECORDS = 1000
 """A commit with this many records waits for no more: its overhead is a few per cent of their

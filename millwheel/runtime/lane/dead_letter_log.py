@@ -15,7 +15,7 @@ from millwheel.core.clock import Clock
 from millwheel.core.codec import decode_key
 from millwheel.core.redaction import redacts, shown_key
 from millwheel.runtime.interval.step import Step
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 
 REPEAT_SECONDS = 10.0
 """Least time between two lines about letters of one kind."""

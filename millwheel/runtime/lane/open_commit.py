@@ -14,7 +14,7 @@ from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.keys.key_state import CapturedStates, KeyState
 from millwheel.runtime.keys.map_entries import Change
 from millwheel.runtime.lane.parking import let_on, settle
-from millwheel.store.port import Commit
+from millwheel.store.port.commit import Commit
 
 
 class OpenCommit:

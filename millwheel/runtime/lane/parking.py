@@ -11,7 +11,7 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import KeyState
-from millwheel.store.port import SettledRequest
+from millwheel.store.port.requests import SettledRequest
 
 
 def watermark_of(item: Item, watermark: int) -> int:

@@ -28,7 +28,7 @@ from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.lane.user_code import Process
 from millwheel.runtime.routes.readers import KeyedReader
-from millwheel.store.port import KeptLetter, SettledRequest
+from millwheel.store.port.requests import KeptLetter, SettledRequest
 from millwheel.streams import Input
 
 USERS_KINDS = ("watermark", "wall")

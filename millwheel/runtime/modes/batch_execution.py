@@ -26,7 +26,7 @@ from millwheel.runtime.interval.refused_items import settled_by
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 from millwheel.state import UNKNOWN
-from millwheel.store.port import SettledRequest
+from millwheel.store.port.requests import SettledRequest
 
 
 @dataclass

@@ -14,7 +14,8 @@ from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.modes.batch_execution import run_batch
 from millwheel.runtime.modes.batches import Batches, Kept, Numbering, Phase, encoded
-from millwheel.store.port import Claim, Commit
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 
 
 class Batched(Mode):

@@ -15,7 +15,8 @@ from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.keys.map_entries import Change
 from millwheel.runtime.modes.ack_chain import AckChain
 from millwheel.runtime.modes.stragglers import Stragglers
-from millwheel.store.port import Claim, Commit
+from millwheel.store.port.claims import Claim
+from millwheel.store.port.commit import Commit
 
 
 class Weak(Mode):

@@ -29,7 +29,7 @@ from millwheel.runtime.network.trust import ClaimStatus, Trust
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.routes.destinations import Destination
 from millwheel.runtime.routes.routes import NOBODY
-from millwheel.store.port import PlacedInterval, Placement
+from millwheel.store.port.placement import PlacedInterval, Placement
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 FINAL_SEQUENCER = (1 << 63) - 1

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from millwheel.runtime.network.frames import IntervalReport
-from millwheel.store.port import PlacedInterval, Placement
+from millwheel.store.port.placement import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
 """Maximum number of reports of one peer that wait for a refresh. Further ones are refused; peers

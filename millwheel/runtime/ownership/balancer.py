@@ -16,7 +16,7 @@ from millwheel.runtime.ownership.planner import (
     WorkerLoad,
     plan,
 )
-from millwheel.store.port import (
+from millwheel.store.port.placement import (
     MergeWish,
     PlacedInterval,
     PlacedWorker,

@@ -39,7 +39,7 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import within
 from millwheel.runtime.source.pausing import PausedInjectors
-from millwheel.store.port import Lapse, PlacedInterval, Placement, PlacementChange
+from millwheel.store.port.placement import Lapse, PlacedInterval, Placement, PlacementChange
 
 ACKNOWLEDGED_SECONDS = 2.0
 """Longest time for which an interval stands still to be split while its readers do not

@@ -14,7 +14,7 @@ from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.runtime.routes.routes import StreamRoute, WeakRoute, connect
 from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
-from millwheel.store.port import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
 from millwheel.store.port.state_shape import state_shape
 from millwheel.store.rules.generations import SHARED
 from millwheel.streams import Input

@@ -39,7 +39,7 @@ from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.seen.dedup import Dedup
 from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.sinks import JsonLinesFiles
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 
 
 class OwnedIntervals:

@@ -18,7 +18,7 @@ from millwheel.runtime.keys.broadcast_tables import BroadcastTables
 from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.runtime.network.courier import Courier
 from millwheel.state import StateLayout
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 
 
 class Restoring:

@@ -15,7 +15,8 @@ from millwheel.errors import InvariantBroken
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.seen.source_buckets import SourceBuckets
 from millwheel.settings import Settings
-from millwheel.store.port import EARLY_CLOSE_MICROS, Bucket, Store
+from millwheel.store.port import Store
+from millwheel.store.port.buckets import EARLY_CLOSE_MICROS, Bucket
 
 
 class Buckets:

@@ -7,7 +7,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 from millwheel.errors import InvariantBroken
-from millwheel.store.port import Bucket
+from millwheel.store.port.buckets import Bucket
 
 
 class SourceBuckets:

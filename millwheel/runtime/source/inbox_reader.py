@@ -28,7 +28,7 @@ from millwheel.inbox import Inbox, InboxPartition
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.sources import Lag, Row, Rows
-from millwheel.store.port import SentRecord, TakenRecords
+from millwheel.store.port.inbox import SentRecord, TakenRecords
 
 POLL_SECONDS = 0.05
 """Time between two looks for records while there are none."""

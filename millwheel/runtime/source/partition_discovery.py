@@ -41,7 +41,7 @@ from millwheel.runtime.source.pacing import Flow
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Discovery, GrowingSource, Lag
-from millwheel.store.port import FoundPartition
+from millwheel.store.port.placement import FoundPartition
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 MOST_PARTITIONS = SLOTS - FIRST_SLOT

@@ -12,7 +12,7 @@ from millwheel.core.model import MIN_TIME, checked_micros, event_micros, to_micr
 from millwheel.errors import InputError, MillwheelError, UserCodeError
 from millwheel.graph.node import Injection
 from millwheel.sources import Partition, Row, row_place
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 
 
 class RowRules:

@@ -17,7 +17,7 @@ from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.runtime.source.source_task import SourceTask
 from millwheel.sources import Partition
-from millwheel.store.port import Claim
+from millwheel.store.port.claims import Claim
 from millwheel.timers.watermark import FIRST_SLOT
 
 

@@ -16,7 +16,7 @@ from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
 from millwheel.runtime.process.service import Service
-from millwheel.store.port import OpenRequest, PlacedSlots, SettledRequest
+from millwheel.store.port.requests import OpenRequest, PlacedSlots, SettledRequest
 
 MOST_TAKEN = 2000
 """Most requests that a worker has read and not settled."""

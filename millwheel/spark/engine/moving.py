@@ -27,7 +27,7 @@ from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import QueryProgress
 from millwheel.spark.staging import ATTEMPT, StagingTable
 from millwheel.store.console.views import VIEWS
-from millwheel.store.port import ELSEWHERE
+from millwheel.store.port.placement import ELSEWHERE
 from millwheel.store.postgres.statements import TABLES, Statements
 
 LOOK_SECONDS = 0.5

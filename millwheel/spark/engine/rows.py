@@ -12,7 +12,7 @@ import msgspec
 from millwheel.core.model import EPOCH, MAX_TIME
 from millwheel.errors import UserCodeError
 from millwheel.sinks import Table
-from millwheel.store.port import DeadLetter
+from millwheel.store.port.requests import DeadLetter
 
 RESULT: Final = ""
 """The receiver of a result."""

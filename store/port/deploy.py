@@ -1,0 +1,93 @@
+"""Deployment of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from millwheel.core.extractors import Keys
+from millwheel.sinks import Table
+from millwheel.store.port.placement import IntervalRow, NodeKind
+from millwheel.store.port.state_shape import StateShape
+
+
+@dataclass(slots=True)
+class Deployment:
+    """Ids of the deployed graph, by name."""
+
+    computations: dict[str, int]
+    streams: dict[str, int]
+    intervals: list[IntervalRow]
+    generation: int
+    """Generation of the code, which decides the intervals that its worker may own."""
+    rekeyed: frozenset[str] = frozenset()
+    """Computations that may have stored records under other keys than this code gives them."""
+    newly_rekeyed: tuple[tuple[str, str], ...] = ()
+    """Computations, and their input streams, with key extractors that this deploy has changed."""
+    is_first: bool = True
+    """The first deploy was in this incarnation of the server: none of the pipeline's commits is
+    lost."""
+
+
+@dataclass(slots=True)
+class NodeDeploy:
+    """A node of the graph, as `Store.deploy` takes it."""
+
+    name: str
+    kind: NodeKind
+    version: int
+    state: dict[str, Any]
+    upstream: list[str]
+    slots: list[tuple[int, int]]
+    """Intervals of a new node: slot ranges, or partition numbers of an injector."""
+    sources: list[str]
+    """Identities of the injector's partitions."""
+    migrates_from: list[int] = field(default_factory=list)
+    """Versions of the state that the code has a migration for."""
+    shared_migrates_from: list[int] = field(default_factory=list)
+    """Versions of the shared table that the code has a migration for."""
+    keys: dict[str, Keys] = field(default_factory=dict)
+    """Key extractors, by stream."""
+    shape: StateShape | None = None
+    """Columns of the views of its state; None if it has no such views."""
+    shared: StateShape | None = None
+    """Columns of the view of its shared table; None if it has no such view."""
+
+
+@dataclass(slots=True)
+class StreamDeploy:
+    """A stream of the graph, as `Store.deploy` takes it."""
+
+    name: str
+    version: int
+    type: dict[str, Any]
+    migrates_from: list[int] = field(default_factory=list)
+
+
+class Deploys(Protocol):
+    """Deployment of a graph."""
+
+    async def deploy(
+        self,
+        graph: dict[str, Any],
+        nodes: list[NodeDeploy],
+        streams: list[StreamDeploy],
+        tables: list[Table[Any]],
+        *,
+        stamp: int,
+        bucket_high: int,
+        shared: bool = False,
+    ) -> Deployment:
+        """Store the graph of the code, or compare it with the stored one.
+
+        Args:
+            stamp: logical time of the first commits.
+            bucket_high: end of the first time bucket.
+            shared: the worker is one of several: its code may be older than the deployed code, as
+                long as some interval is left that it may own.
+
+        Raises:
+            DeployRefused: another graph is stored under this name, or a type changed
+                without a migration.
+        """
+        ...

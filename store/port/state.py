@@ -1,0 +1,104 @@
+"""Stored state and timers of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+
+class StateChange(NamedTuple):
+    """One entry of one key after a commit; a `value` of None means that the entry is removed."""
+
+    interval_id: int
+    n: int
+    computation: int
+    slot: int
+    key: bytes
+    entry: str
+    value: bytes | None
+    version: int
+
+
+class OldState(NamedTuple):
+    """A stored state or shared table, written by another version of its type than the code's."""
+
+    computation: str
+    key: bytes
+    version: int
+    value: bytes
+
+
+StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
+"""The fields of a `StateChange` as a plain tuple, which is cheaper to make."""
+
+TIMER_KINDS = ("watermark", "wall", "hold")
+"""Kinds of stored timers: by event time, by the clock, and holds of the watermark by user code,
+which never fire."""
+
+TIMERS_A_PAGE = 20_000
+
+TimerPlace = tuple[int, int, bytes, str]
+"""The place of a timer in the order of time: due, slot, key, tag."""
+
+
+class TimerChange(NamedTuple):
+    """One timer after a commit; a `due` of None means that it has fired or was cancelled."""
+
+    interval_id: int
+    n: int
+    computation: int
+    slot: int
+    key: bytes
+    kind: str
+    tag: str
+    due: int | None
+    hold: int | None
+
+
+class KeyStates(Protocol):
+    """Stored state and timers of keys."""
+
+    async def read_timer(
+        self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
+    ) -> tuple[int, int] | None:
+        """The due time and the hold of one durable timer, in microseconds; None: there is none."""
+        ...
+
+    async def read_timers(
+        self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
+    ) -> list[TimerChange]:
+        """The next pending timers of an interval after a place in the order of time."""
+        ...
+
+    async def load_keys(
+        self, computation: int, keys: list[tuple[int, bytes]], limit: int
+    ) -> list[list[tuple[str, bytes, int]]]:
+        """The first `limit` entries of each key: (entry, value, version)."""
+        ...
+
+    async def load_entry(
+        self, computation: int, slot: int, key: bytes, entry: str
+    ) -> tuple[bytes, int] | None: ...
+
+    async def scan_entries(
+        self, computation: int, slot: int, key: bytes, after: str, before: str, limit: int
+    ) -> list[tuple[str, bytes, int]]: ...
+
+    async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
+        """Plain states and shared tables written by another version than the code's, out of a
+        bounded part of the stored ones.
+
+        Args:
+            versions: the code's version of each computation's type, by name.
+            most: largest number for each computation and version.
+        """
+        ...
+
+    async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:
+        """Fold the commits in (after, through]; False if another worker owns the interval or has
+        folded it.
+
+        `after` is the last commit that the owner knows to be folded. If the answer of a fold was
+        lost, more commits are folded, and the owner may repeat the fold.
+        """
+        ...
