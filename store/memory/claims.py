@@ -4,20 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
-from millwheel.core.clock import Clock
-from millwheel.errors import Fenced, PlacementRefused
+from millwheel.errors import Fenced
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.memory.tables import Tables
-from millwheel.store.memory.workers import MemoryWorkers
 from millwheel.store.port.claims import Claim, LogRow
-from millwheel.store.port.placement import FoundPartition, IntervalRow, Placement, PlacementChange
+from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import DeadLetter, OpenRequest, ParkedRows
 from millwheel.store.port.state import TIMER_KINDS, TIMERS_A_PAGE, TimerChange, TimerPlace
 
@@ -25,12 +22,8 @@ Taken = tuple[dict[int, int], dict[int, int]]
 """Result of the first half of a claim: per interval its raised sequencer, and its new log."""
 
 
-class MemoryClaims(MemoryWorkers):
+class MemoryClaims(MemoryPlacement):
     """The methods of the store on ownership (`millwheel.store.postgres.claims`)."""
-
-    def __init__(self, name: str, clock: Clock) -> None:
-        super().__init__(name, clock)
-        self._placement = MemoryPlacement(self.tables, self._workers, clock)
 
     async def claim(
         self,
@@ -57,8 +50,8 @@ class MemoryClaims(MemoryWorkers):
     ) -> Taken:
         """The first transaction of a claim, which fences the former owners."""
         if sequencers is None:
-            return self._placement.take_over(worker, interval_ids, again=again)
-        return self._placement.take_free(worker, interval_ids, sequencers)
+            return self.take_over(worker, interval_ids, again=again)
+        return self.take_free(worker, interval_ids, sequencers)
 
     def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
         """The second transaction of a claim, which reads the data that the new owner starts
@@ -75,47 +68,9 @@ class MemoryClaims(MemoryWorkers):
         await self._called("read_timers")
         return read_timers(self.tables, interval_id, kind, after, limit)
 
-    async def read_placement(self) -> Placement:
-        await self._called("read_placement")
-        return self._placement.read()
-
     async def is_owner(self, interval_id: int, sequencer: int) -> bool:
         await self._called("is_owner")
         return self.tables.is_current(interval_id, sequencer)
-
-    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
-        await self._called("release")
-        return self._placement.release(worker, sequencers)
-
-    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
-        await self._called("wish")
-        if term is not None and term != self.tables.leader.term:
-            return []
-        return self._placement.wish(changes)
-
-    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
-        await self._called("split")
-        return self._placement.split(interval_id, sequencer, at, reason)
-
-    async def merge(
-        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
-    ) -> int:
-        if lower_id == upper_id:
-            raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
-        await self._called("merge")
-        return self._placement.merge(lower_id, upper_id, sequencers, reason)
-
-    async def add_partitions(
-        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
-    ) -> list[FoundPartition]:
-        await self._called("add_partitions")
-        return self._placement.add_partitions(discovery, sequencer, found)
-
-    async def retire_partitions(
-        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
-    ) -> list[FoundPartition]:
-        await self._called("retire_partitions")
-        return self._placement.retire_partitions(discovery, sequencer, interval_ids)
 
 
 def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:

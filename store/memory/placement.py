@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from millwheel.core.clock import Clock
-from millwheel.errors import Fenced
-from millwheel.store.memory.tables import KeyInterval, Log, ShownEvent, Tables
-from millwheel.store.memory.workers import Workers
+from millwheel.errors import Fenced, PlacementRefused
+from millwheel.store.memory.tables import KeyInterval, Log, ShownEvent
+from millwheel.store.memory.workers import MemoryWorkers
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.placement import (
     FoundPartition,
@@ -37,16 +36,16 @@ from millwheel.store.rules.interval_history import (
 )
 
 
-class MemoryPlacement:
+class MemoryPlacement(MemoryWorkers):
     """The changes of placement of one pipeline."""
 
-    def __init__(self, tables: Tables, workers: Workers, clock: Clock) -> None:
-        self._tables = tables
-        self._workers = workers
-        self._clock = clock
+    async def read_placement(self) -> Placement:
+        await self._called("read_placement")
+        return self.placement()
 
-    def read(self) -> Placement:
-        tables = self._tables
+    def placement(self) -> Placement:
+        """The placement, without the round trip."""
+        tables = self.tables
         nodes = {node.id: (name, node.kind) for name, node in tables.computations.items()}
         logs: dict[int, list[int]] = {}
         for id_, log in tables.logs.items():
@@ -63,20 +62,20 @@ class MemoryPlacement:
                 )
                 for row in tables.in_order()
             ],
-            self._workers.placed(),
+            self._placed_workers(),
             frozenset(node.id for node in tables.computations.values() if node.removed),
             frozenset(tables.computations[name].id for name in tables.paused),
         )  # fmt: skip
 
     def _is_lease_over(self, row: KeyInterval) -> bool:
         """Whether its owner has stopped, is unknown, or has an expired lease."""
-        return row.owner is not None and not self._workers.is_alive(row.owner)
+        return row.owner is not None and not self._is_alive(row.owner)
 
     def _note(
         self, row: KeyInterval, what: str, before: str | None, after: str | None, reason: str
     ) -> None:
-        name = self._tables.names()[row.computation]
-        self._tables.events.append(
+        name = self.tables.names()[row.computation]
+        self.tables.events.append(
             ShownEvent(name, row.id, row.slot_from, row.slot_to, what, before, after, reason)
         )
 
@@ -90,8 +89,8 @@ class MemoryPlacement:
         Returns:
             Per interval: what its sequencer was raised to, and its new log.
         """
-        mine = self._workers.generation(worker)
-        rows = [row for id_ in interval_ids if (row := self._tables.intervals.get(id_)) is not None]
+        mine = self._generation(worker)
+        rows = [row for id_ in interval_ids if (row := self.tables.intervals.get(id_)) is not None]
         if len(rows) != len(interval_ids) or any(
             row.owner != worker if again else row.generation > mine for row in rows
         ):
@@ -106,7 +105,7 @@ class MemoryPlacement:
     ) -> tuple[dict[int, int], dict[int, int]]:
         """Raise the sequencers of the intervals that are free and still have the sequencer that was
         read."""
-        mine = self._workers.generation(worker)
+        mine = self._generation(worker)
         rows = [
             row
             for row in self._as_read({id_: sequencers[id_] for id_ in interval_ids})
@@ -122,7 +121,7 @@ class MemoryPlacement:
     def _take(
         self, worker: str, rows: list[KeyInterval], generation: int | None
     ) -> tuple[dict[int, int], dict[int, int]]:
-        tables = self._tables
+        tables = self.tables
         raised: dict[int, int] = {}
         for row in rows:
             raised[row.id] = row.sequencer = tables.next_number()
@@ -141,12 +140,13 @@ class MemoryPlacement:
     def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[KeyInterval]:
         """Existing intervals that still have the sequencer that was read."""
         for id_, sequencer in sequencers.items():
-            if self._tables.is_current(id_, sequencer):
-                yield self._tables.intervals[id_]
+            if self.tables.is_current(id_, sequencer):
+                yield self.tables.intervals[id_]
 
     # -- releases and wishes --------------------------------------------------------
 
-    def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
+        await self._called("release")
         released = [
             row for row in self._as_read(dict(sorted(sequencers.items()))) if row.owner == worker
         ]
@@ -155,20 +155,23 @@ class MemoryPlacement:
             self._note(row, "release", worker, row.wanted_by, "drained and folded")
         return [row.id for row in released]
 
-    def wish(self, changes: Sequence[PlacementChange]) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
+        await self._called("wish")
+        if term is not None and term != self.tables.leader.term:
+            return []
         last = {change.interval_id: change for change in changes}
         return [
             id_
             for id_, change in sorted(last.items())
-            if self._tables.is_current(id_, change.sequencer) and self._wish(change)
+            if self.tables.is_current(id_, change.sequencer) and self._wish(change)
         ]
 
     def _wish(self, change: PlacementChange) -> bool:
         """Apply a wish; gives whether it has changed anything."""
-        row, reason = self._tables.intervals[change.interval_id], change.reason
+        row, reason = self.tables.intervals[change.interval_id], change.reason
         match change:
             case Wish(worker=worker, pinned=pinned):
-                held = row.pinned and not pinned and self._workers.is_alive(row.wanted_by)
+                held = row.pinned and not pinned and self._is_alive(row.wanted_by)
                 if held or (row.wanted_by, row.pinned) == (worker, pinned):
                     return False
                 row.wanted_by, row.pinned = worker, pinned
@@ -199,20 +202,21 @@ class MemoryPlacement:
 
     def _meet(self, lower: KeyInterval, upper_id: int) -> bool:
         """Whether two intervals are lower and upper neighbour, and not partitions."""
-        upper = self._tables.intervals.get(upper_id)
+        upper = self.tables.intervals.get(upper_id)
         return (
             upper is not None
             and (lower.computation, lower.slot_to) == (upper.computation, upper.slot_from)
-            and lower.id not in self._tables.sourced()
+            and lower.id not in self.tables.sourced()
         )
 
     # -- splits and merges ----------------------------------------------------------
 
-    def split(self, interval_id: int, sequencer: int, at: int, reason: str) -> int:
+    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
+        await self._called("split")
         (parent,) = self._take_apart({interval_id: sequencer})
         upper = upper_part(parent, at)
-        row = self._tables.intervals[interval_id]
-        row.sequencer = self._tables.next_number()
+        row = self.tables.intervals[interval_id]
+        row.sequencer = self.tables.next_number()
         row.slot_to = at
         row.forget_cuts()
         made = self._begin(upper, row, row.generation)
@@ -220,10 +224,13 @@ class MemoryPlacement:
         self._note(made, "split", None, None, why)
         return made.id
 
-    def merge(
-        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], reason: str
+    async def merge(
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
     ) -> int:
-        tables = self._tables
+        if lower_id == upper_id:
+            raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
+        await self._called("merge")
+        tables = self.tables
         parts = lower_id, upper_id
         whole = merged(*self._take_apart({id_: sequencers[id_] for id_ in parts}))
         generation = max(tables.intervals[id_].generation for id_ in parts)
@@ -237,10 +244,11 @@ class MemoryPlacement:
         self._note(made, "merge", None, None, why)
         return made.id
 
-    def add_partitions(
+    async def add_partitions(
         self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
-        tables = self._tables
+        await self._called("add_partitions")
+        tables = self.tables
         row = tables.intervals[discovery]
         known = {each.identity for each in self._partitions(discovery)}
         for identity, position in found.items():
@@ -257,10 +265,11 @@ class MemoryPlacement:
             self._note(made, "partition", None, None, f"found: {identity}")
         return self._partitions(discovery)
 
-    def retire_partitions(
+    async def retire_partitions(
         self, discovery: int, sequencer: int, interval_ids: Sequence[int]
     ) -> list[FoundPartition]:
-        tables = self._tables
+        await self._called("retire_partitions")
+        tables = self.tables
         if tables.is_current(discovery, sequencer):
             for id_ in interval_ids:
                 if (row := tables.intervals.pop(id_, None)) is not None:
@@ -270,7 +279,7 @@ class MemoryPlacement:
         return self._partitions(discovery)
 
     def _partitions(self, discovery: int) -> list[FoundPartition]:
-        tables = self._tables
+        tables = self.tables
         computation = tables.intervals[discovery].computation
         sources = {log.interval_id: log.source for log in tables.logs.values() if log.source}
         found = []
@@ -293,7 +302,7 @@ class MemoryPlacement:
             Fenced: the sequencer of one is another one by now.
             PlacementRefused: one has an owner.
         """
-        tables = self._tables
+        tables = self.tables
         found = {
             id_: (row.sequencer, row.owner)
             for id_ in sequencers
@@ -304,7 +313,7 @@ class MemoryPlacement:
 
     def _history(self, interval_id: int) -> IntervalHistory:
         """An interval with the data of its last commit."""
-        tables = self._tables
+        tables = self.tables
         row, (last, _) = tables.intervals[interval_id], tables.last_commit(interval_id)
         link = last.link
         return IntervalHistory(
@@ -332,7 +341,7 @@ class MemoryPlacement:
 
         Its owner is to be the one of `parent`; without a parent the balancer finds one.
         """
-        row = self._tables.make_interval(
+        row = self.tables.make_interval(
             history.computation, history.slot_from, history.slot_to, generation
         )
         if parent is not None:
@@ -344,5 +353,5 @@ class MemoryPlacement:
             None if history.position is None else msgspec.json.encode(history.position),
             msgspec.json.encode(history.counters),
         )  # fmt: skip
-        self._tables.begin_chain(link, history.stamp)
+        self.tables.begin_chain(link, history.stamp)
         return row

@@ -110,7 +110,7 @@ class MemoryStore(
             stamp=stamp,
             bucket_high=bucket_high,
             shared=shared,
-            alive=sum(other.lease_left > 0 for other in self._workers.others("")),
+            alive=sum(map(self._is_alive, self.tables.workers)),
         )
         self._versions = {stream.name: stream.version for stream in streams}
         return result

@@ -1,9 +1,8 @@
-"""Claims of intervals, and the reads of a new owner; other changes of ownership are passed on to
-`millwheel.store.postgres.placement`."""
+"""Claims of intervals, and the reads of a new owner."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ from psycopg import AsyncConnection
 
 from millwheel.errors import Fenced, StoreError
 from millwheel.store.port.claims import Claim, LogRow
-from millwheel.store.port.placement import FoundPartition, IntervalRow, Placement, PlacementChange
+from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import BlockingItem, OpenRequest, ParkedRows
 from millwheel.store.port.state import (
     TIMER_KINDS,
@@ -21,7 +20,6 @@ from millwheel.store.port.state import (
     TimerPlace,
 )
 from millwheel.store.postgres.buckets import bucket_of
-from millwheel.store.postgres.connections import Connections, Subject
 from millwheel.store.postgres.placement import PostgresPlacement
 from millwheel.store.postgres.requests import arguments
 
@@ -29,17 +27,8 @@ MOST_ASKED = 1_000
 """Most requests that one claim reads."""
 
 
-class PostgresClaims(Subject):
+class PostgresClaims(PostgresPlacement):
     """The ownership of intervals."""
-
-    def __init__(self, connections: Connections) -> None:
-        super().__init__(connections)
-        self._placement = PostgresPlacement(
-            connections.statements,
-            connections.sequence,
-            connections.checked,
-            connections.end_backends,
-        )
 
     async def claim(
         self,
@@ -54,9 +43,9 @@ class PostgresClaims(Subject):
         if again:
             await self.connections.end_lost()
         if sequencers is None:
-            raised, new_logs = await self._placement.take_over(worker, interval_ids, again=again)
+            raised, new_logs = await self.take_over(worker, interval_ids, again=again)
         else:
-            raised, new_logs = await self._placement.take_free(worker, interval_ids, sequencers)
+            raised, new_logs = await self.take_free(worker, interval_ids, sequencers)
             interval_ids = [id_ for id_ in interval_ids if id_ in raised]
             if not interval_ids:
                 return []
@@ -183,38 +172,9 @@ class PostgresClaims(Subject):
             for key, slot, tag, due, hold in rows
         ]
 
-    # -- placement --------------------------------------------------------------------
-
-    async def read_placement(self) -> Placement:
-        return await self._placement.read()
-
     async def is_owner(self, interval_id: int, sequencer: int) -> bool:
         params = {"interval_id": interval_id, "sequencer": sequencer}
         return bool((await self.connections.rows("is_owner", params))[0][0])
-
-    async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
-        return await self._placement.release(worker, sequencers)
-
-    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
-        return await self._placement.wish(changes, term)
-
-    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
-        return await self._placement.split(interval_id, sequencer, at, reason)
-
-    async def merge(
-        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
-    ) -> int:
-        return await self._placement.merge(lower_id, upper_id, sequencers, reason)
-
-    async def add_partitions(
-        self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
-    ) -> list[FoundPartition]:
-        return await self._placement.add_partitions(discovery, sequencer, found)
-
-    async def retire_partitions(
-        self, discovery: int, sequencer: int, interval_ids: Sequence[int]
-    ) -> list[FoundPartition]:
-        return await self._placement.retire_partitions(discovery, sequencer, interval_ids)
 
 
 def _page(interval_id: int, kind: str, after: TimerPlace | None, limit: int) -> dict[str, Any]:

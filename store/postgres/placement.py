@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import msgspec
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor
 
 from millwheel.errors import Fenced, PlacementRefused, StoreUnavailable
 from millwheel.store.port.placement import (
@@ -40,7 +39,7 @@ from millwheel.store.port.placement import (
     Wish,
 )
 from millwheel.store.postgres.buckets import newest_commit_table
-from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.connections import Subject
 from millwheel.store.postgres.translation import translate
 from millwheel.store.rules.interval_history import (
     IntervalHistory,
@@ -69,32 +68,16 @@ WISHES: dict[type[PlacementChange], str] = {
 """The statement of each change; its parameters are the change's fields, as arrays."""
 
 T = TypeVar("T")
-Connect = Callable[[], AbstractAsyncContextManager[AsyncConnection[Any]]]
-EndBackends = Callable[[Sequence[tuple[int, str]]], Awaitable[None]]
 
 
-class PostgresPlacement:
-    """The changes of placement of one pipeline.
+class PostgresPlacement(Subject):
+    """The placement of the intervals of one pipeline."""
 
-    Args:
-        connect: gives a connection of the pool; errors stay psycopg's.
-        end_backends: ends server processes, given by process id and start.
-    """
-
-    def __init__(
-        self, statements: Statements, sequence: str, connect: Connect, end_backends: EndBackends
-    ) -> None:
-        self._statements = statements
-        self._sequence = sequence
-        self._connect = connect
-        self._end_backends = end_backends
-
-    async def read(self) -> Placement:
-        """Read the placement by one statement, so in one snapshot."""
+    async def read_placement(self) -> Placement:
         try:
-            async with self._connect() as connection:
+            async with self.connections.checked() as connection:
                 cursor = await connection.execute(
-                    self._statements.get("read_placement"), prepare=True
+                    self.connections.statements.get("read_placement"), prepare=True
                 )
                 row = await cursor.fetchone()
         except psycopg.Error as error:
@@ -133,15 +116,19 @@ class PostgresPlacement:
         statement = "reclaim_intervals" if again else "claim_intervals"
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
-            params = {"interval_ids": interval_ids, "owner": worker, "sequence": self._sequence}
-            cursor = await connection.execute(self._statements.get(statement), params)
+            params = {
+                "interval_ids": interval_ids,
+                "owner": worker,
+                "sequence": self.connections.sequence,
+            }
+            cursor = await self._execute(connection, statement, params)
             if cursor.rowcount != len(interval_ids):
                 raise Fenced(
                     "another worker has claimed intervals of this one, maybe one with newer code; "
                     "this worker must release them"
                 )
             raised: dict[int, int] = dict(await cursor.fetchall())
-            cursor = await connection.execute(self._statements.get("open_logs"), params)
+            cursor = await self._execute(connection, "open_logs", params)
             return raised, dict(await cursor.fetchall())
 
         return await self._change(interval_ids, worker, work, also_live=True)
@@ -153,19 +140,21 @@ class PostgresPlacement:
         read."""
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
-            cursor = await connection.execute(
-                self._statements.get("claim_free_intervals"),
+            cursor = await self._execute(
+                connection,
+                "claim_free_intervals",
                 {
                     "interval_ids": interval_ids,
                     "sequencers": [sequencers[id_] for id_ in interval_ids],
                     "owner": worker,
-                    "sequence": self._sequence,
+                    "sequence": self.connections.sequence,
                 },
             )
             raised: dict[int, int] = dict(await cursor.fetchall())
-            cursor = await connection.execute(
-                self._statements.get("open_logs"),
-                {"interval_ids": list(raised), "sequence": self._sequence},
+            cursor = await self._execute(
+                connection,
+                "open_logs",
+                {"interval_ids": list(raised), "sequence": self.connections.sequence},
             )
             return raised, dict(await cursor.fetchall())
 
@@ -189,7 +178,7 @@ class PostgresPlacement:
         await self._trim_events()
         return released
 
-    async def wish(self, changes: Sequence[PlacementChange], term: int | None) -> list[int]:
+    async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
         last = {change.interval_id: change for change in changes}
         by_kind: dict[type[PlacementChange], list[PlacementChange]] = {}
         for change in last.values():
@@ -212,19 +201,24 @@ class PostgresPlacement:
         return changed
 
     async def _still_leads(self, connection: AsyncConnection[Any], term: int) -> bool:
-        cursor = await connection.execute(self._statements.get("still_leads"), {"term": term})
+        cursor = await self._execute(connection, "still_leads", {"term": term})
         return await cursor.fetchone() is not None
+
+    async def _execute(
+        self, connection: AsyncConnection[Any], name: str, params: dict[str, Any], **tables: str
+    ) -> AsyncCursor[Any]:
+        return await connection.execute(self.connections.statements.get(name, **tables), params)
 
     async def _ids(
         self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
     ) -> list[int]:
         """Run a statement that changes intervals; gives their ids."""
-        cursor = await connection.execute(self._statements.get(statement), params)
+        cursor = await self._execute(connection, statement, params)
         return [id_ for (id_,) in await cursor.fetchall()]
 
     # -- splits and merges ----------------------------------------------------------
 
-    async def split(self, interval_id: int, sequencer: int, at: int, reason: str) -> int:
+    async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
         async def work(connection: AsyncConnection[Any]) -> int:
             (parent,) = await self._take_apart(connection, {interval_id: sequencer})
             upper = upper_part(parent, at)
@@ -236,7 +230,7 @@ class PostgresPlacement:
         return made
 
     async def merge(
-        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], reason: str
+        self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
     ) -> int:
         if lower_id == upper_id:
             raise PlacementRefused(f"interval {lower_id} cannot be merged with itself")
@@ -248,7 +242,7 @@ class PostgresPlacement:
             )
             whole = merged(lower, upper)
             gone = {"interval_ids": parts}
-            await connection.execute(self._statements.get("set_aside_intervals"), gone)
+            await self._execute(connection, "set_aside_intervals", gone)
             params = {
                 "lower_id": lower_id,
                 "upper_id": upper_id,
@@ -257,9 +251,9 @@ class PostgresPlacement:
                 "reason": reason,
             }
             made = await self._begin(connection, "merge_intervals", params, whole)
-            await connection.execute(self._statements.get("inherit_logs"), {**gone, "heir": made})
-            await connection.execute(
-                self._statements.get("forget_intervals", latest_commits="latest_commits"), gone
+            await self._execute(connection, "inherit_logs", {**gone, "heir": made})
+            await self._execute(
+                connection, "forget_intervals", gone, latest_commits="latest_commits"
             )
             return made
 
@@ -289,7 +283,7 @@ class PostgresPlacement:
         }
 
         async def work(connection: AsyncConnection[Any]) -> list[FoundPartition]:
-            await connection.execute(self._statements.get("retire_partitions"), params)
+            await self._execute(connection, "retire_partitions", params)
             return await self._partitions(connection, discovery)
 
         rest = await self._change([discovery, *interval_ids], None, work)
@@ -306,16 +300,14 @@ class PostgresPlacement:
     ) -> None:
         params = {"discovery": discovery, "sequencer": sequencer, "source": identity}
         ids = {"interval_ids": [discovery]}
-        cursor = await connection.execute(self._statements.get("read_interval_history"), ids)
+        cursor = await self._execute(connection, "read_interval_history", ids)
         (parent,) = map(_history, await cursor.fetchall())
         await self._begin(connection, "add_partition", params, partition(parent, 0, position))
 
     async def _partitions(
         self, connection: AsyncConnection[Any], discovery: int
     ) -> list[FoundPartition]:
-        cursor = await connection.execute(
-            self._statements.get("list_partitions"), {"discovery": discovery}
-        )
+        cursor = await self._execute(connection, "list_partitions", {"discovery": discovery})
         return [_partition(*row) for row in await cursor.fetchall()]
 
     async def _take_apart(
@@ -323,14 +315,15 @@ class PostgresPlacement:
     ) -> list[IntervalHistory]:
         """Raise the sequencers of intervals, and only then read their data (I4)."""
         ids = {"interval_ids": list(sequencers)}
-        cursor = await connection.execute(
-            self._statements.get("take_apart"),
-            {**ids, "sequencers": list(sequencers.values()), "sequence": self._sequence},
+        cursor = await self._execute(
+            connection,
+            "take_apart",
+            {**ids, "sequencers": list(sequencers.values()), "sequence": self.connections.sequence},
         )
         if cursor.rowcount != len(sequencers):
-            cursor = await connection.execute(self._statements.get("why_not_free"), ids)
+            cursor = await self._execute(connection, "why_not_free", ids)
             refuse(sequencers, {id_: (at, owner) for id_, at, owner in await cursor.fetchall()})
-        cursor = await connection.execute(self._statements.get("read_interval_history"), ids)
+        cursor = await self._execute(connection, "read_interval_history", ids)
         histories = {history.id: history for history in map(_history, await cursor.fetchall())}
         return [histories[id_] for id_ in sequencers]
 
@@ -343,15 +336,16 @@ class PostgresPlacement:
     ) -> int:
         """Make an interval with the first commit of its chain; gives its id."""
         cursor = await connection.execute(
-            self._statements.get(statement), {**params, "sequence": self._sequence}
+            self.connections.statements.get(statement),
+            {**params, "sequence": self.connections.sequence},
         )
         row = await cursor.fetchone()
         if row is None:
             raise Fenced("another worker has claimed the interval; nothing was made")
         interval_id, sequencer = row
-        newest = await newest_commit_table(connection, self._statements)
+        newest = await newest_commit_table(connection, self.connections.statements)
         await connection.execute(
-            self._statements.get("begin_chain", commits=newest),
+            self.connections.statements.get("begin_chain", commits=newest),
             {"interval_id": interval_id, "sequencer": sequencer, **history.first_commit()},
         )
         return int(interval_id)
@@ -375,9 +369,10 @@ class PostgresPlacement:
         """
         for _ in range(ATTEMPTS):
             try:
-                async with self._connect() as connection, connection.transaction():
-                    await connection.execute(
-                        self._statements.get("set_timeouts"),
+                async with self.connections.checked() as connection, connection.transaction():
+                    await self._execute(
+                        connection,
+                        "set_timeouts",
                         {"lock": LOCK_TIMEOUT, "idle": IDLE_TIMEOUT},
                     )
                     return await work(connection)
@@ -398,13 +393,13 @@ class PostgresPlacement:
     ) -> None:
         params = {"interval_ids": interval_ids, "owner": worker, "also_live": also_live}
         try:
-            async with self._connect() as connection:
-                cursor = await connection.execute(self._statements.get("in_the_way"), params)
+            async with self.connections.checked() as connection:
+                cursor = await self._execute(connection, "in_the_way", params)
                 rows = await cursor.fetchall()
         except psycopg.Error as error:
             raise translate(error) from error
         for (backends,) in rows:
-            await self._end_backends(msgspec.json.decode(backends))
+            await self.connections.end_backends(msgspec.json.decode(backends))
 
     async def _trim_events(self) -> None:
         """Delete old placement events in a transaction of its own: two changes that delete the same
@@ -413,10 +408,8 @@ class PostgresPlacement:
         A failure does not undo the change; the next change deletes more.
         """
         with contextlib.suppress(psycopg.Error):
-            async with self._connect() as connection:
-                await connection.execute(
-                    self._statements.get("trim_placement_events"), {"keep": KEEP_EVENTS}
-                )
+            async with self.connections.checked() as connection:
+                await self._execute(connection, "trim_placement_events", {"keep": KEEP_EVENTS})
 
 
 def _history(row: Sequence[Any]) -> IntervalHistory:

@@ -980,8 +980,7 @@ class Held:
 
     def __init__(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made, self.go_on = asyncio.Event(), asyncio.Event()
-        placement = store._placement
-        change = placement._change
+        change = store._change
 
         async def held(ids: list[int], worker: str | None, work: Any, **more: Any) -> Any:
             async def stand_still(connection: Any) -> Any:
@@ -992,7 +991,7 @@ class Held:
 
             return await change(ids, worker, stand_still, **more)
 
-        monkeypatch.setattr(placement, "_change", held)
+        monkeypatch.setattr(store, "_change", held)
 
 
 WIRED = {

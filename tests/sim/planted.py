@@ -169,9 +169,11 @@ def _split_without_a_sequencer() -> list[Patch]:
     """The lower part of a split keeps its sequencer: whoever had it before may write (I3)."""
     split = MemoryPlacement.split
 
-    def cut(self: MemoryPlacement, interval_id: int, sequencer: int, at: int, reason: str) -> int:
-        made = split(self, interval_id, sequencer, at, reason)
-        self._tables.intervals[interval_id].sequencer = sequencer
+    async def cut(
+        self: MemoryPlacement, interval_id: int, sequencer: int, at: int, *, reason: str = ""
+    ) -> int:
+        made = await split(self, interval_id, sequencer, at, reason=reason)
+        self.tables.intervals[interval_id].sequencer = sequencer
         return made
 
     return [(MemoryPlacement, "split", cut)]

@@ -52,7 +52,7 @@ class Database(MemoryStore):
 
     def placed(self) -> Placement:
         """Who owns what, now."""
-        return self._placement.read()
+        return self.placement()
 
     def copied(self) -> Database:
         """All that is stored, as one snapshot: what a backup would bring back elsewhere (I10)."""
