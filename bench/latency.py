@@ -16,7 +16,7 @@ from bench.workload import BALANCES, PAYMENTS, payments, pipeline
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.store.port.commit import Commit, StoreLane
-from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 
@@ -63,10 +63,12 @@ async def raw_commits(
     """Open a connection; yield it with commits of `records` records for it, `bundle` in each."""
     store = await fresh_store(url, "bench_raw")
     deployment = await store.deploy(
-        {},
-        [NodeDeploy("raw", "computation", 1, {}, [], [(0, 65536)], [])],
-        [StreamDeploy(BALANCES.name, 1, {})],
-        [],
+        DescribedGraph(
+            {},
+            [NodeDeploy("raw", "computation", 1, {}, [], [(0, 65536)], [])],
+            [StreamDeploy(BALANCES.name, 1, {})],
+            [],
+        ),
         stamp=1,
         bucket_high=1 << 62,
     )

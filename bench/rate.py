@@ -31,7 +31,7 @@ from millwheel.core.model import MIN_TIME
 from millwheel.runtime.engine import Engine
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
-from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.postgres.lane import PostgresLane
 
 CONNECTIONS = (1, 2, 3, 4)
@@ -62,10 +62,12 @@ async def raw_store(
     store = await fresh_store(url, schema)
     slots = [(number, number + 1) for number in range(connections)]
     deployment = await store.deploy(
-        {},
-        [NodeDeploy("raw", "computation", 1, {}, [], slots, [])],
-        [StreamDeploy(BALANCES.name, 1, {})],
-        [],
+        DescribedGraph(
+            {},
+            [NodeDeploy("raw", "computation", 1, {}, [], slots, [])],
+            [StreamDeploy(BALANCES.name, 1, {})],
+            [],
+        ),
         stamp=1,
         bucket_high=1 << 62,
     )

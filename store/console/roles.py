@@ -49,7 +49,7 @@ the version."""
 OWNED = {*metadata.tables, *VIEWS, "alembic_version"}
 """Relations that belong to the owner, those of buckets with their parents. All others are made by
 workers, but for the sequence of numbers: its owner also gets all that workers make
-(`deployment.deploy`)."""
+(`Deploy.run`)."""
 
 CALLED = {
     "make_bucket": ("worker",),

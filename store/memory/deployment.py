@@ -3,16 +3,13 @@ generation."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from millwheel.core.model import MIN_TIME
-from millwheel.sinks import Table
 from millwheel.store.memory.sinks import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port.commit import IntervalCommit
-from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
 from millwheel.store.rules.code import Code, Generation
 from millwheel.store.rules.generations import Admission, admission_of, obstacles_of, plain
 from millwheel.store.rules.rekeying import rekeyed
@@ -21,42 +18,34 @@ from millwheel.store.rules.rekeying import rekeyed
 def deploy(
     tables: Tables,
     sinks: TableSinks,
-    graph: dict[str, Any],
-    nodes: list[NodeDeploy],
-    streams: list[StreamDeploy],
-    wanted: list[Table[Any]],
-    *,
+    described: DescribedGraph,
     stamp: int,
     bucket_high: int,
-    shared: bool,
-    alive: int,
+    others: int | None,
 ) -> Deployment:
     """Store the graph, or compare it with the stored one.
 
     Args:
-        wanted: the tables of its sinks.
-        alive: number of workers with a valid lease.
+        others: number of workers with a valid lease; None: the worker must be alone.
     """
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
     admission, code = admission_of(
         tables.pipeline,
         tables.generations,
-        graph,
-        nodes,
-        streams,
+        described,
         {name for name, node in tables.computations.items() if node.removed},
-        least_left if shared else None,
-        obstacles_of(nodes, _bundled(tables), _parked(tables), alive if shared else 0),
+        None if others is None else least_left,
+        obstacles_of(described.nodes, _bundled(tables), _parked(tables), others or 0),
     )
     ever = rekeyed(tables.generations, code)
     if not admission.is_older:
-        sinks.check(wanted)
+        sinks.check(described.tables)
     if not tables.generations:
         tables.create_bucket("time", 0, 0, bucket_high)
         tables.deployed_in = tables.incarnation
     if admission.begins:
-        _begin(tables, admission, code, nodes, streams, stamp)
-    sinks.add(wanted)
+        _begin(tables, admission, code, described, stamp)
+    sinks.add(described.tables)
     return Deployment(
         {name: node.id for name, node in tables.computations.items() if not node.removed},
         dict(tables.streams),
@@ -87,8 +76,7 @@ def _begin(
     tables: Tables,
     admission: Admission,
     code: Code,
-    nodes: list[NodeDeploy],
-    streams: list[StreamDeploy],
+    described: DescribedGraph,
     stamp: int,
 ) -> None:
     """Store the first code of a generation."""
@@ -98,9 +86,9 @@ def _begin(
     for interval in tables.intervals.values():
         if interval.computation in outgrown:
             interval.generation = number
-    for stream in streams:
+    for stream in described.streams:
         tables.streams.setdefault(stream.name, len(tables.streams) + 1)
-    for node in nodes:
+    for node in described.nodes:
         if node.name not in tables.computations:
             _add(tables, node, number, stamp)
 

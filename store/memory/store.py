@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from millwheel.core.clock import Clock, SystemClock
-from millwheel.sinks import Table
 from millwheel.store.memory import administration, deployment, lane
 from millwheel.store.memory.buckets import MemoryBuckets
 from millwheel.store.memory.claims import MemoryClaims
@@ -22,7 +21,7 @@ from millwheel.store.memory.requests import MemoryRequests
 from millwheel.store.memory.states import MemoryStates
 from millwheel.store.memory.views import MemoryViews
 from millwheel.store.port.commit import Commit
-from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, DescribedGraph
 
 Saved = tuple[dict[str, Any], dict[str, Any]]
 """The tables of the engine, and those of sinks."""
@@ -89,31 +88,15 @@ class MemoryStore(
         return self._clock.now()
 
     async def deploy(
-        self,
-        graph: dict[str, Any],
-        nodes: list[NodeDeploy],
-        streams: list[StreamDeploy],
-        tables: list[Table[Any]],
-        *,
-        stamp: int,
-        bucket_high: int,
-        shared: bool = False,
+        self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
     ) -> Deployment:
         await self._called("deploy")
-        result = deployment.deploy(
-            self.tables,
-            self._sinks,
-            graph,
-            nodes,
-            streams,
-            tables,
-            stamp=stamp,
-            bucket_high=bucket_high,
-            shared=shared,
-            alive=sum(map(self._is_alive, self.tables.workers)),
+        others = sum(map(self._is_alive, self.tables.workers)) if shared else None
+        deployed = deployment.deploy(
+            self.tables, self._sinks, described, stamp, bucket_high, others
         )
-        self._versions = {stream.name: stream.version for stream in streams}
-        return result
+        self._versions = {stream.name: stream.version for stream in described.streams}
+        return deployed
 
     def remove(self, names: list[str]) -> None:
         """Remove nodes, as an operator does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.extractors import Keys
 from millwheel.sinks import Table
@@ -64,19 +64,20 @@ class StreamDeploy:
     migrates_from: list[int] = field(default_factory=list)
 
 
+class DescribedGraph(NamedTuple):
+    """A graph, as `Store.deploy` takes it."""
+
+    graph: dict[str, Any]
+    nodes: list[NodeDeploy]
+    streams: list[StreamDeploy]
+    tables: list[Table[Any]]
+
+
 class Deploys(Protocol):
     """Deployment of a graph."""
 
     async def deploy(
-        self,
-        graph: dict[str, Any],
-        nodes: list[NodeDeploy],
-        streams: list[StreamDeploy],
-        tables: list[Table[Any]],
-        *,
-        stamp: int,
-        bucket_high: int,
-        shared: bool = False,
+        self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
     ) -> Deployment:
         """Store the graph of the code, or compare it with the stored one.
 

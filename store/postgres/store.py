@@ -18,19 +18,11 @@ its schema.
 
 from __future__ import annotations
 
-from typing import Any
-
-from millwheel.sinks import Table
-from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
-from millwheel.store.postgres import deployment
-from millwheel.store.postgres.buckets import (
-    DROP_LOCK_MILLISECONDS,
-    PostgresBuckets,
-    create_bucket,
-    newest_commit_table,
-)
+from millwheel.store.port.deploy import Deployment, DescribedGraph
+from millwheel.store.postgres.buckets import DROP_LOCK_MILLISECONDS, PostgresBuckets
 from millwheel.store.postgres.claims import PostgresClaims
 from millwheel.store.postgres.connections import Connections
+from millwheel.store.postgres.deployment import Deploy, OnSpark
 from millwheel.store.postgres.inbox import PostgresInbox
 from millwheel.store.postgres.lane import PostgresLane
 from millwheel.store.postgres.records import PostgresRecords
@@ -94,39 +86,21 @@ class PostgresStore(
 
     async def deploy(
         self,
-        graph: dict[str, Any],
-        nodes: list[NodeDeploy],
-        streams: list[StreamDeploy],
-        tables: list[Table[Any]],
+        described: DescribedGraph,
         *,
         stamp: int,
         bucket_high: int,
         shared: bool = False,
-        on_spark: deployment.OnSpark | None = None,
+        on_spark: OnSpark | None = None,
     ) -> Deployment:
-        statements = self.connections.statements
-        async with self.connections.connection() as connection, connection.transaction():
-            result = await deployment.deploy(
-                connection,
-                statements,
-                self.connections.sequence,
-                graph,
-                nodes,
-                streams,
-                tables,
-                shared=shared,
-                on_spark=on_spark,
-            )
-            if result.fresh:
-                await create_bucket(connection, statements, "time", 0, 0, bucket_high)
-            if result.intervals:
-                newest = await newest_commit_table(connection, statements)
-                await deployment.write_first_commits(
-                    connection, statements, newest, stamp, result.intervals
-                )
-        ids = result.deployment.streams
-        self._streams = {stream.name: (ids[stream.name], stream.version) for stream in streams}
-        return result.deployment
+        connections = self.connections
+        async with connections.connection() as connection, connection.transaction():
+            deployment = await Deploy(
+                connection, connections.statements, connections.sequence, described
+            ).run(stamp=stamp, bucket_high=bucket_high, shared=shared, on_spark=on_spark)
+        ids = deployment.streams
+        self._streams = {new.name: (ids[new.name], new.version) for new in described.streams}
+        return deployment
 
     async def open_lane(self) -> PostgresLane:
         connections = self.connections

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
-from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import DescribedGraph, NodeDeploy
 from millwheel.store.rules.code import Code, Generation, TypeVersion
 from millwheel.store.rules.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 
@@ -54,20 +54,19 @@ class Admission:
 def admission_of(
     pipeline: str,
     history: list[Generation],
-    graph: dict[str, Any],
-    nodes: list[NodeDeploy],
-    streams: list[StreamDeploy],
+    described: DescribedGraph,
     removed: set[str],
     least_left: int | None,
     obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
-    """The code that these nodes and streams describe, and its generation.
+    """The code of a described graph, and its generation.
 
     Raises:
         DeployRefused: the code fits no generation.
     """
+    _, nodes, streams, _ = described
     code = Code(
-        graph,
+        described.graph,
         {node.name: TypeVersion(node.version, node.state) for node in nodes},
         {stream.name: TypeVersion(stream.version, stream.type) for stream in streams},
         {node.name: node.keys for node in nodes if node.keys},

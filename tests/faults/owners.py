@@ -39,7 +39,7 @@ from millwheel.store import embedded
 from millwheel.store.console.migrate import migrate
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
-from millwheel.store.port.deploy import NodeDeploy
+from millwheel.store.port.deploy import DescribedGraph, NodeDeploy
 from millwheel.store.port.state import StateChange
 from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.planted import plant
@@ -327,8 +327,8 @@ def deploy(url: str) -> None:
         )
         now = SystemClock().now()
         await store.deploy(
-            GRAPH, [LINES, count], [WORDS, TOTALS], [],
-            stamp=now, bucket_high=now + 1_000_000, shared=True,
+ DescribedGraph(GRAPH, [LINES, count], [WORDS, TOTALS], []),
+ stamp=now, bucket_high=now + 1_000_000, shared=True,
         )  # fmt: skip
         await store.close()
 

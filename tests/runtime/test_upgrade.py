@@ -29,7 +29,7 @@ from millwheel.services.worker import PipelineWorker
 from millwheel.store.console.administration import remove_computations
 from millwheel.store.console.inspection import inspect
 from millwheel.store.port import Store
-from millwheel.store.port.deploy import Deployment, NodeDeploy
+from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
 from millwheel.store.port.placement import Placement, PlacementChange, Wish
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.fake_network import Weather
@@ -905,7 +905,7 @@ async def test_what_is_removed_counts_for_nothing_and_its_rows_are_deleted(site:
         assert await site.query(query, c="computation") == [([],)]
     left = {"nodes": {name: FOUR[name] for name in ("lines", "others")}, "streams": ["words"]}
     deployment = await site.store.deploy(
-        left, [LINES, OTHERS], [WORDS], [], stamp=START, bucket_high=BUCKET_HIGH
+        DescribedGraph(left, [LINES, OTHERS], [WORDS], []), stamp=START, bucket_high=BUCKET_HIGH
     )
     assert deployment.generation == 2
     assert sorted(deployment.computations) == ["lines", "others"]

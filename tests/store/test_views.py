@@ -28,7 +28,7 @@ from millwheel.sinks import Discard, Table
 from millwheel.state import StateLayout
 from millwheel.store.console.selection import select
 from millwheel.store.console.views import VIEWS, install_views
-from millwheel.store.port.deploy import NodeDeploy
+from millwheel.store.port.deploy import DescribedGraph, NodeDeploy
 from millwheel.store.port.state_shape import CollectionShape, StateShape, state_shape
 from millwheel.store.postgres.schema import metadata
 from millwheel.store.postgres.state_views import CASTS, MOST_VERSION, Versions
@@ -1040,7 +1040,7 @@ async def test_names_that_meet_are_numbered(postgres: PostgresSite) -> None:
     graph = {"nodes": dict.fromkeys(("lines", "a", "a_b", "relay"))}
     for _ in range(2):
         await postgres.store.deploy(
-            graph, nodes, [WORDS, TOTALS], [], stamp=START, bucket_high=BUCKET_HIGH
+            DescribedGraph(graph, nodes, [WORDS, TOTALS], []), stamp=START, bucket_high=BUCKET_HIGH
         )
         assert await state_views(postgres) == ["state_of_a", "state_of_a_b", "state_of_a_b_2"]
     names = [name for name, _ in await columns_of(postgres, "state_of_a")]

@@ -26,7 +26,7 @@ from millwheel.store.memory import MemoryStore, ShownState, ShownTimer
 from millwheel.store.port import Store
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit, StoreLane
-from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import DeadLetter
 from millwheel.store.port.state import StateChange, TimerChange
@@ -347,10 +347,7 @@ async def deploy(
 ) -> Deployment:
     """A pipeline of an injector with one partition and a computation with two intervals."""
     return await store.deploy(
-        graph,
-        [lines, count, *more],
-        [words, TOTALS],
-        list(tables),
+        DescribedGraph(graph, [lines, count, *more], [words, TOTALS], list(tables)),
         stamp=START,
         bucket_high=bucket_high,
         shared=shared,

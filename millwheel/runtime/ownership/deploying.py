@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from millwheel.core.model import SLOTS
 from millwheel.graph.node import Node
@@ -14,21 +14,13 @@ from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.runtime.routes.routes import StreamRoute, WeakRoute, connect
 from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
-from millwheel.store.port.deploy import Deployment, NodeDeploy, StreamDeploy
+from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.state_shape import state_shape
 from millwheel.store.rules.generations import SHARED
 from millwheel.streams import Input
 
 DISCOVERY = "discovery of partitions"
 """Stands for a partition's identity: the interval of the task that finds new partitions."""
-
-
-class DescribedGraph(NamedTuple):
-    """A graph, as `Store.deploy` takes it."""
-
-    nodes: list[NodeDeploy]
-    streams: list[StreamDeploy]
-    tables: list[Table[Any]]
 
 
 def described(graph: Graph, intervals: int) -> DescribedGraph:
@@ -48,6 +40,7 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
         if isinstance(aggregate.to, Table):
             tables[aggregate.to.name] = aggregate.to
     return DescribedGraph(
+        graph.describe(),
         [node_deploy(graph, node, intervals) for node in graph.nodes],
         [
             StreamDeploy(s.name, s.version, s.codec.fingerprint, sorted(s.migrations))
@@ -68,10 +61,7 @@ async def deploy(env: Environment) -> Deployment:
     stamp = env.stamps.next()
     return await env.patiently(  # commits of running workers may block it for a while
         lambda: env.store.deploy(
-            env.graph.describe(),
-            found.nodes,
-            found.streams,
-            found.tables,
+            found,
             stamp=stamp,
             bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
             shared=env.is_shared,

@@ -215,10 +215,7 @@ async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:
     store = await PostgresStore(url, plan.pipeline.name).open()
     try:
         await store.deploy(
-            plan.graph.describe(),
-            found.nodes,
-            found.streams,
-            found.tables,
+            found,
             stamp=stamp,
             bucket_high=stamp + int(settings.bucket_seconds * 1e6),
             on_spark=OnSpark(checkpoint, plan.levels, is_used(checkpoint)),
