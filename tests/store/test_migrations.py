@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -266,59 +265,3 @@ async def test_pipelines_of_one_database_keep_out_of_each_others_way(
     assert await sites[1].store.other_workers(str(uuid.uuid4()))
     for site in sites:
         await site.aclose()
-
-
-# -- the house's rule: SQL stands in the store --------------------------------------------------
-
-KNOWS_SQL = ("store", "migrations", "spark")
-STATEMENT = re.compile(
-    r"\bSELECT\b[\s\S]+\bFROM\b|\bINSERT\s+INTO\b|\bDELETE\s+FROM\b|\bUPDATE\b[\s\S]+\bSET\b|"
-    r"\b(CREATE|ALTER|DROP|LOCK|TRUNCATE)\s+(TABLE|VIEW|INDEX|SCHEMA|ROLE|DATABASE|SEQUENCE)\b|"
-    r"\bpg_[a-z_]+\("
-)
-
-
-def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The string constants of a module that are no docstrings."""
-    tree = ast.parse(path.read_text("utf-8"))
-    prose = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
-            yield node.lineno, node.value
-
-
-def test_no_sql_stands_outside_the_store() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
-        for path in sorted((ROOT / "millwheel").rglob("*.py"))
-        if path.relative_to(ROOT / "millwheel").parts[0] not in KNOWS_SQL
-        for line, text in _texts(path)
-        if STATEMENT.search(text)
-    ]
-    assert found == []
-
-
-def test_no_sql_stands_in_the_python_of_the_store() -> None:
-    """Lists of columns are composed there, and BEGIN, COMMIT and ROLLBACK sent; all else is a
-    file."""
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
-        for path in sorted((ROOT / "store").rglob("*.py"))
-        for line, text in _texts(path)
-        if STATEMENT.search(text)
-    ]
-    assert found == []
-
-
-def test_each_statement_has_its_file_and_each_file_its_statement() -> None:
-    """One statement a file, each used; the text says why it is as it is."""
-    folder = ROOT / "store" / "sql"
-    places = [ROOT / "store", ROOT / "millwheel" / "following", ROOT / "millwheel" / "spark"]
-    code = "".join(p.read_text("utf-8") for place in places for p in sorted(place.rglob("*.py")))
-    for path in sorted(path for path in folder.rglob("*.sql") if path.parent.name != "views"):
-        assert re.search(rf'"{path.stem}"', code), f"{path.name} is used by nobody"
-        assert path.read_text("utf-8").startswith("-- "), f"{path.name} does not say what it does"

@@ -1,0 +1,75 @@
+"""SQL stands in files: one statement each, in the folder of its subject."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("millwheel", "store", "computations", "timers")
+"""Folders without inline SQL. Migrations are outside: each is a text of its own."""
+
+SPARK = ROOT / "millwheel" / "spark"
+"""Its statements are not in files yet."""
+
+STATEMENT = re.compile(
+    r"\bSELECT\b[\s\S]+\bFROM\b|\bINSERT\s+INTO\b|\bDELETE\s+FROM\b|\bUPDATE\b[\s\S]+\bSET\b|"
+    r"\b(CREATE|ALTER|DROP|LOCK|TRUNCATE)\s+(TABLE|VIEW|INDEX|SCHEMA|ROLE|DATABASE|SEQUENCE)\b|"
+    r"\bpg_[a-z_]+\(|"
+    r"^\s*(SELECT|WITH|COPY|LISTEN|NOTIFY|SET|TABLE|CALL|GRANT|REVOKE|COMMENT ON)\s+[\w\"{(]"
+)
+"""A statement anywhere in a text, or a text that begins as one. BEGIN, COMMIT and ROLLBACK are
+single words and no statements here."""
+
+CALL = re.compile(r"SELECT (SEND_ALL\(|\{\}\(%s, %s\)$)")
+"""The client calls functions of the pipeline's schema, in a session of the user's: only their name
+and parameters."""
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The string constants of a module that are no docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_no_statement_stands_in_python(folder: str) -> None:
+    """Lists of columns are composed there; all else is a file."""
+    statements = [
+        f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if SPARK not in path.parents
+        for line, text in _texts(path)
+        if STATEMENT.search(text) and not CALL.match(text)
+    ]
+    assert statements == []
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT 1", "SET LOCAL timezone = 'UTC'", "\n  WITH x AS (VALUES (1)) TABLE x"]
+)
+def test_short_statements_count(text: str) -> None:
+    assert STATEMENT.search(text)
+
+
+def test_each_statement_has_its_file_and_each_file_its_statement() -> None:
+    """One statement a file, each used; the text says why it is as it is."""
+    folder = ROOT / "store" / "sql"
+    places = [ROOT / "store", ROOT / "millwheel" / "following", ROOT / "millwheel" / "spark"]
+    code = "".join(p.read_text("utf-8") for place in places for p in sorted(place.rglob("*.py")))
+    paths = sorted(path for path in folder.rglob("*.sql") if path.parent.name != "views")
+    assert len({path.stem for path in paths}) == len(paths), "a name stands in two folders"
+    for path in paths:
+        assert re.search(rf'"{path.stem}"', code), f"{path.name} is used by nobody"
+        assert path.read_text("utf-8").startswith("-- "), f"{path.name} does not say what it does"
