@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from millwheel.store.port.buckets import Buckets
-from millwheel.store.port.claims import Claims
+from millwheel.store.port.buckets import StoreBuckets
+from millwheel.store.port.claims import StoreClaims
 from millwheel.store.port.commit import StoreLane
-from millwheel.store.port.deploy import Deploys
-from millwheel.store.port.inbox import Inbox
-from millwheel.store.port.placement import Placements
-from millwheel.store.port.records import Records
-from millwheel.store.port.requests import Requests
-from millwheel.store.port.state import KeyStates
-from millwheel.store.port.workers import Workers
+from millwheel.store.port.deploy import StoreDeploys
+from millwheel.store.port.inbox import StoreInbox
+from millwheel.store.port.placement import StorePlacements
+from millwheel.store.port.records import StoreRecords
+from millwheel.store.port.requests import StoreRequests
+from millwheel.store.port.state import StoreStates
+from millwheel.store.port.workers import StoreWorkers
 
 
 class Store(
-    Deploys, Workers, Claims, Placements, Records, KeyStates, Buckets, Inbox, Requests, Protocol
+    StoreDeploys,
+    StoreWorkers,
+    StoreClaims,
+    StorePlacements,
+    StoreRecords,
+    StoreStates,
+    StoreBuckets,
+    StoreInbox,
+    StoreRequests,
+    Protocol,
 ):
     """The stored data of one pipeline.
 

@@ -46,7 +46,7 @@ class BucketView:
     buckets: list[Bucket]
 
 
-class Buckets(Protocol):
+class StoreBuckets(Protocol):
     """The stretches of the append-only past."""
 
     async def oldest_snapshot_seconds(self) -> float: ...

@@ -53,7 +53,7 @@ class Claim:
     """The open requests to set records aside and, of an injector's interval, all open requests."""
 
 
-class Claims(Protocol):
+class StoreClaims(Protocol):
     """Ownership of intervals, and the data that an owner starts from."""
 
     async def claim(

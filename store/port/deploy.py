@@ -73,7 +73,7 @@ class DescribedGraph(NamedTuple):
     tables: list[Table[Any]]
 
 
-class Deploys(Protocol):
+class StoreDeploys(Protocol):
     """Deployment of a graph."""
 
     async def deploy(

@@ -37,7 +37,7 @@ class TakenRecords(NamedTuple):
     records: list[SentRecord]
 
 
-class Inbox(Protocol):
+class StoreInbox(Protocol):
     """Records that users send."""
 
     async def open_inbox(

@@ -187,7 +187,7 @@ class FoundPartition:
     """Stored position of the interval."""
 
 
-class Placements(Protocol):
+class StorePlacements(Protocol):
     """Intervals with their owners and wanted owners, and changes of both."""
 
     async def add_partitions(

@@ -30,7 +30,7 @@ class StoredProduction:
     """Log of the source that `place` is an offset of; 0 if `place` is a stamp."""
 
 
-class Records(Protocol):
+class StoreRecords(Protocol):
     """Productions to send again, and ids that were seen."""
 
     def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:

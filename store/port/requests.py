@@ -122,7 +122,7 @@ class SettledRequest(NamedTuple):
     """With ``failed``: the new text of the dead letter."""
 
 
-class Requests(Protocol):
+class StoreRequests(Protocol):
     """Dead letters, parked keys, and requests of operators to the owners of keys."""
 
     async def open_requests(

@@ -55,7 +55,7 @@ class TimerChange(NamedTuple):
     hold: int | None
 
 
-class KeyStates(Protocol):
+class StoreStates(Protocol):
     """Stored state and timers of keys."""
 
     async def read_timer(

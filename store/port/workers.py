@@ -27,7 +27,7 @@ class HeartbeatReply:
     """The store's clock, microseconds."""
 
 
-class Workers(Protocol):
+class StoreWorkers(Protocol):
     """Workers, their leases, and their leader."""
 
     async def register_worker(

@@ -21,7 +21,6 @@ ATTRIBUTES = 25
 LARGE = {
     "Execution": "has the loops over records: a call more for each record would cost",
     "Tables": "one attribute for each table of the store in memory",
-    "Store": "the port of the store: one method for each statement that the engine needs",
     "Settings": "one attribute for each option; it has no behaviour",
     "ComputationStatus": (
         "one attribute for each figure of a computation in `status`; it has no behaviour"
