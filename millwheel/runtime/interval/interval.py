@@ -24,6 +24,7 @@ from millwheel.core.codec import decode_key
 from millwheel.core.counters import BLOOM_MAYBES, DUPLICATES_DROPPED, WEAK_CHANGED
 from millwheel.core.model import MAX_TIME, Delivery, Key
 from millwheel.core.redaction import shown_key
+from millwheel.core.source_progress import SourceProgress
 from millwheel.runtime.interval.intake import Intake
 from millwheel.runtime.interval.interval_commits import IntervalCommits
 from millwheel.runtime.interval.interval_counters import IntervalCounters
@@ -387,5 +388,6 @@ class StoredPosition:
     def __init__(self, claim: Claim) -> None:
         self.value = claim.position
         """The JSON object that the last durable commit stored; None: nothing."""
-        self.since = int((claim.position or {}).get("sent_since", claim.stamp))
+        sent_since = SourceProgress.stored(claim.position).sent_since
+        self.since = claim.stamp if sent_since is None else sent_since
         """The earliest time at which an injector can have sent a row past the stored position."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.model import Key
+from millwheel.core.source_progress import SourceProgress
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.sources import Lag
 
@@ -122,7 +123,7 @@ class SourcePort(Protocol):
         """Whether it has nothing to do, for now or for ever."""
         ...
 
-    def position(self) -> dict[str, Any]:
+    def position(self) -> SourceProgress:
         """The position that each commit of its interval stores."""
         ...
 

@@ -19,6 +19,7 @@ from typing import Any
 from millwheel.core.model import (
     MAX_TIME,
 )
+from millwheel.core.source_progress import SourceProgress
 from millwheel.errors import InputError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
@@ -102,23 +103,21 @@ class Injector(SourceTask):
             InputError: the source is missing, or acknowledged rows of it have changed.
         """
         self.close()
-        stored = self._interval.position.value
+        stored = SourceProgress.stored(self._interval.position.value)
         is_done = self._interval.watermarks.durable == MAX_TIME  # all of its rows are acknowledged
-        if stored and stored.get("ended") and is_done and self._injection.growing is not None:
+        if stored.ended and is_done and self._injection.growing is not None:
             self.ended = True  # it waits to be retired
-            self._last_position = stored["reader"]
+            self._last_position = stored.reader
             return
         with self._blamed(self._partition, "open"):
-            self._reader = await self._partition.open(
-                self._stream.value_type, stored["reader"] if stored else None
-            )
+            self._reader = await self._partition.open(self._stream.value_type, stored.reader)
         self._time = self._restored_time()
         await self._asked.begin()
         self._sender = RowSender(
             self._env, self._interval, self._partition, self._time, self._asked
         )
         self._position_stored = self._injection.source.bounded
-        self._last_position = stored["reader"] if stored else None
+        self._last_position = stored.reader
         # Rows past the stored position hold the watermark once they are read again; until
         # then it may not pass the stored promise.
         self._interval.watermarks.exact = self._interval.watermarks.durable
@@ -204,7 +203,7 @@ class Injector(SourceTask):
         with self._blamed(self._reader, "lag"):
             return self._reader.lag()
 
-    def position(self) -> dict[str, Any]:
+    def position(self) -> SourceProgress:
         """The position to store: where to continue reading, and which row holds the watermark."""
         first = self.log.first
         held = (
@@ -215,14 +214,14 @@ class Injector(SourceTask):
             with self._blamed(self._reader, "position"):
                 self._last_position = self._reader.position(first)
         self._time.acknowledged(first)
-        return {
-            "reader": self._last_position,
-            "seen": self._time.seen_by_acknowledged,
-            "held_by": first if held else None,
-            "since": self._time.held_since(held=held),
-            "sent_since": self._time.first_sent(first, self._env.now()),
-            "ended": self.ended,
-        }
+        return SourceProgress(
+            self._last_position,
+            self._time.seen_by_acknowledged,
+            held_by=first if held else None,
+            since=self._time.held_since(held=held),
+            sent_since=self._time.first_sent(first, self._env.now()),
+            ended=self.ended,
+        )
 
     async def _run(self) -> None:
         assert self._reader is not None
@@ -282,11 +281,11 @@ class Injector(SourceTask):
         rows to other rows.
         """
         interval = self._interval
-        stored = interval.position.value or {}
+        stored = SourceProgress.stored(interval.position.value)
         assert self._reader is not None
         with self._blamed(self._reader, "position"):
             here = self._reader.position(self.log.first)
-        if stored.get("reader") != here:
+        if stored.reader != here:
             await interval.store_all()
         self._position_stored = True
 

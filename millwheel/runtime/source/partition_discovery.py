@@ -32,7 +32,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
+from millwheel.core.source_progress import FirstProgress, SourceProgress
 from millwheel.errors import Fenced, InputError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
@@ -87,10 +90,10 @@ class PartitionDiscovery(SourceTask):
     async def start(self, *, reading: bool = True) -> None:
         """Load the partitions found so far, and look for more if `reading`."""
         self.close()
-        stored = self._interval.position.value
+        stored = SourceProgress.stored(self._interval.position.value)
         with self._blamed(self._source, "discover"):
-            self._discovery = self._source.discover(stored["reader"] if stored else None)
-        self._stored = self.position()["reader"]
+            self._discovery = self._source.discover(stored.reader)
+        self._stored = self.position().reader
         self._frozen, self._waiting = True, False
         await self._make({})
         for partition in self._known.values():
@@ -112,7 +115,7 @@ class PartitionDiscovery(SourceTask):
             new = [identity for identity in found if identity not in self._known]
             if new:
                 await self._add(new)
-            elif self.position()["reader"] != self._stored:
+            elif self.position().reader != self._stored:
                 await self._commit()
             self._frozen = False
             await self._retire()
@@ -151,7 +154,7 @@ class PartitionDiscovery(SourceTask):
         """Store the list of partitions and, while it is frozen, the watermark that it has
         promised."""
         interval, watermarks = self._interval, self._interval.watermarks
-        known = self.position()["reader"]
+        known = self.position().reader
         await interval.store_all()
         while self._frozen and (watermarks.has_news() or watermarks.promised != watermarks.durable):
             await interval.store_all()
@@ -191,7 +194,7 @@ class PartitionDiscovery(SourceTask):
 
     def _resumed(self, partition: FoundPartition, *, ended: bool) -> None:
         resumed = getattr(self._discovery, "resumed", None)
-        reader = (partition.position or {}).get("reader")
+        reader = SourceProgress.stored(partition.position).reader
         if resumed is not None and reader is not None:
             with self._blamed(self._discovery, "resumed"):
                 resumed(partition.identity, reader, ended=ended or _has_ended(partition))
@@ -200,7 +203,7 @@ class PartitionDiscovery(SourceTask):
         assert self._discovery is not None
         with self._blamed(self._discovery, "first_position"):
             first = self._discovery.first_position(identity)
-        return None if first is None else {"reader": first, "seen": MIN_TIME}
+        return None if first is None else msgspec.to_builtins(FirstProgress(first, MIN_TIME))
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
         """Make the intervals, and apply the low watermarks that the store has for all
@@ -267,21 +270,14 @@ class PartitionDiscovery(SourceTask):
         if interval.watermarks.advance(watermark):
             interval.touch(urgent=True)
 
-    def position(self) -> dict[str, Any]:
+    def position(self) -> SourceProgress:
         """The state that is stored for the discovery's next owner."""
-        stored = self._interval.position.value or {}
-        reader = stored.get("reader")
+        reader = SourceProgress.stored(self._interval.position.value).reader
         if self._discovery is not None:
             with self._blamed(self._discovery, "position"):
                 reader = self._discovery.position()
-        return {
-            "reader": reader,
-            "seen": None,
-            "held_by": None,
-            "since": None,
-            "ended": False,
-            "sent_since": self._env.now(),  # the discovery sends no row whose id must be kept
-        }
+        # The discovery sends no row whose id must be kept.
+        return SourceProgress(reader, sent_since=self._env.now())
 
     def progress(self) -> float | None:
         """None: a growing source has no end."""
@@ -298,4 +294,4 @@ class PartitionDiscovery(SourceTask):
 
 def _has_ended(partition: FoundPartition) -> bool:
     """Whether the reader of a partition has ended, as stored."""
-    return bool((partition.position or {}).get("ended"))
+    return SourceProgress.stored(partition.position).ended

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any
 
+from millwheel.core.source_progress import SourceProgress
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.process.tasks import end
@@ -83,7 +84,7 @@ class SourceTask(ABC):
         """Whether there is no work now: the task waits for the source, or has ended."""
 
     @abstractmethod
-    def position(self) -> dict[str, Any]:
+    def position(self) -> SourceProgress:
         """The position that is stored with each commit of the interval."""
 
     @property

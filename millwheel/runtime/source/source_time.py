@@ -6,6 +6,7 @@ from collections import deque
 from datetime import timedelta
 
 from millwheel.core.model import MIN_TIME, clamp_time
+from millwheel.core.source_progress import SourceProgress
 from millwheel.runtime.interval.interval import StoredPosition
 
 
@@ -27,15 +28,15 @@ class SourceTime:
         sent_before: int,
         now: int,
     ) -> None:
-        stored = position.value or {}
+        stored = SourceProgress.stored(position.value)
         self.lateness = int(lateness.total_seconds() * 1e6)
         """How far the watermark stays behind the newest seen time, in microseconds."""
-        self.seen: int = stored.get("seen", MIN_TIME)
+        self.seen = stored.event_time
         """The newest time that the source has shown."""
         self._marks: deque[tuple[int, int, int]] = deque()
         """The source's progress: (number of rows before this point, newest seen time, time at which
         the last of these rows was read)."""
-        self._stored_since: int | None = stored.get("since")
+        self._stored_since = stored.since
         self._sent_before = sent_before
         self._sent_since = position.since
         """Earliest time at which a former owner can have sent a row that is not stored as

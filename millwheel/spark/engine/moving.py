@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millwheel.core.clock import SystemClock
 from millwheel.core.model import MAX_TIME, MIN_TIME, clamp_time
+from millwheel.core.source_progress import SourceProgress
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.runtime.ownership.deploying import DISCOVERY
 from millwheel.spark.connection import Connection, statement, writing
@@ -203,11 +205,11 @@ class Moving:
             promised[injector] = min(promised.get(injector, MAX_TIME), low_watermark)
             if not (position or first):
                 continue  # it was not read yet
-            found = position or {}
+            progress = SourceProgress.stored(position)
             place = {
-                "position": found.get("reader"),
+                "position": progress.reader,
                 "next": first,
-                "seen": MIN_TIME if found.get("seen") is None else found["seen"],
+                "seen": progress.event_time,
                 "ended": low_watermark == MAX_TIME,
             }
             first_place = {"position": place["position"], "next": first}
@@ -292,14 +294,11 @@ class Moving:
                 "identity": identity,
                 "next": place["next"],
                 "watermark": MAX_TIME if offset["mark"] == MAX_TIME else promised,
-                "position": {
-                    "reader": place["position"],
-                    "seen": seen,
-                    "held_by": None,
-                    "since": now,
-                    "sent_since": now,
-                    "ended": place["ended"],
-                },
+                "position": msgspec.to_builtins(
+                    SourceProgress(
+                        place["position"], seen, since=now, sent_since=now, ended=place["ended"]
+                    )
+                ),
             }
 
     def _end(self, connection: Connection, progress: QueryProgress) -> None:

@@ -1,6 +1,7 @@
 -- Whether no row comes again that may have its user-supplied id in a bucket that ends at `high`: in each
 -- partition that is read by such ids, the earliest time at which a row past the stored position can have
 -- been sent is not before that. (A partition without a commit of an owner has the stamp of its deploy.)
+-- The position is JSON of `SourceProgress` (millwheel/core/source_progress.py).
 SELECT NOT EXISTS (
     SELECT
     FROM {computation} AS c

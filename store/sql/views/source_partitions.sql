@@ -1,3 +1,4 @@
+-- The position is JSON of `SourceProgress` (millwheel/core/source_progress.py).
 CREATE VIEW {source_partitions} AS
 SELECT
     l.computation AS injector, g.source AS partition, l.interval_id,

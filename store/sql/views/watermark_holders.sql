@@ -1,6 +1,7 @@
 -- The lowest holder of each computation. A computation that only waits for another one is followed upstream to
 -- the one that does not. A function, since it has many parts, and the planner cannot know how small they are: by its
 -- guess, a server would compile all of them first, which takes a hundred times as long as the look.
+-- The position is JSON of `SourceProgress` (millwheel/core/source_progress.py).
 CREATE OR REPLACE FUNCTION {find_holders}()
 RETURNS TABLE (
     computation text, low_watermark timestamptz, holder text, what text, key jsonb, held_at timestamptz,
