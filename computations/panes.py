@@ -85,7 +85,6 @@ class Panes(Generic[V, A, R]):
     # -- panes ---------------------------------------------------------------------------
 
     def add(self, window: WindowState[A], record: Record[V]) -> None:
-        """Add a record to a window."""
         window.accumulator = self.fold.add(window.accumulator, record.value)
         window.fresh += 1
 

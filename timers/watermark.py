@@ -157,7 +157,6 @@ class Watermarks:
         self._of[computation] = SlotWatermarks(slots, free)
 
     def add_reader(self, computation: int, senders: list[int]) -> None:
-        """Add `computation` as a reader of the computations `senders`."""
         self._senders[computation] = senders
         self._input[computation] = MIN_TIME if senders else MAX_TIME
         for sender in senders:

@@ -260,7 +260,6 @@ class Chunks(PackedRows["Delivery[Any]"]):
         return cls(_chunk_of([each]) for each in deliveries)
 
     def column(self, name: str) -> list[Any]:
-        """A column of all records."""
         columns = [getattr(chunk, name) for chunk in self.chunks]
         return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
 

@@ -164,7 +164,6 @@ def slot_of(key_text: bytes) -> int:
 
 
 def decode_key(encoded: bytes) -> Key:
-    """Decode a key that `encode_key` encoded."""
     key = msgspec.json.decode(encoded)
     return cast(Key, tuple(key) if isinstance(key, list) else key)
 
@@ -500,7 +499,6 @@ class Codec(Generic[T]):
         return not (self.holds_floats and MINUS_ZERO in b" ".join(encoded))
 
     def encode_all(self, values: Sequence[T]) -> list[bytes]:
-        """`encode` each value."""
         if self.holds_floats:
             return list(map(self.encode, values))
         try:
@@ -525,7 +523,6 @@ class Codec(Generic[T]):
         return list(map(self.decode, encoded))
 
     def check_all(self, encoded: Sequence[bytes], values: Sequence[T]) -> list[T]:
-        """`check` each value."""
         try:
             return list(map(self.decode, encoded))
         except msgspec.MsgspecError:

@@ -89,7 +89,6 @@ class Effects:
         self.held.clear()
 
     def count(self, name: str, by: int) -> None:
-        """Add to a counter."""
         self.counters[name] = self.counters.get(name, 0) + by
 
     def take(self, other: Effects) -> None:

@@ -61,7 +61,6 @@ class Sign(NamedTuple):
 
     @classmethod
     def parsed(cls, text: str) -> Sign:
-        """A sign from a position."""
         rows, digest, columns = text.split()
         return cls(int(rows), digest, columns)
 

@@ -75,7 +75,6 @@ def _is_any_number(info: inspect.Type) -> bool:
 
 
 def parts_of(info: inspect.Type) -> Iterator[inspect.Type]:
-    """A type and all types that it consists of."""
     todo, seen = [info], set()
     while todo:
         part = todo.pop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import psycopg
@@ -16,9 +15,8 @@ from millwheel.core.model import MAX_TIME
 from millwheel.core.numbered import Marks
 from millwheel.errors import InputError, StoreUnavailable
 from millwheel.store.address import StoreAddress
-from millwheel.store.console.views import VIEWS
 from millwheel.store.postgres.connections import lively
-from millwheel.store.postgres.statements import READ_COMMITTED, TABLES, composed
+from millwheel.store.postgres.statements import READ_COMMITTED, composed, filled
 from millwheel.store.postgres.translation import translate
 
 LOOK_SECONDS = 0.1
@@ -170,9 +168,7 @@ class Upstream:
 
     def _composed(self, name: str, **further: sql.Composable) -> sql.Composed:
         """The statement in ``sql/NAME.sql``, with the tables and views of the pipeline."""
-        names = {name: sql.Identifier(self._pipeline, name) for name in (*TABLES, *VIEWS)}
-        text = (files("millwheel.following") / "sql" / f"{name}.sql").read_text("utf-8")
-        return sql.SQL(text).format(**names, **further)
+        return filled("millwheel.following", name, self._pipeline, **further)
 
     async def _patiently(self, ask: Any) -> Any:
         """Ask until the server answers: it may be away for as long as it takes."""

@@ -68,7 +68,6 @@ def _relay_label(name: str, description: Mapping[str, Any]) -> str:
 
 
 def _described_sink_name(description: Mapping[str, Any]) -> str:
-    """`sink_name`, from a sink's description."""
     return str(
         description.get("table")
         or next(

@@ -117,7 +117,6 @@ class Graph:
         return [n for n in self.nodes if any(s.name == stream for s in n.writes)]
 
     def readers(self, stream: str) -> list[tuple[Node, Reading]]:
-        """The nodes that read a stream, each with its reading."""
         return [(n, i) for n in self.nodes for i in n.inputs if i.stream.name == stream]
 
     def upstream(self, node: Node) -> list[Node]:

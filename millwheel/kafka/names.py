@@ -18,7 +18,6 @@ class PartitionName(NamedTuple):
 
     @classmethod
     def of(cls, identity: str) -> PartitionName:
-        """The name with an identity."""
         found = _IDENTITY.fullmatch(identity)
         assert found is not None
         return cls(found[1], found[3], int(found[2]))

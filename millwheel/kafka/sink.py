@@ -165,7 +165,6 @@ class KafkaSink:
         return AioClient(self.cluster)
 
     async def close(self) -> None:
-        """Close all connections."""
         writers, self._writers = list(self._writers.values()), {}
         client, self._client = self._client, None
         await asyncio.gather(*(each.writer.close() for each in writers), *self._closing)

@@ -224,6 +224,5 @@ def _open_seconds(intervals: list[Interval], now: int) -> float:
 
 
 def _known_sum(parts: Iterable[int | None]) -> int | None:
-    """Sum the known parts; None if none is known."""
     known = [part for part in parts if part is not None]
     return sum(known) if known else None

@@ -47,7 +47,6 @@ class StoreLook(NamedTuple):
 
 
 def look(url: str, pipeline: str | None) -> list[StoreLook]:
-    """StoreLook at a pipeline, or at all of a store, in one snapshot each."""
     with inspect(url) as inspection:
         names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
         found = []

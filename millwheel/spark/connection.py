@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
 from struct import Struct
 
 import psycopg
@@ -24,6 +23,7 @@ from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 
 from millwheel.errors import SnapshotGone, StatementError, StoreUnavailable, UsageError
 from millwheel.store.address import VARIABLE, StoreAddress
+from millwheel.store.postgres.statements import filled
 
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
@@ -41,9 +41,9 @@ INFINITE = ((2**63 - 1, 2**31 - 1, 2**31 - 1), (-(2**63), -(2**31), -(2**31)))
 Connection = psycopg.Connection[TupleRow]
 
 
-def statement(name: str) -> bytes:
-    """Read ``millwheel/spark/sql/NAME.sql``."""
-    return (files("millwheel.spark") / "sql" / f"{name}.sql").read_bytes()
+def statement(name: str, pipeline: str = "", **parts: sql.Composable) -> sql.Composed:
+    """The statement in ``sql/NAME.sql``; `parts` and relations of a pipeline fill placeholders."""
+    return filled("millwheel.spark", name, pipeline, **parts)
 
 
 def store_url(options: Mapping[str, str]) -> str:
@@ -140,7 +140,7 @@ def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
     which = {"key": f"{pipeline}{name}", "schema": pipeline}
     deadline = time.monotonic() + SOLE_SECONDS
     with writing(url, autocommit=True) as session:
-        while not session.execute(statement("lock_alone"), which).fetchall()[0][0]:
+        while not session.execute(statement("sessions/lock_alone"), which).fetchall()[0][0]:
             if time.monotonic() > deadline:
                 raise UsageError(f"{others}; end it first")
             time.sleep(0.5)
@@ -155,7 +155,13 @@ def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
     """
     if tables:
         names = sql.SQL(", ").join(sql.Identifier(pipeline, table) for table in tables)
-        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+        connection.execute(statement("sessions/lock_tables", tables=names))
+
+
+def limit_lock_wait(connection: Connection) -> None:
+    """Let statements of this transaction wait at most `LOCK_SECONDS` for a lock."""
+    timeout = sql.Literal(f"{LOCK_SECONDS}s")
+    connection.execute(statement("sessions/limit_lock_wait", timeout=timeout))
 
 
 @contextmanager
@@ -175,19 +181,12 @@ def translated(url: str) -> Iterator[None]:
 
 
 def _prepare(connection: Connection) -> None:
-    # SET takes no snapshot: LOCK and SET TRANSACTION SNAPSHOT may still follow.
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
-    connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+    connection.execute(statement("sessions/begin_reading"))
     if connection.info.server_version >= 170000:
-        connection.execute("SET LOCAL transaction_timeout = 0")
-    connection.execute(
-        sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(f"{LOCK_SECONDS}s"))
-    )
-    # For views and filters that convert times without a zone.
-    connection.execute("SET LOCAL timezone = 'UTC'")
-    # By default a cursor is planned as if a tenth of its rows were fetched; here all are.
-    connection.execute("SET LOCAL cursor_tuple_fraction = 1")
+        connection.execute(statement("sessions/allow_long_transaction"))
+    limit_lock_wait(connection)
     # Load times as the integers that Postgres sends: this saves the conversion to datetime and
     # back, and infinity or a year after 9999 reaches `SparkColumn.to_arrow`.
     for type_name, loader in (
@@ -201,7 +200,7 @@ def _prepare(connection: Connection) -> None:
 
 def _join(connection: Connection, snapshot: str) -> None:
     try:
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        connection.execute(statement("sessions/join_snapshot", snapshot=sql.Literal(snapshot)))
     except psycopg.Error as error:
         if connection.broken:
             raise

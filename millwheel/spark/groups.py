@@ -68,7 +68,6 @@ class Groups:
 
     @property
     def parameters(self) -> list[list[str]]:
-        """The parameters of `listed`."""
         return [list(column) for column in zip(*self.values, strict=True)]
 
     def matches(self, table: sql.Composable) -> sql.Composed:

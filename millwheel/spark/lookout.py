@@ -80,10 +80,7 @@ class Lookout:
             if ranges:
                 text = composed(name, table=table)
             else:
-                names = ("pipeline", "numbered_rows")
-                here = {n: sql.Identifier(self._pipeline, n) for n in names}
-                composable = sql.SQL(statement(name).decode()).format(table=table, **here)
-                text = composable.as_string(None)
+                text = statement(f"following/{name}", self._pipeline, table=table).as_string(None)
             values = {
                 "table": self._table,
                 "relation": table.as_string(None),
@@ -101,10 +98,7 @@ def numbered_table(store: str, pipeline: str, stream: str) -> str:
         UsageError: there is none, or there are several.
     """
     with reading(store) as connection:
-        text = sql.SQL(statement("followed_tables").decode()).format(
-            generation=sql.Identifier(pipeline, "generation")
-        )
-        found = connection.execute(text).fetchall()
+        found = connection.execute(statement("following/followed_tables", pipeline)).fetchall()
     tables = [table for name, table in found if name == stream]
     if len(tables) == 1:
         return str(tables[0])

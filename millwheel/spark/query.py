@@ -20,6 +20,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.datasource import InputPartition
 
 from millwheel.errors import UsageError
+from millwheel.spark.connection import statement
 from millwheel.spark.filters import WrittenFilter
 from millwheel.spark.groups import Groups
 from millwheel.spark.relation import SLOTS, SparkColumn, SparkRelation
@@ -179,7 +180,7 @@ def _from(
     conditions: Sequence[Condition],
 ) -> tuple[sql.Composed, list[Any]]:
     table = sql.Identifier(relation.pipeline, relation.name)
-    text = sql.SQL("SELECT {} FROM {} AS {}").format(chosen, table, _TABLE)
+    text = statement("reading/share", columns=chosen, relation=table)
     values: list[Any] = []
     if isinstance(share, InGroups):
         text += sql.SQL(", ") + share.groups.listed(lambda name: relation.column(name).declared)

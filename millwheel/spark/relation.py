@@ -217,12 +217,12 @@ def describe(
         UsageError: there is no such relation or column, or a type is not supported.
     """
     names = {"pipeline": pipeline, "table": table}
-    row = connection.execute(statement("relation"), names).fetchone()
+    row = connection.execute(statement("reading/relation"), names).fetchone()
     if row is None:
-        known = connection.execute(statement("relations"), names).fetchall()
+        known = connection.execute(statement("reading/relations"), names).fetchall()
         raise UsageError(no_such_relation(pipeline, table, tuple(name for (name,) in known)))
     oid, relkind, blocks = row
-    rows = connection.execute(statement("columns"), {"relation": oid}).fetchall()
+    rows = connection.execute(statement("reading/columns"), {"relation": oid}).fetchall()
     for name in only or ():
         if name not in (row[0] for row in rows):
             there = ", ".join(row[0] for row in rows)

@@ -98,10 +98,7 @@ class SparkSender:
             StatementError: the stream takes no records, or an id was sent with another value.
             UserCodeError: a value has no JSON.
         """
-        text = sql.SQL(
-            "SELECT count(*) FILTER (WHERE x) FROM unnest({}(%s, %s::text[]::jsonb[], %s::text[], "
-            "%s::timestamptz[])) AS x"
-        ).format(sql.Identifier(self._pipeline, "send_all"))
+        text = statement("reading/send_records", self._pipeline)
         new = 0
         with writing(self._store, autocommit=True) as connection:
             for batch in batches:
@@ -120,7 +117,8 @@ class SparkSender:
         ids = [self._json([row[name] for name in self._id]) for row in rows]
         times = [row[self._timestamp] for row in rows] if self._timestamp else None
         try:
-            (found,) = connection.execute(text, [self._stream, records, ids, times]).fetchall()
+            sent = {"stream": self._stream, "records": records, "ids": ids, "times": times}
+            (found,) = connection.execute(text, sent).fetchall()
         except psycopg.errors.Error as error:
             if connection.broken:
                 raise
@@ -155,9 +153,7 @@ def deployed_type(store: str, pipeline: str, stream: str) -> dict[str, Any] | No
 
     Rows of such a login are compared by the pipeline that takes them.
     """
-    text = sql.SQL(statement("deployed_type").decode()).format(
-        generation=sql.Identifier(pipeline, "generation")
-    )
+    text = statement("reading/deployed_type", pipeline)
     try:
         with writing(store) as connection:
             found = connection.execute(text, {"stream": stream}).fetchone()

@@ -169,7 +169,7 @@ def _taken(connection: Connection, url: str, pipeline: str, tables: list[str]) -
             lock(connection, pipeline, tables)
         except psycopg.errors.UndefinedTable:
             return None
-        row = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+        row = connection.execute(statement("sessions/export_snapshot")).fetchone()
         assert row is not None
         return Snapshot(row[0], pipeline, url, tuple(_relations(connection, pipeline)))
 
@@ -181,7 +181,7 @@ def _lockable(url: str, pipeline: str) -> list[str]:
             raise UsageError(
                 f"no pipeline {pipeline!r} in {redacted(url)}; pipelines there: {names}"
             )
-        rows = connection.execute(statement("lockable"), {"pipeline": pipeline})
+        rows = connection.execute(statement("sessions/lockable"), {"pipeline": pipeline})
         return [name for (name,) in rows]
 
 
@@ -195,9 +195,9 @@ def _only_pipeline(url: str) -> str:
 
 
 def _pipelines(connection: Connection) -> list[str]:
-    return [name for (name,) in connection.execute(statement("pipelines"))]
+    return [name for (name,) in connection.execute(statement("reading/pipelines"))]
 
 
 def _relations(connection: Connection, pipeline: str) -> list[str]:
-    rows = connection.execute(statement("relations"), {"pipeline": pipeline})
+    rows = connection.execute(statement("reading/relations"), {"pipeline": pipeline})
     return [name for (name,) in rows]

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from millwheel.core.columns import Column
 from millwheel.errors import StoreUnavailable, UsageError
-from millwheel.spark.connection import LOCK_SECONDS, Connection, writing
+from millwheel.spark.connection import Connection, limit_lock_wait, statement, writing
 from millwheel.spark.encoding import check_types, encoded, in_utc, values
 
 COMPLEX = (spark.ArrayType, spark.MapType, spark.StructType)
@@ -48,6 +48,7 @@ class StagingTable:
 
     def __init__(self, store: str, pipeline: str, name: str) -> None:
         self._store = store
+        self._pipeline = pipeline
         self.name = name
         self.identifier = sql.Identifier(pipeline, name)
         self._batches = _batches(pipeline, name)
@@ -60,33 +61,24 @@ class StagingTable:
         """
         with self._alone() as connection:
             self.drop_in(connection)
-            connection.execute(
-                sql.SQL("CREATE UNLOGGED TABLE {} ({}, {} uuid NOT NULL)").format(
-                    self.identifier, columns, sql.Identifier(ATTEMPT)
-                )
-            )
-            connection.execute(
-                sql.SQL(
-                    "CREATE UNLOGGED TABLE {} (batch uuid PRIMARY KEY, attempts uuid[] NOT NULL, "
-                    "rows bigint NOT NULL)"
-                ).format(self._batches)
-            )
+            connection.execute(self.statement("staging/make", columns=columns))
 
     def empty(self) -> None:
         """Remove all rows."""
         with self._alone() as connection:
-            connection.execute(sql.SQL("TRUNCATE {}, {}").format(self.identifier, self._batches))
+            connection.execute(self.statement("staging/empty"))
 
     def drop(self) -> None:
-        """Drop it, if it is there."""
         with self._alone() as connection:
             self.drop_in(connection)
 
     def drop_in(self, connection: Connection) -> None:
-        """Drop it in a transaction."""
-        connection.execute(
-            sql.SQL("DROP TABLE IF EXISTS {}, {}").format(self.identifier, self._batches)
-        )
+        connection.execute(self.statement("staging/drop"))
+
+    def statement(self, name: str, **parts: sql.Composable) -> sql.Composed:
+        """A statement that uses the table, and relations of its pipeline."""
+        parts |= {"staging": self.identifier, "attempt": sql.Identifier(ATTEMPT)}
+        return statement(name, self._pipeline, batches=self._batches, **parts)
 
     def counted(self, connection: Connection, batch: str) -> list[str]:
         """The attempts that make up a batch; none of their rows goes before the end of the
@@ -95,17 +87,11 @@ class StagingTable:
         Raises:
             StoreUnavailable: some of the rows are not there. The batch has to be done again.
         """
-        found = connection.execute(
-            sql.SQL("SELECT attempts::text[], rows FROM {} WHERE batch = %s").format(self._batches),
-            [batch],
-        ).fetchone()
+        found = connection.execute(self.statement("staging/attempts"), {"batch": batch}).fetchone()
         if found is not None:
             attempts, rows = found
             ((there,),) = connection.execute(
-                sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s::uuid[])").format(
-                    self.identifier, sql.Identifier(ATTEMPT)
-                ),
-                [attempts],
+                self.statement("staging/count"), {"attempts": attempts}
             ).fetchall()
             if there == rows:
                 return list(attempts)
@@ -120,7 +106,7 @@ class StagingTable:
         """A transaction that waits for others at the table for a while only, such as tasks of a
         killed driver."""
         with writing(self._store) as connection:
-            connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            limit_lock_wait(connection)
             yield connection
 
 
@@ -155,7 +141,7 @@ class StagingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Attempt:
         attempt = str(uuid.uuid4())
         names = sql.SQL(", ").join(map(sql.Identifier, (*self._columns, ATTEMPT)))
-        text = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(*self._table), names)
+        text = statement("staging/copy", staging=sql.Identifier(*self._table), columns=names)
         rows = 0
         with writing(self._store) as connection, connection.cursor().copy(text) as copy:
             for batch in map(in_utc, iterator):
@@ -166,12 +152,14 @@ class StagingWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         counted = [message for message in messages if isinstance(message, Attempt)]
-        text = sql.SQL("INSERT INTO {} (batch, attempts, rows) VALUES (%s, %s::uuid[], %s)").format(
-            _batches(*self._table)
-        )
-        rows = sum(attempt.rows for attempt in counted)
+        noted = {
+            "batch": self._batch,
+            "attempts": [attempt.id for attempt in counted],
+            "rows": sum(attempt.rows for attempt in counted),
+        }
         with writing(self._store) as connection:
-            connection.execute(text, [self._batch, [attempt.id for attempt in counted], rows])
+            text = statement("staging/note_attempts", batches=_batches(*self._table))
+            connection.execute(text, noted)
 
     def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
         found = values(batch.column(name))

@@ -86,7 +86,6 @@ class Script:
         self.wake()
 
     def wake(self) -> None:
-        """Wake all readers."""
         for reader in list(self._readers):
             reader.wake()
 
@@ -108,7 +107,6 @@ class Script:
         return reader
 
     def closed(self, reader: ScriptReader) -> None:
-        """Unregister a reader."""
         self._readers.pop(reader, None)
 
 

@@ -188,7 +188,6 @@ class VirtualLoop(_IdleMethods):
         self._closed = False
 
     def machine(self, name: str) -> Machine:
-        """Create a machine."""
         return Machine(self, name)
 
     # -- running ------------------------------------------------------------------

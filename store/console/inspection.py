@@ -431,7 +431,6 @@ class Inspection:
         return choose(self.pipelines(), wanted)
 
     def status(self, pipeline: str) -> PipelineStatus:
-        """The status of a pipeline."""
         version = self._version(pipeline)
         status = PipelineStatus(pipeline, version, version == HEAD)
         if not status.schema_current:

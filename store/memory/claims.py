@@ -138,7 +138,6 @@ def _asked(tables: Tables, interval: IntervalRow) -> list[OpenRequest]:
 
 
 def _parked_keys(tables: Tables, interval: IntervalRow) -> list[ParkedRows]:
-    """The parked keys of an interval."""
     found: dict[bytes, list[DeadLetter]] = {}
     for letter in tables.dead_letters:
         if (

@@ -325,7 +325,6 @@ class Tables:
         return states, timers
 
     def productions(self, log: int) -> Iterator[StoredProduction]:
-        """All stored productions of a log, in no order."""
         for found in self.buckets.values():
             yield from found.productions.get(log, {}).values()
 

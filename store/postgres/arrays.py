@@ -76,17 +76,14 @@ class _PackedDumper(Dumper):
 
 
 def smallints(values: Sequence[int]) -> Packed:
-    """``smallint[]``."""
     return _Int2s(len(values), _numbers("h", values))
 
 
 def integers(values: Sequence[int]) -> Packed:
-    """``integer[]``."""
     return _Int4s(len(values), _numbers("i", values))
 
 
 def bigints(values: Sequence[int]) -> Packed:
-    """``bigint[]``."""
     return _Int8s(len(values), _numbers("q", values))
 
 
@@ -118,7 +115,6 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 
 def uuids(values: Sequence[bytes]) -> Packed:
-    """``uuid[]``, from 16 bytes each."""
     if isinstance(values, Ids):
         return _Uuids(len(values), b"".join(_uuids_of(*run) for run in values.runs))
     return _Uuids(len(values), _length(16).join([b"", *values]))
@@ -133,7 +129,6 @@ def _uuids_of(log: int, numbers: Sequence[int]) -> bytes:
 
 
 def texts(values: Sequence[bytes]) -> Packed:
-    """``text[]``, from UTF-8."""
     return _Texts(len(values), _headed(_text_heads, values))
 
 

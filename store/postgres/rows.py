@@ -42,7 +42,6 @@ REMOVED = -(1 << 63)
 
 
 def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
-    """Rows as columns."""
     return found.columns if isinstance(found, Columns) else list(zip(*found, strict=True))
 
 

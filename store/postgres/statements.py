@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import resources
+from string import Formatter
 
 from psycopg import sql
 
@@ -68,6 +69,19 @@ def text_of(name: str) -> str:
 def composed(name: str, **parts: sql.Composable) -> str:
     """The statement in ``<name>.sql``; `parts` fill all its placeholders."""
     return sql.SQL(text_of(name)).format(**parts).as_string(None)
+
+
+@cache
+def _text_in(package: str, name: str) -> str:
+    return (resources.files(package) / "sql" / f"{name}.sql").read_text("utf-8")
+
+
+def filled(package: str, name: str, schema: str, **parts: sql.Composable) -> sql.Composed:
+    """The statement in ``sql/<name>.sql`` of another package: `parts` fill its placeholders, and
+    relations of a schema the others."""
+    text = _text_in(package, name)
+    names = {part for _, part, _, _ in Formatter().parse(text) if part} - parts.keys()
+    return sql.SQL(text).format(**{part: sql.Identifier(schema, part) for part in names}, **parts)
 
 
 class Statements:

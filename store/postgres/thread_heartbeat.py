@@ -64,7 +64,6 @@ class ThreadHeartbeat:
         self._run("forget_blocking_items", {"worker": self._connections.worker})
 
     def close(self) -> None:
-        """Disconnect."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

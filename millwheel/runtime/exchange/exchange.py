@@ -70,7 +70,6 @@ class Exchange:
     # -- the intervals here -------------------------------------------------------------
 
     def add(self, interval: Interval) -> None:
-        """An interval was claimed."""
         self.intervals.append(interval)
         self._of.setdefault(interval.step.id, []).append(interval)
         self._by_id[interval.id] = interval

@@ -311,7 +311,6 @@ def encode_all(states: Sequence[KeyState]) -> Sequence[Encoded] | list[bytes]:
 def record_all(
     states: Sequence[KeyState], found: Sequence[Encoded] | list[bytes], n: int
 ) -> CapturedStates:
-    """`KeyState.record` of each state."""
     captured = CapturedStates([], [], [])
     if not isinstance(found[0], bytes):
         for state, each in zip(states, found, strict=True):

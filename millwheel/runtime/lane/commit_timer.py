@@ -73,7 +73,6 @@ class CommitTimer:
         self._wanted.set()
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that is gone."""
         self._alone_at.pop(interval, None)
 
     def cancel(self) -> None:

@@ -21,14 +21,12 @@ class LaneIntervals:
         return interval in self.all
 
     def add(self, interval: Interval) -> None:
-        """Add an interval."""
         self.all.append(interval)
         self.downstream_first = sorted(self.all, key=lambda i: -i.step.place)
         if interval.mode.is_tended:
             self._tended.append(interval)
 
     def remove(self, interval: Interval) -> None:
-        """Remove an interval."""
         self.all.remove(interval)
         self.downstream_first = [i for i in self.downstream_first if i is not interval]
         self._tended = [i for i in self._tended if i is not interval]

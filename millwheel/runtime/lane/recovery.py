@@ -140,7 +140,6 @@ class Recovery:
         """The pauses before a new try."""
 
     def commit_begins(self) -> None:
-        """Note that a commit begins."""
         self._commit_began = self._env.clock.monotonic()
 
     def commit_durable(self, bundle: OpenCommit) -> None:

@@ -40,7 +40,6 @@ class Peers:
         return self._links.get(worker or "")
 
     def links(self) -> Iterable[Link]:
-        """All links, up or not."""
         return self._links.values()
 
     def of_token(self, owner: int) -> Iterable[Link]:
@@ -80,10 +79,8 @@ class Peers:
         return bool(self._network.expired)
 
     def link_up(self, link: Link) -> None:
-        """Note that a link is up."""
         self._down_since.pop(link.peer, None)
 
     def link_down(self, link: Link) -> None:
-        """Note that a link is down."""
         if self._links.get(link.peer) is link:
             self._down_since[link.peer] = self._env.clock.monotonic()

@@ -108,7 +108,6 @@ class ReportedLoad(msgspec.Struct, frozen=True):
             return cls()
 
     def of(self, interval_id: int) -> ReportedIntervalLoad:
-        """The reported load of one interval."""
         return self.intervals.get(interval_id, ReportedIntervalLoad())
 
 
@@ -336,7 +335,6 @@ class _Homes:
         return home
 
     def move(self, interval: IntervalLoad, worker: str, reason: str) -> None:
-        """Decide to move an interval to a worker."""
         self._unsettle(interval)
         self.settle(interval, worker)
         self.spend(interval)

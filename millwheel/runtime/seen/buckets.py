@@ -192,7 +192,6 @@ class Buckets:
         return all(live.id != bucket for live in await self._store.live_buckets())
 
     def live(self) -> list[Bucket]:
-        """All live buckets."""
         return [*self._time, *self.sources, *self._named]
 
     def _pass(self, gc_watermark: int) -> None:

@@ -38,7 +38,6 @@ class SourceBuckets:
             self._floors[log] = max(lows[0], self.floor(log))
 
     def add(self, bucket: Bucket) -> None:
-        """Add a bucket."""
         if (bucket.log, bucket.low) not in self._buckets:
             insort(self._lows.setdefault(bucket.log, []), bucket.low)
         self._buckets[bucket.log, bucket.low] = bucket

@@ -82,8 +82,9 @@ class Changes:
             relation = describe(connection, self._stored.pipeline, aggregate.follows)
             values = group_values(aggregate.group, lambda name: relation.column(name).declared)
             places = sql.SQL(", ").join(sql.Literal(n + 1) for n in range(len(values)))
-            text = self._stored.compose(
-                statement("changed_groups").decode(),
+            text = statement(
+                "following/changed_groups",
+                follows=sql.Identifier(self._stored.pipeline, aggregate.follows),
                 values=sql.SQL(", ").join(values),
                 places=places,
             )

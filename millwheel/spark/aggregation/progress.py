@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from millwheel.aggregates import Aggregate
@@ -32,14 +31,6 @@ class Stored:
         self.pipeline = pipeline
         self.aggregate = aggregate
 
-    def compose(self, text: str, **names: sql.Composable) -> sql.Composed:
-        """A statement with the names of the pipeline's tables."""
-        here = {
-            "aggregate": sql.Identifier(self.pipeline, "aggregate"),
-            "follows": sql.Identifier(self.pipeline, self.aggregate.follows),
-        }
-        return sql.SQL(text).format(**here, **names)
-
     def transaction(self) -> AbstractContextManager[Connection]:
         """A transaction, with times in UTC."""
         return writing(self.store)
@@ -62,7 +53,7 @@ class Stored:
         """Make the row of an aggregate that is new, or that follows another table than before."""
         with self.transaction() as connection:
             connection.execute(
-                self.compose(statement("begin_aggregate").decode()),
+                statement("aggregates/begin_aggregate", self.pipeline),
                 {"name": self.aggregate.name, "follows": self.aggregate.follows},
             )
 
@@ -70,8 +61,7 @@ class Stored:
         """Read the progress; an aggregate that is new begins with all rows."""
         with self.transaction() as connection:
             rows = connection.execute(
-                self.compose("SELECT batch, read FROM {aggregate} WHERE name = %s"),
-                [self.aggregate.name],
+                statement("aggregates/progress", self.pipeline), {"name": self.aggregate.name}
             ).fetchall()
         ((batch, read),) = rows
         return AggregateProgress(
@@ -82,8 +72,7 @@ class Stored:
         """Let the next batch be made from all rows."""
         with self.transaction() as connection:
             connection.execute(
-                self.compose("UPDATE {aggregate} SET read = NULL WHERE name = %s"),
-                [self.aggregate.name],
+                statement("aggregates/start_over", self.pipeline), {"name": self.aggregate.name}
             )
 
     def advance(self, connection: Connection, before: AggregateProgress, read: Vector) -> None:
@@ -93,7 +82,7 @@ class Stored:
             UsageError: another process has done it.
         """
         done = connection.execute(
-            self.compose(statement("advance_aggregate").decode()),
+            statement("aggregates/advance_aggregate", self.pipeline),
             {
                 "name": self.aggregate.name,
                 "batch": before.batch,

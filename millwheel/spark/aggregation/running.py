@@ -159,7 +159,7 @@ def _missing_tables(every: Sequence[Stored]) -> list[str]:
             there = {
                 name
                 for (name,) in connection.execute(
-                    statement("relations"), {"pipeline": stored.pipeline}
+                    statement("reading/relations"), {"pipeline": stored.pipeline}
                 )
             }
         found += [name for name in names if name not in there]

@@ -14,7 +14,8 @@ from millwheel.errors import UserCodeError
 from millwheel.sinks import Table
 from millwheel.spark.aggregation.following import Change
 from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.staging import ATTEMPT, StagingTable, check_columns
+from millwheel.spark.connection import statement
+from millwheel.spark.staging import StagingTable, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +40,6 @@ class TableTarget:
         self._here = sql.Identifier(stored.pipeline, table.name)
         name = f"staging_of_{hashlib.sha256(table.name.encode()).hexdigest()[:12]}"
         self._staged = StagingTable(stored.store, stored.pipeline, name)
-        self._staging = self._staged.identifier
         self._batch = ""
         """The id of this attempt of a batch."""
 
@@ -77,10 +77,7 @@ class TableTarget:
             self._delete(connection, change, attempts)
             try:
                 found = connection.execute(
-                    sql.SQL(
-                        "INSERT INTO {} ({}) SELECT {} FROM {} WHERE {} = ANY(%s::uuid[])"
-                    ).format(self._here, columns, columns, self._staging, sql.Identifier(ATTEMPT)),
-                    [attempts],
+                    self._statement("insert_result", columns=columns), {"attempts": attempts}
                 )
             except psycopg.errors.IntegrityError as error:
                 raise UserCodeError(
@@ -98,21 +95,17 @@ class TableTarget:
         self, connection: psycopg.Connection[Any], change: Change, attempts: list[str]
     ) -> None:
         if change.groups is None:
-            connection.execute(sql.SQL("DELETE FROM {}").format(self._here))
+            connection.execute(statement("delete_all", target=self._here))
             return
         groups = change.groups.by_begin(self._stored.aggregate.group_names)
         listed, values = groups.listed(self._types.__getitem__), groups.parameters
         names = sql.SQL(", ").join(map(sql.Identifier, self._stored.aggregate.group_names))
         foreign = connection.execute(
-            sql.SQL(
-                "SELECT DISTINCT {} FROM {} AS staged WHERE {} = ANY(%s::uuid[]) AND NOT EXISTS "
-                "(SELECT FROM {} WHERE {})"
-            ).format(
-                names,
-                self._staging,
-                sql.Identifier(ATTEMPT),
-                listed,
-                groups.matches(sql.SQL("staged")),
+            self._statement(
+                "foreign_groups",
+                names=names,
+                groups=listed,
+                matches=groups.matches(sql.SQL("staged")),
             ),
             [attempts, *values],
         ).fetchall()
@@ -123,11 +116,14 @@ class TableTarget:
                 "groups that have changed, and may return rows of these only"
             )
         connection.execute(
-            sql.SQL("DELETE FROM {} AS kept USING {} WHERE {}").format(
-                self._here, listed, groups.matches(sql.SQL("kept"))
+            self._statement(
+                "delete_groups", groups=listed, matches=groups.matches(sql.SQL("kept"))
             ),
             values,
         )
+
+    def _statement(self, name: str, **parts: sql.Composable) -> sql.Composed:
+        return self._staged.statement(f"aggregates/{name}", target=self._here, **parts)
 
 
 def _listed(rows: list[tuple[Any, ...]]) -> str:

@@ -27,10 +27,9 @@ from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.engine.checkpoints import refuse_used_checkpoint
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.progress import QueryProgress
-from millwheel.spark.staging import ATTEMPT, StagingTable
-from millwheel.store.console.views import VIEWS
+from millwheel.spark.staging import StagingTable
 from millwheel.store.port.placement import ELSEWHERE
-from millwheel.store.postgres.statements import TABLES, Statements
+from millwheel.store.postgres.statements import Statements
 
 LOOK_SECONDS = 0.5
 """Time between two looks whether records are in flight."""
@@ -111,7 +110,7 @@ class Moving:
             kept = connection.execute(self._own("keep_start")).rowcount
             begins_with = self._offset(connection)
             for table in ("state", "timer"):
-                connection.execute(sql.SQL("DELETE FROM {}").format(self._table(table)))
+                connection.execute(statement("delete_all", target=self._table(table)))
             connection.execute(
                 self._own("begin_moved"),
                 {
@@ -137,21 +136,14 @@ class Moving:
                 "seen are kept as hashes, of which Spark's state could not be made, so repeated "
                 "records would count again"
             )
-        found = connection.execute(
-            sql.SQL(
-                "SELECT DISTINCT computation, kind FROM {} WHERE kind <> 'watermark' ORDER BY 1, 2"
-            ).format(self._table("timers"))
-        ).fetchall()
+        found = connection.execute(self._own("other_timers")).fetchall()
         if found:
             kinds = "; ".join(f"{computation} ({kind})" for computation, kind in found)
             raise UsageError(
                 f"pipeline {self._name!r} cannot be moved: there are timers or holds that Spark "
                 f"does not have: {kinds}"
             )
-
-        ((parked,),) = connection.execute(
-            sql.SQL("SELECT count(*) FROM {}").format(self._table("parked_keys"))
-        ).fetchall()
+        ((parked,),) = connection.execute(self._own("count_parked")).fetchall()
         if parked:
             raise UsageError(
                 f"pipeline {self._name!r} cannot be moved: {parked:,} of its keys are parked, "
@@ -177,21 +169,12 @@ class Moving:
 
     def _fold(self, connection: Connection) -> None:
         """Bring the current tables up to the last commit of each interval."""
-        rows = connection.execute(
-            sql.SQL(
-                "SELECT f.interval_id, f.through, l.n FROM {} AS f JOIN {} AS l ON l.interval_id = "
-                "f.interval_id WHERE l.n > f.through"
-            ).format(self._table("fold"), self._table("latest_commits"))
-        ).fetchall()
+        rows = connection.execute(self._own("unfolded")).fetchall()
         for interval, after, through in rows:
             params = {"interval_id": interval, "after": after, "through": through}
             connection.execute(self._get("fold_states"), params)
             connection.execute(self._get("fold_timers"), params)
-        connection.execute(
-            sql.SQL(
-                "UPDATE {} AS f SET through = l.n FROM {} AS l WHERE l.interval_id = f.interval_id"
-            ).format(self._table("fold"), self._table("latest_commits"))
-        )
+        connection.execute(self._own("fold_all"))
 
     def _offset(self, connection: Connection) -> dict[str, Any]:
         """The places of the sources, as an offset of Spark (`millwheel.spark.engine.input`)."""
@@ -259,9 +242,7 @@ class Moving:
         with writing(self._store) as connection:
             connection.execute(self._get("lock_pipeline"))
             self._end(connection, progress)
-            ((newest,),) = connection.execute(
-                sql.SQL("SELECT max(number) FROM {}").format(self._table("generation"))
-            ).fetchall()
+            ((newest,),) = connection.execute(self._own("newest_generation")).fetchall()
             self._give_intervals(connection, newest)
             commits = self._newest_commits(connection)
             self._add_partitions(connection, offset, commits, stamp)
@@ -275,7 +256,7 @@ class Moving:
                 {**values, "places": Jsonb(places)},
             )
             self._fold(connection)
-            connection.execute(sql.SQL("DELETE FROM {}").format(self._table("spark_start")))
+            connection.execute(statement("delete_all", target=self._table("spark_start")))
             self._staging.drop_in(connection)
         return moved
 
@@ -305,11 +286,7 @@ class Moving:
         """End the query, as of the batch whose state was read: a batch that it does meanwhile
         fails, or this."""
         ended = connection.execute(
-            sql.SQL(
-                "UPDATE {} SET ended_at = now() WHERE number = %s AND batch = %s AND ended_at IS "
-                "NULL"
-            ).format(self._table("spark_query")),
-            [progress.number, progress.batch],
+            self._own("end_query"), {"number": progress.number, "batch": progress.batch}
         )
         if ended.rowcount != 1:
             raise UsageError(
@@ -371,8 +348,4 @@ class Moving:
 
     def _own(self, name: str, **further: sql.Composable) -> sql.Composed:
         """A statement of this package."""
-        names: dict[str, sql.Composable] = {
-            table: self._table(table) for table in (*TABLES, *VIEWS, "record_id")
-        }
-        names |= {"staging": self._staging.identifier, "attempt": sql.Identifier(ATTEMPT)}
-        return sql.SQL(statement(name).decode()).format(**names, **further)
+        return self._staging.statement(f"moving/{name}", **further)

@@ -20,12 +20,12 @@ from millwheel.core.model import MIN_TIME
 from millwheel.errors import StoreError, UserCodeError
 from millwheel.graph.order import Graph
 from millwheel.sinks import Table
-from millwheel.spark.connection import Connection, statement, writing
+from millwheel.spark.connection import Connection, writing
 from millwheel.spark.engine.progress import QueryProgress, StoredQuery
-from millwheel.spark.staging import ATTEMPT, StagingTable
+from millwheel.spark.staging import StagingTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -45,7 +45,6 @@ class Results:
         self._options = options
         self._tables = tables_of(graph)
         self._staged = StagingTable(stored.store, stored.pipeline, STAGING)
-        self._staging = self._staged.identifier
 
     def prepare(self) -> None:
         """Make an empty staging table, in place of one that a killed process has left."""
@@ -114,7 +113,7 @@ class Results:
         rows: dict[str, int],
         attempts: list[str],
     ) -> int:
-        text = _statement(table, sql.Identifier(self._stored.pipeline, table.name), self._staging)
+        text = self._statement(table)
         first = rows.get(table.name, 0)
         parameters = {
             "staged": attempts,
@@ -133,13 +132,48 @@ class Results:
             rows[table.name] = first + moved
         return moved
 
-    def _compose(self, text: str) -> sql.Composed:
-        return self._stored.compose(text, staging=self._staging, attempt=sql.Identifier(ATTEMPT))
-
     def _execute(
         self, connection: Connection, name: str, attempts: list[str]
     ) -> psycopg.Cursor[Any]:
-        return connection.execute(self._compose(statement(name).decode()), {"staged": attempts})
+        return connection.execute(self._staged.statement(f"query/{name}"), {"staged": attempts})
+
+    def _statement(self, table: Table[Any]) -> sql.Composed:
+        """The statement that moves the rows of a table."""
+        own = table.columns[:-2] if table.numbered else table.columns
+        values: list[sql.Composable] = [
+            sql.SQL("(v -> 1 ->> {})::{} AS {}").format(
+                sql.Literal(place), sql.SQL(column.type), sql.Identifier(column.name)
+            )
+            for place, column in enumerate(own)
+        ]
+        if table.numbered:
+            values += [
+                sql.SQL("%(sender)s::bigint AS sender"),
+                sql.SQL("%(first)s::bigint + row_number() OVER (ORDER BY seq) - 1 AS sequence"),
+            ]
+        parts: dict[str, sql.Composable] = {
+            "target": sql.Identifier(self._stored.pipeline, table.name),
+            "columns": _joined([column.name for column in table.columns]),
+            "rows": self._staged.statement("query/staged_rows", values=sql.SQL(", ").join(values)),
+        }
+        if not table.key:
+            return self._staged.statement("query/insert_rows", **parts)
+        changes = [
+            sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column.name))
+            for column in table.columns
+            if column.name not in table.key
+        ]
+        conflict = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(changes))
+        return self._staged.statement(
+            "query/upsert_rows",
+            key=_joined(table.key),
+            conflict=conflict if changes else sql.SQL("NOTHING"),
+            **parts,
+        )
+
+
+def _joined(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
 
 
 def tables_of(graph: Graph) -> list[Table[Any]]:
@@ -152,39 +186,3 @@ def tables_of(graph: Graph) -> list[Table[Any]]:
         if isinstance(use.sink, Table)
     }
     return list(found.values())
-
-
-def _statement(table: Table[Any], target: sql.Identifier, staging: sql.Identifier) -> sql.Composed:
-    """The statement that moves the rows of a table; of rows with one key the last one counts."""
-    own = table.columns[:-2] if table.numbered else table.columns
-    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
-    values: list[sql.Composable] = [
-        sql.SQL("(v -> 1 ->> {})::{} AS {}").format(
-            sql.Literal(place), sql.SQL(column.type), sql.Identifier(column.name)
-        )
-        for place, column in enumerate(own)
-    ]
-    if table.numbered:
-        values += [
-            sql.SQL("%(sender)s::bigint AS sender"),
-            sql.SQL("%(first)s::bigint + row_number() OVER (ORDER BY seq) - 1 AS sequence"),
-        ]
-    rows = sql.SQL(
-        "SELECT {}, seq FROM (SELECT value::jsonb AS v, seq FROM {} WHERE {} = "
-        "ANY(%(staged)s::uuid[]) AND stream = 'table') AS s WHERE v ->> 0 = %(table)s"
-    ).format(sql.SQL(", ").join(values), staging, sql.Identifier(ATTEMPT))
-    if not table.key:
-        return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM ({}) AS rows").format(
-            target, names, names, rows
-        )
-    key = sql.SQL(", ").join(map(sql.Identifier, table.key))
-    changes = [
-        sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(column.name))
-        for column in table.columns
-        if column.name not in table.key
-    ]
-    conflict = sql.SQL("UPDATE SET {}").format(sql.SQL(", ").join(changes))
-    return sql.SQL(
-        "INSERT INTO {} ({}) SELECT DISTINCT ON ({}) {} FROM ({}) AS rows ORDER BY {}, seq DESC "
-        "ON CONFLICT ({}) DO {}"
-    ).format(target, names, key, names, rows, key, key, conflict if changes else sql.SQL("NOTHING"))

@@ -93,14 +93,6 @@ class StoredQuery:
         self.store = store
         self.pipeline = pipeline
 
-    def compose(self, text: str, **names: sql.Composable) -> sql.Composed:
-        """A statement with the names of the pipeline's tables."""
-        here = {
-            name: sql.Identifier(self.pipeline, name)
-            for name in ("spark_query", "dead_letter", "computation")
-        }
-        return sql.SQL(text).format(**here, **names)
-
     def load(self) -> QueryProgress:
         """Read the progress.
 
@@ -108,12 +100,7 @@ class StoredQuery:
             UsageError: the pipeline does not run on Spark any more.
         """
         with writing(self.store) as connection:
-            rows = connection.execute(
-                self.compose(
-                    "SELECT number, id::text, checkpoint, levels, begins_with, sender, batch, "
-                    "counters, table_rows FROM {spark_query} WHERE ended_at IS NULL"
-                )
-            ).fetchall()
+            rows = connection.execute(statement("query/progress", self.pipeline)).fetchall()
         if not rows:
             raise UsageError(
                 f"pipeline {self.pipeline!r} was moved away from Spark: this query is over"
@@ -136,9 +123,8 @@ class StoredQuery:
     def forget_start(self) -> None:
         """Forget the states and timers that the query has taken over."""
         with writing(self.store) as connection:
-            connection.execute(
-                sql.SQL("DELETE FROM {}").format(sql.Identifier(self.pipeline, "spark_start"))
-            )
+            target = sql.Identifier(self.pipeline, "spark_start")
+            connection.execute(statement("delete_all", target=target))
 
     def next_of(self, query: str, batch: int) -> QueryProgress | None:
         """The progress before a batch of a query; None: the batch is in the tables already.
@@ -195,7 +181,7 @@ class StoredQuery:
             UsageError: another process has done it.
         """
         done = connection.execute(
-            self.compose(statement("advance_query").decode()),
+            statement("query/advance_query", self.pipeline),
             {
                 "id": query,
                 "number": before.number,

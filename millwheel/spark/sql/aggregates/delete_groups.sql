@@ -1,0 +1,1 @@
+DELETE FROM {target} AS kept USING {groups} WHERE {matches}

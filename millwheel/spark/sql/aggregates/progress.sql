@@ -1,0 +1,1 @@
+SELECT batch, read FROM {aggregate} WHERE name = %(name)s

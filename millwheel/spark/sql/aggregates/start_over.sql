@@ -1,0 +1,1 @@
+UPDATE {aggregate} SET read = NULL WHERE name = %(name)s

@@ -1,0 +1,1 @@
+SELECT {columns} FROM {relation} AS millwheel_table

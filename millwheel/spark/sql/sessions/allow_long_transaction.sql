@@ -1,0 +1,1 @@
+SET LOCAL transaction_timeout = 0

@@ -1,0 +1,1 @@
+SELECT attempts::text[], rows FROM {batches} WHERE batch = %(batch)s

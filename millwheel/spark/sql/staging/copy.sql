@@ -1,0 +1,1 @@
+COPY {staging} ({columns}) FROM STDIN

@@ -1,0 +1,1 @@
+SELECT count(*) FROM {staging} WHERE {attempt} = ANY(%(attempts)s::uuid[])
