@@ -109,7 +109,8 @@ async def latencies(url: str, failing: int, seconds: float) -> tuple[list[float]
             number += 1
         await asyncio.sleep(TICK_SECONDS)
     await engine.run()
-    parked = sum(interval.parked.rows for interval in engine.intervals)
+    figures = [interval.turns.figures() for interval in engine.intervals]
+    parked = sum(found["parked"]["rows"] for found in figures if found)
     await engine.stop()
     await store.close()
     drop(url, NAME)

@@ -163,7 +163,7 @@ def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
 def _kind(record: Delivery[Any]) -> tuple[Any, ...] | None:
     """The properties that the records of a chunk share; None: the record cannot be in one."""
     log, number, origin = record.log, record.seq, record.origin
-    if record.named or log <= 0 or record.id != record_id(log, number):
+    if record.named or record.in_tree or not log or record.id != record_id(log, number):
         return None
     if origin:
         is_row = origin == log and record.stamp == number

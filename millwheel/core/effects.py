@@ -291,11 +291,9 @@ class Call:
         watermark: int,
         promised: int,
         now: int,
-        table: SharedTable | None = None,
     ) -> None:
-        """Set the key, and the times and the shared table that are fixed for its call."""
+        """Set the key, and the times that are fixed for its call."""
         self.cell, self.watermark, self.promised, self.now = cell, watermark, promised, now
-        self.share(table)
 
     def share(self, table: SharedTable | None) -> None:
         """Set the shared table of the key."""

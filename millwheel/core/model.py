@@ -218,6 +218,20 @@ class Delivery(Record[V], gc=False, eq=False):
     origin: int = 0
     """The log of the replayable source that `stamp` is an offset of; 0: `stamp` is a time."""
 
+    @property
+    def in_tree(self) -> bool:
+        """Whether it is in no log, but an edge of the tree of a weak computation's productions."""
+        return self.log < 0
+
+    @property
+    def token(self) -> int:
+        """The number of its tree; `seq` is the number of the edge."""
+        return -self.log
+
+    def join_tree(self, token: int, edge: int) -> None:
+        """Become an edge of a tree."""
+        self.log, self.seq = -token, edge
+
 
 class Firing(msgspec.Struct, gc=False, eq=False):
     """A due timer of one key."""

@@ -18,9 +18,9 @@ chunk is decided record by record: the chunk is taken apart (decision 48).
 3. **Take and sort.** `lane/runner.py` takes a chunk: due timers first, then records.
    `lane/sorting.py` drops records that were seen (`seen/dedup.py`), loads the states of the others
    (`keys/key_state.py`) and groups them by key.
-4. **Run.** `lane/execution.py` runs user code, key after key, in a task (`lane/worker_tasks.py`);
-   what it decides is data, an `Effects`. A chunk runs as a whole; if code waits or raises, the rest
-   of it runs key by key.
+4. **Run.** `running/execution.py` runs user code (`running/step_code.py`), key after key, in a task
+   (`lane/worker_tasks.py`); what it decides is data, an `Effects`. A chunk runs as a whole; if code
+   waits or raises, the rest of it runs key by key.
 5. **Collect.** `lane/open_commit.py` adds the effects to the open commit.
 6. **Commit.** `lane/committer.py` waits until the commit before is durable, lets queued records
    join, and hands `lane/commit_builder.py` the open commit: productions get numbers in their log
@@ -39,7 +39,7 @@ Beside the way:
 
 * `modes/`: other productions than strong ones, behind the protocol of `interval/mode.py`: weak
   (sent before they are stored), trees (in no log), numbered bundles. A strong interval's mode does
-  nothing.
+  nothing. Also parked keys, behind the protocol of `interval/turns.py`.
 * `lane/recovery.py`: the one way back after a commit that failed (I12).
 * `network/`: records for intervals of other workers, and from them. A `Remote` stands in the place
   of such an interval.
@@ -50,7 +50,8 @@ Beside the way:
 * `restarts.py`: starting over when the store has lost commits (I16).
 
 The rooms import downwards only: engine > restarts > ownership | upkeep > network | lane | source >
-modes > exchange > interval > routes > keys | seen > environment > process. `make lint` checks it,
+modes > exchange | running >
+interval > routes > keys | seen > environment > process. `make lint` checks it,
 imports for types included. Where a lower room calls a higher one, it does so through a protocol of
 its own (`interval/ports.py`, `interval/mode.py`), and the engine hands in the other side.
 """

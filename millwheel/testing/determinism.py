@@ -126,7 +126,8 @@ class Determinism:
         """Call the code on trial; return its productions, and drop its other effects."""
         step, known = self._step, call_of(context)
         call = Call(step.name, step.routes, self._trial)
-        call.open(cell, known.watermark, known.promised, known.now, known.table)
+        call.open(cell, known.watermark, known.promised, known.now)
+        call.share(known.table)
         call.micros = record.micros
         trial = self._make_context(step, call)
         self._lineage.begin(record)

@@ -80,7 +80,7 @@ class BlockingItem(NamedTuple):
     key: bytes
     item: str
     """Identifies it among the records and timers of its key: see
-    `millwheel.runtime.interval.refused_items`."""
+    `millwheel.runtime.interval.dead_letters.name_in_store`."""
     error: str
     """What happened, and the lines of the code that blocked."""
 
@@ -114,12 +114,18 @@ class SettledRequest(NamedTuple):
     """The outcome of a request; its effects are in the same commit."""
 
     id: int
+    """The number of the request; of a row of a parked key the negative of its letter's."""
     outcome: Literal["done", "refused", "failed"]
     detail: str = ""
     letter: int | None = None
     """The dead letter that it was about: deleted with ``done``."""
     failure: DeadLetter | None = None
     """With ``failed``: the new text of the dead letter."""
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it is about a row of a parked key, which no operator has asked for."""
+        return self.id < 0
 
 
 class StoreRequests(Protocol):

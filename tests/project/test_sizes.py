@@ -19,7 +19,6 @@ LINES = 350
 ATTRIBUTES = 25
 
 LARGE = {
-    "Execution": "has the loops over records: a call more for each record would cost",
     "Tables": "one attribute for each table of the store in memory",
     "Settings": "one attribute for each option; it has no behaviour",
     "ComputationStatus": (

@@ -71,7 +71,7 @@ async def test_records_that_come_later_wait_as_well_and_the_key_goes_on_afterwar
     source.append(inject(ITEMS, Item("a", 4, 4.0)))
     await quiet(world)
     assert world.tallied() == {"a": [(1, 1), (2, 2), (3, 3), (4, 4)]}
-    assert not world.interval("do").parked
+    assert not world.interval("do").turns.figures()
     await world.close()
 
 

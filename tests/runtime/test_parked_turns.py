@@ -212,7 +212,7 @@ async def test_the_hold_ends_with_the_last_row_whatever_ends_it(verbs: tuple[str
     source.append(advance(ITEMS, at(100)))
     await quiet(world)
     assert world.store.dead_letters == []
-    assert not world.interval("do").parked
+    assert not world.interval("do").turns.figures()
     assert world.store.timers() == []
     assert watermark(world) == to_micros(at(100))
     await world.close()

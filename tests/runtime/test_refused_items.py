@@ -14,7 +14,7 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import Firing, record_id
 from millwheel.core.model import Timer as SetTimer
 from millwheel.errors import StoreUnavailable, UserCodeError
-from millwheel.runtime.interval.refused_items import name_in_store
+from millwheel.runtime.interval.dead_letters import name_in_store
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.requests import BlockingItem
 from tests.support.pipelines import QUICK, Kept, doing, produce, script
@@ -141,9 +141,9 @@ async def test_a_note_of_a_record_that_is_durable_after_all_is_forgotten() -> No
     await first.kill()
     note(world, "a", f"record:{record_id(log, 1).hex()}")
     engine = await world.start()
-    assert [len(interval.refused) for interval in engine.intervals if interval.refused] == [1]
+    assert [len(i.turns.careful) for i in engine.intervals if i.turns.careful] == [1]
     await world.until(engine.done.is_set, tick=0.05)
-    assert not any(interval.refused for interval in engine.intervals)
+    assert not any(interval.turns.careful for interval in engine.intervals)
     await engine.stop()
     assert made(world) == [(0, 1), (1, 2)]
     assert world.store.tables.dead_letters == []

@@ -20,9 +20,8 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.lane.execution import Execution
-from millwheel.runtime.lane.user_code import Process
 from millwheel.runtime.network.frames import Deliver
+from millwheel.runtime.running.step_code import Process, StepCode
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.placement import Wish
 from millwheel.testing.fake_network import Weather
@@ -165,11 +164,11 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
 
 
 def prepare_run(monkeypatch: pytest.MonkeyPatch, death: Death, engine: Engine, when: str) -> None:
-    made = Execution._process_of_records
+    made = StepCode._process
 
-    def dying_process(self: Execution) -> Process:
+    def dying_process(self: StepCode) -> Process:
         process = made(self)
-        mine = self._interval in engine.intervals
+        mine = any(interval.step is self.step for interval in engine.intervals)
 
         async def dies(record: Record[Any], context: Context[Any, Any]) -> None:
             if mine and (death.came or (when == "before" and death.comes())):
@@ -180,7 +179,7 @@ def prepare_run(monkeypatch: pytest.MonkeyPatch, death: Death, engine: Engine, w
 
         return dies
 
-    monkeypatch.setattr(Execution, "_process_of_records", dying_process)
+    monkeypatch.setattr(StepCode, "_process", dying_process)
 
 
 def passed(cluster: Cluster, until: float) -> bool:

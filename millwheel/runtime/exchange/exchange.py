@@ -152,7 +152,7 @@ class Exchange:
         """
         of: dict[Destination, list[Delivery[Any]]] = {}
         for delivery in deliveries:
-            if delivery.log < 0 or delivery.log in self.logs:
+            if delivery.in_tree or delivery.log in self.logs:
                 of.setdefault(step.interval_of(delivery.slot), []).append(delivery)
         for destination, waiting in of.items():
             if destination.is_here:
@@ -177,8 +177,8 @@ class Exchange:
         log = receiver = -1
         seqs: list[int] = []
         for delivery in deliveries:
-            if delivery.log < 0:
-                self.trees.report(-delivery.log, delivery.seq)
+            if delivery.in_tree:
+                self.trees.report(delivery.token, delivery.seq)
                 continue
             if delivery.log != log or delivery.receiver != receiver:
                 log, receiver = delivery.log, delivery.receiver
@@ -224,7 +224,6 @@ class Exchange:
         interval.touch(urgent=False)
 
     def _credit(self, owners: Iterable[Interval]) -> None:
-        """Return credits: records of these intervals' logs were acknowledged."""
         for owner in owners:
             owner.touch(urgent=owner.watermarks.has_news())
             owner.wake()

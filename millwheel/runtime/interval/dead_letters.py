@@ -15,8 +15,7 @@ from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
 from millwheel.core.redaction import redacts, shown_key
 from millwheel.errors import CannotCarryOut, SetAside, UserCodeError
-from millwheel.runtime.interval.refused_items import name_in_store, settled_by
-from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.requests import KeyRequest, ParkedRow
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port.requests import DeadLetter, SettledRequest
@@ -61,17 +60,29 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
 
 
 def _stream_of(step: Step, item: Delivery[Any]) -> str:
-    """The name by which a record's reader knows its stream: hidden streams are not shown."""
     return step.node.shown_names.get(item.stream, item.stream)
 
 
 def _place(item: Delivery[Any] | Firing) -> str:
     if isinstance(item, Delivery):
-        if item.log < 0:
-            return f"passed on under token {-item.log}"
+        if item.in_tree:
+            return f"passed on under token {item.token}"
         # A record on Spark has the number that its sender gave it in this batch.
         return f"log {item.log} number {item.seq}" if item.log else f"number {item.seq}"
     return f"due {item.timer.at.isoformat()}"
+
+
+def name_in_store(item: Delivery[Any] | Firing) -> str:
+    """The name of a record or timer among those of its key: the same when it runs again."""
+    if isinstance(item, Delivery):
+        return f"record:{item.id.hex()}"
+    timer = item.timer
+    return f"timer:{msgspec.json.encode([timer.kind, timer.tag, timer.micros]).decode()}"
+
+
+def settled_by(error: BaseException) -> list[SettledRequest]:
+    """The operator's request that is done with an item that was given up on, if there is one."""
+    return [SettledRequest(error.request, "done")] if isinstance(error, SetAside) else []
 
 
 def failed(
@@ -83,7 +94,7 @@ def failed(
     A row of a parked key that cannot run has failed, whatever the reason: no operator has asked for
     it.
     """
-    if isinstance(error, CannotCarryOut) and request.id > 0:
+    if isinstance(error, CannotCarryOut) and not isinstance(request, ParkedRow):
         settled = SettledRequest(request.id, "refused", storable(str(error)))
     else:
         about = None if request.letter is None else request.letter.id
@@ -97,7 +108,6 @@ def failed(
 def _letter(
     step: Step, request: KeyRequest, error: BaseException, attempts: int, now: int
 ) -> DeadLetter:
-    """The new text of the dead letter of a request that has failed again."""
     lines = storable("".join(traceback.format_exception(error)))[-LETTER_CHARACTERS:]
     text = storable(reason(error))
     return DeadLetter(
@@ -129,11 +139,6 @@ def waiting_letter(step: Step, record: Delivery[Any], watermark: int, now: int) 
 def _letter_of(
     step: Step, record: Delivery[Any], texts: tuple[str, str], attempts: int, now: int
 ) -> DeadLetter:
-    """The row of a record.
-
-    Args:
-        texts: the error, and its traceback.
-    """
     return DeadLetter(
         record.slot, step.id, _stream_of(step, record), record.id, record.key_text,
         _text(record.encoded) or _json_text(record.value), record.micros, _place(record), *texts,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -32,13 +32,12 @@ from millwheel.runtime.interval.interval_logs import IntervalLogs
 from millwheel.runtime.interval.interval_timers import IntervalTimers
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.mode import Mode
-from millwheel.runtime.interval.parked_keys import ParkedKeys
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.interval.ports import LanePort, SourcePort
-from millwheel.runtime.interval.refused_items import RefusedItems
 from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.interval.step import Step
+from millwheel.runtime.interval.turns import Turns
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.keys.broadcast_tables import BroadcastTables
 from millwheel.runtime.keys.key_state import KeyState, StateCache
@@ -69,6 +68,14 @@ TRANSITIONS = {
 }
 
 
+class ModesPort(Protocol):
+    """Creates the parts of an interval that its computation's options choose."""
+
+    def of(self, interval: Interval) -> Mode: ...
+
+    def turns_of(self, interval: Interval, claim: Claim) -> Turns: ...
+
+
 class Interval:
     """A range of slots of one step (or a partition of an injector) and its owner's soft state.
 
@@ -83,7 +90,7 @@ class Interval:
         step: Step,
         claim: Claim,
         settings: Settings,
-        make_mode: Callable[[Interval], Mode] = lambda _: Mode(),
+        modes: ModesPort,
     ) -> None:
         self.step = step
         self.id = claim.interval.id
@@ -97,10 +104,6 @@ class Interval:
         since."""
         self.requests = IntervalRequests()
         """Requests of operators to its keys."""
-        self.parked = ParkedKeys(step.node.park, self.requests)
-        """Keys that stand still since a record failed."""
-        self.refused = RefusedItems()
-        """Records and timers that user code must not see."""
         self.lane: LanePort | None = None
         """The lane that works on it; None before it takes records, and after it was removed."""
         self.dirty = False
@@ -126,19 +129,19 @@ class Interval:
         self.workload = Workload(self.slots)
         self.counters = IntervalCounters(claim)
         self.commits = IntervalCommits(claim)
-        self.mode = make_mode(self)
+        self.mode = modes.of(self)
+        self.turns = modes.turns_of(self, claim)
         self.restore(claim, settings)
 
     def restore(self, claim: Claim, settings: Settings) -> None:
         """Start only from the stored state of the claim."""
         self.transition("claim")
         self.requests.forget_waiting()  # they were read before the claim
-        self.refused.add(claim.blocking, claim.asked)
         self.requests.to_injector = claim.asked
         self.counters.restore(claim)
         self.commits.restore(claim)
         self.watermarks = IntervalWatermarks(claim)
-        self.parked.restore(claim.parked, self.watermarks)
+        self.turns.restore(claim)
         self.timers = IntervalTimers(
             claim, settings.timers_in_memory, self.watermarks, self.backlog
         )
@@ -180,7 +183,7 @@ class Interval:
         or a mode of their own."""
         node = self.step.node
         one_by_one = node.named or node.is_weak or node.at_most_once or self.tables is not None
-        return node.exactly_once and not one_by_one and type(self.mode) is Mode
+        return node.exactly_once and not one_by_one and self.mode.is_strong
 
     # -- its queue --------------------------------------------------------------------------
 
@@ -322,8 +325,7 @@ class Interval:
         self.commits.durable_n = work.n
         self.counters.settled(work.n)
         self.timers.settled(work.n)
-        if self.refused:
-            self.refused.forget(work.items)
+        self.turns.forget(work.items)
         if work.effects.settled:
             self.requests.settled(one.id for one in work.effects.settled)
         self.mode.durable(work)
@@ -344,8 +346,7 @@ class Interval:
         if self.lane is not None and (work := self.lane.at_work(self)).keys:
             oldest = None if work.oldest is None else shown_key(work.oldest)
             found["at_work"] = {"keys": work.keys, "oldest": oldest, "seconds": work.seconds}
-        if self.parked:
-            found["parked"] = {"keys": len(self.parked), "rows": self.parked.rows}
+        found |= self.turns.figures()
         flow = None if self.source_task is None else self.source_task.flow()
         if flow is not None:
             found["flow"] = flow._asdict()
@@ -366,7 +367,7 @@ class Interval:
             and not self.dirty
             and self.mode.is_empty
             and self.logs.are_drained
-            and self.parked.have_ended
+            and self.turns.is_empty
             and not self.requests.taken
         )
 

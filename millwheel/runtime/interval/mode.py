@@ -26,6 +26,8 @@ from millwheel.store.port.commit import Commit
 class Mode:
     """Strong productions."""
 
+    is_strong = True
+    """Whether productions are committed with the state (strong production)."""
     is_tended = False
     """Whether the runner has to call `tend`."""
     gathers = False

@@ -19,6 +19,10 @@ ReadTimer = Callable[[str, str], Awaitable["tuple[int, int] | None"]]
 """Reads the due time and hold of a durable timer of the request's key, by kind and tag."""
 
 
+UNPARK = "unpark"
+"""The verb of a `ParkedRow`; the store has no such request."""
+
+
 class KeyRequest:
     """A request to one key."""
 
@@ -42,6 +46,16 @@ class KeyRequest:
         self.read_timer = read_timer
 
 
+class ParkedRow(KeyRequest):
+    """A record or timer that waits in its parked key: its owner asks itself to run it (decision
+    60).
+
+    Its number is the negative of its letter's, so that it is no operator's request.
+    """
+
+    __slots__ = ()
+
+
 class IntervalRequests:
     """The requests to one interval that its owner has read, and has not settled."""
 
@@ -58,6 +72,10 @@ class IntervalRequests:
         for request in requests:
             self.taken[request.id] = request
             self.waiting.append(request)
+
+    def numbers(self) -> list[int]:
+        """The numbers of those that operators have made."""
+        return [n for n, request in self.taken.items() if not isinstance(request, ParkedRow)]
 
     def letters(self) -> Iterator[int]:
         """The dead letters that they are about."""

@@ -156,7 +156,6 @@ class Entries:
         return cell
 
     def _keep_order(self, entry: str, *, there: bool) -> None:
-        """Add a name to the sorted ones, or take it out."""
         for prefix, names in self._order.items():
             if entry.startswith(prefix):
                 place = bisect_left(names, entry)
@@ -214,7 +213,6 @@ class Entries:
         return first
 
     def _names(self, prefix: str) -> list[str]:
-        """The sorted names of a collection's entries in memory."""
         names = self._order.get(prefix)
         if names is None:
             names = self._order[prefix] = sorted(
@@ -365,7 +363,6 @@ class Entries:
         self._settled = None
 
     def _trim(self) -> None:
-        """Drop the folded entries; further calls drop nothing before the next fold."""
         folded = self._trimmed_at = self._cache.folded
         for entry in [e for e, cell in self.cells.items() if cell.n <= folded]:
             cell = self.cells.pop(entry)
@@ -419,5 +416,4 @@ class EntrySpan(AsyncIterator[tuple[str, Any]]):
 
 
 def _end_of(prefix: str) -> str:
-    """The first name after all names that start with `prefix`."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -122,7 +122,6 @@ class _Seen:
 
 
 def _add_seen(seen: dict[int, _Seen], work: IntervalWork) -> None:
-    """Add the ids of the records that the commit makes durable, by bucket."""
     for chunk in work.chunks:
         seen[chunk.bucket].add_chunk(chunk)
     for item in work.items:
@@ -135,7 +134,6 @@ def _joined(columns: Sequence[list[Any]]) -> list[Any]:
 
 
 def _changed_states(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
-    """The columns of a `StateRow` for each changed state and entry of an interval."""
     keys = [state.key_text for state in work.states]
     slots = [state.slot for state in work.states]
     entries, values = [""] * len(keys), list(work.states.values())
@@ -152,7 +150,6 @@ def _changed_states(interval: Interval, work: IntervalWork) -> Sequence[list[Any
 
 
 def _timers(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
-    """The columns of a `TimerChange` for each timer that is set, cancelled or has fired."""
     names, timers = list(work.effects.timers), list(work.effects.timers.values())
     count = len(names)
     interval.commits.changed_since_fold += count
@@ -169,8 +166,6 @@ def _timers(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
 
 
 def _link(interval: Interval, work: IntervalWork, stamp: int, bucket: int) -> IntervalCommit:
-    """The interval's next link in its chain of commits, with its low watermarks, ACKs and
-    position."""
     for offset in work.given_up:
         interval.log.acknowledge([offset])  # its dead letter keeps the row
     commits, watermarks = interval.commits, interval.watermarks

@@ -25,7 +25,6 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval, Ownership
-from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.commit_builder import build_commit
 from millwheel.runtime.lane.dead_letter_log import DeadLetterLog
@@ -223,7 +222,7 @@ class Committer:
             or commits.early is not None
             or commits.has_isolated
             or not self._buckets.covers(max(stamps.now(), stamps.last + 1))
-            or not all(type(i.mode) is Mode and i.part_file is None for i in self._intervals.all)
+            or not all(i.mode.is_strong and i.part_file is None for i in self._intervals.all)
         ):
             return
         commit = commits.close(self._intervals.all)
@@ -235,7 +234,6 @@ class Committer:
             self._connection.prepare(built)
 
     async def _commit(self, commit: OpenCommit, built: Commit | None = None) -> None:
-        """Build a commit, make it durable, and settle it."""
         self.recovery.commit_begins()
         if built is None:
             built = build_commit(self._env.stamps, self._buckets, commit)
@@ -254,7 +252,6 @@ class Committer:
         self._settle(commit, built)
 
     def _settle(self, commit: OpenCommit, built: Commit) -> None:
-        """The commit is durable: acknowledge upstream, send downstream, publish the watermarks."""
         exchange = self._exchange
         works, productions = self._still_held(commit, built)
         acknowledged: list[Delivery[Any]] = []

@@ -13,7 +13,6 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import IntervalWork, Item
 from millwheel.runtime.keys.key_state import CapturedStates, KeyState
 from millwheel.runtime.keys.map_entries import Change
-from millwheel.runtime.lane.parking import let_on, settle
 from millwheel.store.port.commit import Commit
 
 
@@ -122,11 +121,9 @@ class OpenCommits:
         if effects.held:
             interval.watermarks.release += effects.held
             effects.held.clear()
-        parks = bool(interval.parked or effects.dead_letters)
-        if parks:
-            settle(interval, state, effects)
+        turns = interval.turns
         work = self.open.works.get(interval) or self.work(interval)
-        work.items += [item for item in items if not _is_aside(item)] if parks else items
+        work.items += turns.decided(state.key_text, items, effects)
         if interval.timers.firings:
             for item in items:
                 if type(item) is Firing:
@@ -137,8 +134,7 @@ class OpenCommits:
                 state.carry(changes, n)
             _change(work, effects, state, changes)
         _take(interval, work, effects)
-        if parks:
-            let_on(interval, state.key_text)
+        turns.added(state.key_text)
 
     def add_run(
         self,
@@ -224,10 +220,6 @@ class OpenCommits:
         """Wake tasks that wait for an interval to drain: some work has ended."""
         settled, self._settled = self._settled, asyncio.Event()
         settled.set()
-
-
-def _is_aside(item: Item) -> bool:
-    return type(item) is Firing and item.aside
 
 
 def _change(work: IntervalWork, effects: Effects, state: KeyState, changes: list[Change]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millwheel.core.backoff import FIRST_SECONDS, LONGEST_SECONDS, Backoff
-from millwheel.core.model import MIN_TIME, Delivery
+from millwheel.core.model import Delivery
 from millwheel.errors import (
     BucketGone,
     CommitUnknown,
@@ -28,11 +28,10 @@ from millwheel.errors import (
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.parked_keys import UNPARK
 from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.turns import Stopped
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
-from millwheel.runtime.lane.parking import set_aside
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
 from millwheel.runtime.seen.buckets import Buckets
@@ -269,7 +268,6 @@ class Recovery:
         self._recovered_at = self._env.clock.monotonic()
 
     def _still_here(self, suspects: list[Suspect]) -> list[Suspect]:
-        """The suspects of intervals that are still held here."""
         return [(interval, item) for interval, item in suspects if interval in self._lane.intervals]
 
     async def _reconnect(self) -> None:
@@ -313,7 +311,7 @@ class Recovery:
         """
         todo: Todo = deque()
         tries: Counter[int] = Counter()
-        stopped: set[tuple[Interval, bytes]] = set()
+        stopped: Stopped = set()
 
         def split(segment: list[Suspect], refused: Exception) -> None:
             middle = len(segment) // 2
@@ -376,13 +374,13 @@ class Recovery:
         self,
         segment: list[Suspect],
         watermarks: dict[Interval, int],
-        stopped: set[tuple[Interval, bytes]],
+        stopped: Stopped,
     ) -> None:
         """Run some items and commit them, while no other work of the lane runs. User code runs in
         separate tasks, since the present task is the lane's.
 
         Args:
-            stopped: parked keys with a row that was given back, and so with no turn for later ones.
+            stopped: keys with no further turn.
         """
         by_key: dict[tuple[Interval, bytes], list[Item]] = {}
         for interval, item in segment:
@@ -396,32 +394,12 @@ class Recovery:
                 await self._lane.sorter.load(interval, [state])
             execution = self._lane.tasks.execution(interval, apart=True)
             while items:
-                turn, items = interval.parked.first_turn(items)
-                turn = self._without_rows_out_of_turn(interval, turn, stopped)
+                turn, items = interval.turns.apart(items, stopped)
                 now = self._env.now()
                 changes = await execution.run(state, turn, watermarks[interval], now)
-                if any(one.id < 0 and one.outcome != "done" for one in execution.effects.settled):
-                    stopped.add((interval, key_text))
+                interval.turns.ran_apart(key_text, execution.effects, stopped)
                 self._lane.commits.add(interval, state, turn, execution.effects, changes)
         await self._lane.committer.commit_open()
-
-    @staticmethod
-    def _without_rows_out_of_turn(
-        interval: Interval, turn: list[Item], stopped: set[tuple[Interval, bytes]]
-    ) -> list[Item]:
-        """Give a row of a parked key back, to be read again, if a row or a timer before it has not
-        run."""
-        row = turn[-1]
-        if not isinstance(row, KeyRequest) or row.verb != UNPARK:
-            return turn
-        assert row.letter is not None
-        place = interval, row.key_text
-        before = MIN_TIME if row.letter.watermark is None else row.letter.watermark
-        if place not in stopped and not interval.timers.may_have_due(row.key_text, before):
-            return turn
-        stopped.add(place)
-        interval.requests.settled([row.id])
-        return turn[:-1]
 
     async def _commit_given_up(self, suspect: tuple[Interval, Item], error: Exception) -> None:
         interval, item = suspect
@@ -431,9 +409,8 @@ class Recovery:
         (item,) = taken
         state = interval.state_of(item.key, item.key_text, item.slot)
         attempts = interval.step.node.retries + 1
-        effects = set_aside(
-            interval, item, error, attempts, self._env.now(), interval.watermarks.input
-        )
+        now, watermark = self._env.now(), interval.watermarks.input
+        effects = interval.turns.failed(item, error, attempts, now, watermark)
         self._lane.commits.add(interval, state, [item], effects, [])
         await self._lane.committer.commit_open()
 

@@ -25,13 +25,13 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import Item
-from millwheel.runtime.lane.execution import Group
 from millwheel.runtime.lane.lane_intervals import LaneIntervals
 from millwheel.runtime.lane.open_commit import OpenCommits
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import ChunkWork, WorkerTasks
 from millwheel.runtime.process.state_table import next_state
 from millwheel.runtime.process.tasks import end
+from millwheel.runtime.running.execution import Group
 
 FAIR_TURN = 8
 """Every `FAIR_TURN`-th look for work starts at another interval, in rotation."""
@@ -165,7 +165,6 @@ class Runner:
             await self._process(*taken)
 
     async def _process(self, interval: Interval, taken: Chunk | list[Item]) -> None:
-        """Look up the records that were taken from an interval, and run the new ones."""
         self._change("took")
         work = await self._sort(interval, taken)
         if work:
@@ -201,7 +200,6 @@ class Runner:
             self.sorting, interval.dedup.sorting = None, ()
 
     async def _rest(self, now: int) -> None:
-        """Wait until there may be work."""
         self._change("found none")
         self._wake_for_wall_timers(now)
         self._paused.set()
@@ -209,7 +207,6 @@ class Runner:
         self._change("woken")
 
     async def _load_timers(self) -> None:
-        """Read further stored timers where those in memory have run out."""
         now = self._env.now()
         for interval in list(self._intervals.all):
             # A page may hold nothing but cancelled timers.
@@ -219,7 +216,6 @@ class Runner:
                     await self._load_page(interval, kind)
 
     async def _load_page(self, interval: Interval, kind: str) -> None:
-        """Read the next page of an interval's stored timers."""
         env = self._env
         limit = env.settings.timers_in_memory
         after = interval.timers.queues[kind].begin_page()
@@ -283,7 +279,6 @@ class Runner:
         return None
 
     def _take_records(self, interval: Interval, most: int) -> Chunk | list[Item]:
-        """Take records from the head of an interval's queue."""
         intake = interval.intake
         queued = len(intake)
         taken = intake.take(most)

@@ -15,7 +15,8 @@ from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import KeyState
-from millwheel.runtime.lane.execution import ChunkGroup, Group
+from millwheel.runtime.running.chunk_stop import ChunkGroup
+from millwheel.runtime.running.execution import Group
 from millwheel.runtime.seen.buckets import Buckets
 
 LOADED_AHEAD = 1000
@@ -38,8 +39,8 @@ class Sorter:
     async def sort_chunk(
         self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]
     ) -> list[ChunkGroup] | None:
-        """Group the records of a chunk by key, if all are new and none of their keys is running,
-        parked, or has an item that must not run.
+        """Group the records of a chunk by key, if all are new and each key is free, and needs no
+        care.
 
         Args:
             on_wait: called before the store is asked.
@@ -56,9 +57,7 @@ class Sorter:
                 same.append(place)
         if interval.backlog and not interval.backlog.keys().isdisjoint(by_key):
             return None
-        if interval.parked and not interval.parked.are_apart_from(by_key):
-            return None
-        if interval.refused and any(key in interval.refused for key in by_key):
+        if interval.turns.careful and not interval.turns.careful.isdisjoint(by_key):
             return None
         if self._env.is_shared and not self._knows_bucket(chunk):
             try:
@@ -94,7 +93,7 @@ class Sorter:
         if interval.mode.gathers:
             interval.mode.gather(fresh, self._env.now())
             return deque()
-        admitted = interval.parked.admitted(fresh, interval.backlog)
+        admitted = interval.turns.admitted(fresh, interval.backlog)
         if len(admitted) < len(fresh) and interval.watermarks.has_news():
             interval.touch(urgent=True)  # no commit of due timers stores the low watermark
         groups, missing = _group(interval, admitted)
@@ -147,9 +146,8 @@ class Sorter:
         return knows(item.origin, first) and knows(item.origin, last)
 
     def _drop(self, interval: Interval, seen: list[Delivery[Any]]) -> None:
-        """Drop copies of durable records: only acknowledge them."""
         self._exchange.acknowledge(seen)
-        interval.refused.forget(seen)
+        interval.turns.forget(seen)
         interval.touch(urgent=False)
 
     def _log_changed(self, interval: Interval, delivery: Delivery[Any]) -> None:

@@ -16,18 +16,10 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.ports import AtWork
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import CapturedStates
-from millwheel.runtime.lane.execution import (
-    Begun,
-    ChunkGroup,
-    Execution,
-    Finish,
-    Group,
-    Stop,
-    drop,
-    seal,
-)
 from millwheel.runtime.process.load import measured
 from millwheel.runtime.process.tasks import end, failure_of
+from millwheel.runtime.running.chunk_stop import ChunkGroup, Stop, drop, seal
+from millwheel.runtime.running.execution import Begun, Execution, Finish, Group
 
 ChunkWork = tuple[Chunk, list[ChunkGroup]]
 """A chunk in flight, and its records by key."""
@@ -254,7 +246,6 @@ class WorkerTasks:
             raise
 
     def _begins(self, execution: Execution) -> None:
-        """Note the execution of the current task."""
         if (task := asyncio.current_task()) in self._tasks:
             self._tasks[task].execution = execution
 
@@ -265,8 +256,6 @@ class WorkerTasks:
             self._ran.set()
 
     def _count(self, turn: Turn) -> None:
-        """Count the time of the items that a task has run since the last count: when its code
-        waits, and at its end."""
         if turn.execution is not None and (ran := turn.execution.ran - turn.counted):
             now = self._env.clock.monotonic()
             self._on_ran(turn.interval, ran, (now - turn.since) / ran)
@@ -290,7 +279,6 @@ def _let_go(interval: Interval, groups: list[ChunkGroup]) -> None:
 
 
 def _renew(interval: Interval, groups: list[Group]) -> None:
-    """Restore the values of records that will run again."""
     for _, items in groups:
         for item in items:
             if isinstance(item, Delivery):

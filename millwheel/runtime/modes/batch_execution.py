@@ -20,9 +20,8 @@ from millwheel.core.model import Delivery, Key, from_micros
 from millwheel.core.redaction import shown_key
 from millwheel.errors import CodeBlocked, InvariantBroken, OutputError, SetAside, UserCodeError
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.dead_letters import dead_letter
+from millwheel.runtime.interval.dead_letters import dead_letter, settled_by
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.refused_items import settled_by
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
 from millwheel.state import UNKNOWN
@@ -61,9 +60,9 @@ async def run_batch(env: Environment, interval: Interval, batches: Batches) -> E
         return _give_up(interval, batches, refusal.error, refusal.tries, now)
     refused: dict[int, str] = {}
     asked: list[SettledRequest] = []
-    for place, member in enumerate(batches.members if interval.refused else ()):
+    for place, member in enumerate(batches.members if interval.turns.careful else ()):
         try:
-            interval.refused.refuse(member)
+            interval.turns.refuse(member)
         except CodeBlocked as error:
             return _give_up(interval, batches, error, 1, now)
         except SetAside as error:

@@ -21,6 +21,7 @@ from millwheel.store.port.commit import Commit
 class Batched(Mode):
     """Gathers records, stores the ids of a bundle, and then delivers the bundle to user code."""
 
+    is_strong = False
     is_tended = True
     gathers = True
 

@@ -8,12 +8,15 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.mode import Mode
+from millwheel.runtime.interval.turns import Turns
 from millwheel.runtime.modes.batched import Batched
 from millwheel.runtime.modes.batches import Numbering
+from millwheel.runtime.modes.parked_keys import ParkedKeys
 from millwheel.runtime.modes.stragglers import Stragglers
 from millwheel.runtime.modes.tree import Tree
 from millwheel.runtime.modes.tree_acks import TreeAcks, TreePeers
 from millwheel.runtime.modes.weak import Weak
+from millwheel.store.port.claims import Claim
 
 
 class Modes:
@@ -34,7 +37,7 @@ class Modes:
         self.trees.peers = peers
 
     def start(self) -> None:
-        """Start the task that replays lost trees and reports what this worker holds of others."""
+        """Start the task that replays lost trees and reports the deliveries of others held here."""
         self._env.spawn(self.trees.run(), "tree ACKs")
 
     async def pause(self) -> None:
@@ -75,3 +78,10 @@ class Modes:
         if node.is_weak:
             return Weak(self._env, self._exchange, self.stragglers, interval)
         return Mode()
+
+    @staticmethod
+    def turns_of(interval: Interval, claim: Claim) -> Turns:
+        """Create the turns of an interval. Keys that former code has parked stay parked."""
+        if interval.step.node.park is not None or claim.parked:
+            return ParkedKeys(interval)
+        return Turns(interval.step)

@@ -98,12 +98,12 @@ class TreeAcks(Service):
             if not came:
                 finished.append(item)
                 continue
-            inside = item.log < 0
-            token = -item.log if inside else self.roots.next_token()
+            inside = item.in_tree
+            token = item.token if inside else self.roots.next_token()
             xor = 0
             for output in came:
-                output.log = -token
-                output.seq = edge = edge_of(output.id, token, output.receiver)
+                edge = edge_of(output.id, token, output.receiver)
+                output.join_tree(token, edge)
                 xor ^= edge
                 self._receivers.add(output.receiver)
             if inside:
@@ -183,7 +183,7 @@ class TreeAcks(Service):
         self._running_seconds += min(now - self._last, 2 * self._period)
         self._last = now
         if self._receivers:
-            for token in {-log for log in self._held()}:
+            for token in set(self._held()):
                 self.report(token, 0)
             if self._flushing is not None:
                 self._flushing.cancel()
@@ -191,14 +191,14 @@ class TreeAcks(Service):
         self._replay()
 
     def _held(self) -> Iterator[int]:
-        """The negative tokens of all unacknowledged deliveries that this worker holds."""
+        """The tokens of all unacknowledged deliveries that this worker holds."""
         for receiver in self._receivers:
             for interval in self._exchange.of(receiver):
-                yield from (d.log for d in interval.intake.singles() if d.log < 0)
-                yield from (d.log for d in interval.dedup.held() if d.log < 0)
+                yield from (d.token for d in interval.intake.singles() if d.in_tree)
+                yield from (d.token for d in interval.dedup.held() if d.in_tree)
                 for item in interval.dedup.sorting:
-                    if type(item) is Delivery and item.log < 0:
-                        yield item.log
+                    if type(item) is Delivery and item.in_tree:
+                        yield item.token
         if self.peers is not None:
             yield from self.peers.waiting()
 

@@ -23,6 +23,7 @@ class Weak(Mode):
     """Sends productions at once, and acknowledges an input when all its productions are
     acknowledged."""
 
+    is_strong = False
     may_keep_work = True
 
     def __init__(

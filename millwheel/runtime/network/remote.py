@@ -100,7 +100,7 @@ class Remote:
         self._keep(item)
 
     def _keep(self, delivery: Delivery[Any]) -> None:
-        if delivery.log < 0:
+        if delivery.in_tree:
             self._sender.keep_loose(self, delivery)
             return
         stream = self.streams.get(delivery.log)
@@ -156,4 +156,4 @@ class Remote:
 
 def in_order(delivery: Delivery[Any]) -> tuple[int, int]:
     """Sort key for waiting records: log and number. Records in no log keep their order."""
-    return (delivery.log, delivery.seq) if delivery.log >= 0 else (-1, 0)
+    return (-1, 0) if delivery.in_tree else (delivery.log, delivery.seq)

@@ -212,7 +212,7 @@ class Sender:
     def _send_loose(self, remote: Remote, link: Link) -> None:
         """Send records in no log, and forget them."""
         while not link.full and (taken := remote.take_loose(FRAME_RECORDS, FRAME_BYTES)):
-            link.send(Loose(remote.step.id, [(-d.log, self._row(d)) for d in taken]))
+            link.send(Loose(remote.step.id, [(d.token, self._row(d)) for d in taken]))
         self._exchange.wake.set()  # wake intervals that wait for room in this queue
 
     def encode(self, delivery: Delivery[Any]) -> bytes:

@@ -166,7 +166,7 @@ class OwnedIntervals:
         """Create a claimed interval and make it known to this worker. Its records do not run
         yet."""
         step = self._exchange.steps[claim.interval.computation]
-        interval = Interval(step, claim, self._env.settings, self._modes.of)
+        interval = Interval(step, claim, self._env.settings, self._modes)
         self._exchange.add(interval)
         self._put(interval)
         if step.node.injection is not None:

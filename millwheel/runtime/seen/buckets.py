@@ -140,7 +140,6 @@ class Buckets:
             offset = max(offset, known.high)
 
     async def _open_source(self, log: int, offset: int) -> Bucket:
-        """Open the bucket of a row, unless another task has opened or loaded it since."""
         before = self.sources.before(log, offset)
         if before is not None and offset < before.high:
             return before  # another task has added it
@@ -258,5 +257,4 @@ class Buckets:
 
 
 def _without(buckets: list[Bucket], gone: Bucket) -> list[Bucket]:
-    """The buckets without one, compared by id: its end may have changed."""
     return [bucket for bucket in buckets if bucket.id != gone.id]

@@ -296,7 +296,6 @@ class Dedup:
         return records
 
     def _is_in_chunk(self, delivery: Delivery[Any]) -> bool:
-        """Whether a record is in a chunk in flight."""
         log, number = delivery.log, delivery.seq
         return any(chunk.log == log and number in chunk.numbers for chunk in self._chunks)
 
@@ -394,8 +393,6 @@ class Dedup:
             self._derived.setdefault(name_of(delivery.id), delivery)
 
     def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
-        """Join a copy to the record in flight: it is acknowledged with that record, and counted
-        then."""
         if newcomer.id != first.id:
             self._compare(first.id, newcomer)
         copies = self._joined.get(first.id, [])

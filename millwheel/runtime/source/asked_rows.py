@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.refused_items import SET_ASIDE
+from millwheel.runtime.interval.turns import SET_ASIDE
 from millwheel.store.port.requests import SettledRequest
 
 

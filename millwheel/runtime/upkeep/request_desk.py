@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -12,11 +13,11 @@ from millwheel.errors import UserCodeError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.mode import Mode
-from millwheel.runtime.interval.parked_keys import UNPARK
-from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.requests import UNPARK, KeyRequest, ParkedRow
 from millwheel.runtime.process.service import Service
 from millwheel.store.port.requests import OpenRequest, PlacedSlots, SettledRequest
+
+R = TypeVar("R", bound=KeyRequest)
 
 MOST_TAKEN = 2000
 """Most requests that a worker has read and not settled."""
@@ -51,7 +52,7 @@ class RequestDesk(Service):
         """Read requests until there are none, or enough."""
         while True:
             intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
-            taken = [n for i in intervals.values() for n in i.requests.taken if n > 0]
+            taken = [n for i in intervals.values() for n in i.requests.numbers()]
             room = MOST_TAKEN - len(taken)
             if not intervals or room <= 0:
                 return
@@ -62,14 +63,14 @@ class RequestDesk(Service):
             refused: list[SettledRequest] = []
             for asked in found:
                 interval = intervals[asked.interval_id]
-                reason = NOT_STRONG if type(interval.mode) is not Mode else fault_of(asked)
+                reason = fault_of(asked) if interval.mode.is_strong else NOT_STRONG
                 if reason is not None:
                     refused.append(SettledRequest(asked.id, "refused", reason))
                 elif asked.about in letters:
                     # a request that was withdrawn too late is about it: read again after that
                     continue
                 else:
-                    interval.requests.add([self._request(interval, asked)])
+                    interval.requests.add([self._request(KeyRequest, interval, asked)])
                     interval.wake()
             if refused:
                 await self._env.store.settle_requests(refused)
@@ -78,27 +79,22 @@ class RequestDesk(Service):
 
     async def _read_parked(self, intervals: Mapping[int, Interval]) -> None:
         """Read rows of parked keys that nothing stops any more."""
-        places = [
-            at
-            for i in intervals.values()
-            if type(i.mode) is Mode
-            for at in i.parked.places(i.id, i.step.id)
-        ]
+        places = [at for i in intervals.values() if i.mode.is_strong for at in i.turns.places()]
         if not places:
             return
         taken = [letter for i in intervals.values() for letter in i.requests.letters()]
         found = await self._env.store.parked_rows(places, taken, ROWS_A_KEY)
         for row in found:
             interval = intervals[row.interval_id]
-            interval.parked.add_rows([self._request(interval, row)])
+            interval.turns.add_rows([self._request(ParkedRow, interval, row)])
             interval.wake()
 
-    def _request(self, interval: Interval, asked: OpenRequest) -> KeyRequest:
+    def _request(self, kind: type[R], interval: Interval, asked: OpenRequest) -> R:
         place = (decode_key(asked.key), asked.key, asked.slot)
         read_timer = partial(
             self._env.store.read_timer, interval.id, interval.step.id, asked.slot, asked.key
         )
-        return KeyRequest(asked.id, asked.verb, place, asked.payload, asked.letter, read_timer)
+        return kind(asked.id, asked.verb, place, asked.payload, asked.letter, read_timer)
 
 
 def fault_of(asked: OpenRequest) -> str | None:

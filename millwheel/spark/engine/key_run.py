@@ -17,19 +17,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from millwheel.context import Context, end_context
+from millwheel.context import end_context
 from millwheel.core.codec import KEY_CHARACTERS, decode_key, shown, slot_of
 from millwheel.core.counters import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED
-from millwheel.core.effects import Call, Effects
+from millwheel.core.effects import Effects
 from millwheel.core.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.errors import SparkRefused, UserCodeError
 from millwheel.runtime.interval.dead_letters import give_up
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.key_state import KeyState, StateCache
-from millwheel.runtime.lane.user_code import context_of, process_of
 from millwheel.runtime.process.tasks import is_ours
+from millwheel.runtime.running.attempts import attempt
+from millwheel.runtime.running.step_code import StepCode
 from millwheel.spark.engine.refusals import EXECUTE, HOLD, WALL
 from millwheel.spark.engine.rows import StreamRow
 
@@ -236,24 +238,17 @@ class KeyRun:
         self._settles = not step.node.layout.has_fidelity
         self._done = Outcome(timers=dict(timers))
         self._effects = Effects()
-        self._process = process_of(step, self._effects, None, wrap=None)
-        self._call = Call(step.name, step.routes, self._effects)
-        self._context: Context[Any, Any] = context_of(step, self._call)
+        self._code = StepCode(step, self._effects)
 
     async def record(self, item: Delivery[Any], watermark: int) -> None:
         """Run a record that sees a watermark."""
         self._open(item.micros, watermark, watermark)
 
-        async def work() -> None:
-            await self._process(item, self._context)
-
-        await self._item(item, work)
+        await self._item(item, lambda: self._code.process(item, self._code.context))
         self._done.effects.count(PROCESSED, 1)
 
     async def fire(self, watermark: int) -> None:
         """Run the timers that are due before a watermark, also those that they set."""
-        computation = self._step.node.computation
-        assert computation is not None
         while due := [(at, tag) for tag, at in self._done.timers.items() if at < watermark]:
             at, tag = min(due)
             del self._done.timers[tag]
@@ -261,22 +256,21 @@ class KeyRun:
             self._open(at, watermark, min(at, watermark))
             state = self._state
 
-            async def work(timer: Timer = timer) -> None:
-                await computation.process_timer(timer, self._context)
-
             firing = Firing(state.key, state.key_text, state.slot, timer, at)
-            await self._item(firing, work)
+            await self._item(firing, partial(self._code.process_timer, timer))
 
     def outcome(self) -> Outcome:
         """The effects and changes of all items."""
         if not self._careful:
             self._capture()
-        end_context(self._context, _late_use)  # a task that the call has left behind gets an error
+        end_context(
+            self._code.context, _late_use
+        )  # a task that the call has left behind gets an error
         return self._done
 
     def _open(self, micros: int, watermark: int, promised: int) -> None:
-        self._call.open(self._state, watermark, promised, self._moment.now)
-        self._call.micros = micros
+        self._code.call.open(self._state, watermark, promised, self._moment.now)
+        self._code.call.micros = micros
 
     async def _item(self, item: Delivery[Any] | Firing, work: Callable[[], Any]) -> None:
         if not self._careful:
@@ -285,27 +279,27 @@ class KeyRun:
             await work()
             self._take()
             return
-        node = self._step.node
-        for attempt in range(1, node.retries + 2):
-            before = dict(self._done.timers)
-            try:
-                if isinstance(item, Delivery):
-                    self._step.renew(item)
-                await work()
-                self._capture()
-                self._take()
-            except BaseException as error:
-                self._state.revert()
-                self._effects.clear()
-                self._done.timers = before
-                if is_ours(error) or isinstance(error, SparkRefused):
-                    raise
-                if attempt > node.retries:
-                    letter = give_up(self._step, item, error, attempt, self._moment.now)
-                    self._done.effects.dead_letters += letter.dead_letters
-                    self._done.effects.count(DEAD_LETTERS, 1)
-            else:
-                return
+        before = dict(self._done.timers)
+
+        async def once() -> None:
+            if isinstance(item, Delivery):
+                self._step.renew(item)
+            await work()
+            self._capture()
+            self._take()
+
+        def undo(error: BaseException) -> None:
+            self._state.revert()
+            self._effects.clear()
+            self._done.timers = dict(before)
+            if isinstance(error, SparkRefused):
+                raise error
+
+        given_up = await attempt(once, undo, self._step.node.retries)
+        if given_up is not None:
+            letter = give_up(self._step, item, *given_up, self._moment.now)
+            self._done.effects.dead_letters += letter.dead_letters
+            self._done.effects.count(DEAD_LETTERS, 1)
 
     def _capture(self) -> None:
         """Capture the changes of state."""
@@ -314,7 +308,7 @@ class KeyRun:
     def _take(self) -> None:
         """Take the effects of an item."""
         self._take_timers()
-        promised = self._call.promised
+        promised = self._code.call.promised
         for chunks in self._effects.productions.of.values():
             for chunk in chunks:
                 chunk.holds = [max(hold, promised) for hold in chunk.holds]

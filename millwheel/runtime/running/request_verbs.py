@@ -16,18 +16,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.context import Context
 from millwheel.core.codec import Codec, shown
-from millwheel.core.effects import Call
 from millwheel.core.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.errors import CannotCarryOut
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.parked_keys import UNPARK
-from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.requests import UNPARK, KeyRequest
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.key_state import KeyState
-from millwheel.runtime.lane.user_code import Process
 from millwheel.runtime.routes.readers import KeyedReader
+from millwheel.runtime.running.step_code import StepCode
 from millwheel.store.port.requests import KeptLetter, SettledRequest
 from millwheel.streams import Input
 
@@ -41,9 +38,7 @@ class RequestTurn(NamedTuple):
     request: KeyRequest
     interval: Interval
     state: KeyState
-    context: Context[Any, Any]
-    call: Call
-    process: Process
+    code: StepCode
 
 
 Verb = Callable[[RequestTurn], Awaitable[str]]
@@ -58,14 +53,13 @@ async def carry_out(turn: RequestTurn) -> None:
         raise CannotCarryOut(f"this worker's code knows no {request.verb!r}; it knows: {known}")
     detail = await verb(turn)
     about = None if request.letter is None else request.letter.id
-    turn.call.effects.settled.append(SettledRequest(request.id, "done", detail, about))
+    turn.code.effects.settled.append(SettledRequest(request.id, "done", detail, about))
 
 
 # -- state -----------------------------------------------------------------------------------------
 
 
 async def _set_state(turn: RequestTurn) -> str:
-    """Merge JSON into the plain part of the state, or replace it; its collections stay."""
     before = _plain(turn)
     _require(before, turn.request.payload.get("if"))
     payload = turn.request.payload
@@ -78,15 +72,13 @@ async def _set_state(turn: RequestTurn) -> str:
 
 
 async def _delete_state(turn: RequestTurn) -> str:
-    """Empty the state, with its collections."""
     before = _plain(turn)
     _require(before, turn.request.payload.get("if"))
-    turn.context.state = turn.state.cache.layout.new()
+    turn.code.context.state = turn.state.cache.layout.new()
     return f"was {msgspec.json.encode(before).decode()}"
 
 
 def _plain(turn: RequestTurn) -> Any:
-    """The plain part of the state, as JSON values."""
     layout = turn.state.cache.layout
     if layout.stateless:
         raise CannotCarryOut(f"{turn.interval.step.node.name!r} has no state")
@@ -152,8 +144,8 @@ async def _due(turn: RequestTurn) -> int:
             f"it names no timer: a timer has a kind, {kinds}, and a text as its tag"
         )
     name = (turn.request.key_text, kind, tag)
-    if name in turn.call.effects.timers:
-        decided = turn.call.effects.timers[name]
+    if name in turn.code.effects.timers:
+        decided = turn.code.effects.timers[name]
         due = None if decided is None else decided[0]
     else:
         known, due = turn.interval.timers.due_at(name)
@@ -167,14 +159,11 @@ async def _due(turn: RequestTurn) -> int:
 
 def _remove(turn: RequestTurn) -> None:
     kind, tag = turn.request.payload["kind"], turn.request.payload["tag"]
-    turn.call.effects.timers[(turn.request.key_text, kind, tag)] = None
+    turn.code.effects.timers[(turn.request.key_text, kind, tag)] = None
 
 
 async def _run_timer(turn: RequestTurn, tag: str, kind: TimerKind, due: int) -> None:
-    computation = turn.interval.step.node.computation
-    assert computation is not None
-    turn.call.micros = due
-    await computation.process_timer(Timer(tag, kind, due), turn.context)
+    await turn.code.process_timer(Timer(tag, kind, due))
 
 
 # -- dead letters ----------------------------------------------------------------------------------
@@ -196,7 +185,6 @@ async def _retry(turn: RequestTurn) -> str:
 
 
 async def _unpark(turn: RequestTurn) -> str:
-    """Process a record or timer that has waited in its parked key."""
     return await _run_letter(turn, _letter(turn))
 
 
@@ -217,15 +205,15 @@ async def _run_letter(turn: RequestTurn, letter: KeptLetter) -> str:
     """Process the record or timer of a letter. In a parked key it sees the low watermark that it
     met."""
     if letter.watermark is not None:
-        turn.call.watermark = letter.watermark
+        turn.code.call.watermark = letter.watermark
     if letter.stream == "timer":
         kind, _, tag = msgspec.json.decode(letter.value, type=str).partition(" ")
         assert letter.ts is not None
         await _run_timer(turn, tag, kind, letter.ts)  # type: ignore[arg-type]
     else:
         record = _record(turn, letter)
-        turn.call.micros = record.micros
-        await turn.process(record, turn.context)
+        turn.code.call.micros = record.micros
+        await turn.code.process(record, turn.code.context)
     return f"attempt {letter.attempts + 1}"
 
 
