@@ -136,7 +136,7 @@ class TimerQueue:
     def lacks(self, before: int) -> bool:
         """Whether memory is empty while far timers may be due, or hold the watermark, before
         `before`."""
-        return not self._pending and self._last is not None and self._last[0] < before
+        return self._last is not None and not self._pending and self._last[0] < before
 
     def begin_page(self) -> Place | None:
         """The place after which to read the next page from the store.

@@ -197,7 +197,7 @@ async def test_holds_that_are_not_in_memory_and_were_released_hold_nothing() -> 
     world = World(doing(source, do, settings=limits))
     engine = await world.start()
     await world.until(engine.done.is_set, tick=0.001)
-    (interval,) = (i for i in engine.intervals if not i.timers.queues["hold"].is_whole)
+    (interval,) = (i for i in engine.intervals if not i.timers.queue("hold").is_whole)
     for second in (20, 60):
         source.append(advance(ITEMS, at(second)))
         read_on(engine)
@@ -257,7 +257,7 @@ async def test_far_timers_that_come_due_are_read_before_anything_else_is_taken()
     engine = await world.start()
     await world.until(engine.done.is_set)
     interval, lane = world.interval("do"), engine.lane
-    far = interval.timers.queues["watermark"]
+    far = interval.timers.queue("watermark")
     assert far.take((b'"a"', "10"), int(at(10).timestamp() * 1e6)) is not None
     interval.watermarks.input = int(at(100).timestamp() * 1e6)
     assert interval.timers.lacking(world.clock.now()) == ["watermark"]

@@ -15,19 +15,20 @@ Place = tuple[Key, bytes, int]
 
 
 class Intake:
-    """A queue of records; its length is the number of records."""
+    """A queue of records; its `len` is the number of records."""
 
     def __init__(self) -> None:
         self._queue: deque[Chunk | Delivery[Any]] = deque()
-        self._length = 0
+        self.length = 0
+        """Number of records, for code that asks for each record."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
         """Add a chunk or a record at the end."""
         self._queue.append(item)
-        self._length += len(item) if type(item) is Chunk else 1
+        self.length += len(item) if type(item) is Chunk else 1
 
     def extend(self, items: Iterable[Chunk | Delivery[Any]]) -> None:
         """Add chunks and records at the end."""
@@ -37,7 +38,7 @@ class Intake:
     def put_first(self, items: Sequence[Chunk | Delivery[Any]]) -> None:
         """Put chunks and records before all others, in their order."""
         self._queue.extendleft(reversed(items))
-        self._length += sum(len(item) if type(item) is Chunk else 1 for item in items)
+        self.length += sum(len(item) if type(item) is Chunk else 1 for item in items)
 
     def take(self, most: int) -> Chunk | list[Delivery[Any]]:
         """Take at most so many records from the head: a chunk, or single records up to the next
@@ -49,12 +50,12 @@ class Intake:
             if len(head) > most:
                 head, rest = head.split(most)
                 queue.appendleft(rest)
-            self._length -= len(head)
+            self.length -= len(head)
             return head
         taken: list[Delivery[Any]] = []
         while queue and len(taken) < most and type(queue[0]) is not Chunk:
             taken.append(queue.popleft())  # type: ignore[arg-type]
-        self._length -= len(taken)
+        self.length -= len(taken)
         return taken
 
     def places(self, start: int, stop: int) -> Iterator[Place]:
@@ -81,7 +82,7 @@ class Intake:
     def clear(self) -> None:
         """Drop all records."""
         self._queue.clear()
-        self._length = 0
+        self.length = 0
 
     def __iter__(self) -> Iterator[Delivery[Any]]:
         for item in self._queue:

@@ -190,7 +190,7 @@ class Interval:
     @property
     def queued(self) -> int:
         """Number of records in its queue."""
-        return len(self.intake)
+        return self.intake.length
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
         """Take records that were queued elsewhere."""
@@ -273,7 +273,9 @@ class Interval:
         """Wall time when a timer or work of the mode becomes due, in microseconds; None: never."""
         timer = self.timers.next_wall()
         due = None if self.leaving else self.mode.due_at()
-        return min((at for at in (timer, due) if at is not None), default=None)
+        if timer is None or due is None:
+            return due if timer is None else timer
+        return min(timer, due)
 
     def may_send(self, decided: int = 0) -> bool:
         """Whether each of its logs, and its mode, has credits left (I8).
@@ -356,12 +358,12 @@ class Interval:
     def is_in_motion(self) -> bool:
         """Whether records are queued, running, or sent and un-ACKed."""
         running = self.dedup is not None and self.dedup.in_flight
-        return bool(self.intake or running) or not self.logs.are_drained
+        return bool(self.intake.length or running) or not self.logs.are_drained
 
     def is_idle(self, now: int) -> bool:
         """Whether nothing is queued, due, running, un-ACKed, or waiting to be stored."""
         return (
-            not self.intake
+            not self.intake.length
             and not self.timers.has_due(now)
             and not self.backlog
             and not self.dirty
@@ -380,7 +382,7 @@ def waiting(interval: Interval) -> int:
     """Number of records that were received and are not durable: in the queue, at work, or behind a
     key at work."""
     taken = () if interval.dedup is None else interval.dedup.in_flight.values()
-    return len(interval.intake) + sum(len(one) if type(one) is Chunk else 1 for one in taken)
+    return interval.intake.length + sum(len(one) if type(one) is Chunk else 1 for one in taken)
 
 
 class StoredPosition:

@@ -40,11 +40,12 @@ class IntervalLogs(list[SentLog]):
         """
         settings = self._settings
         most = settings.max_unacked_records - decided
-        return all(
-            log.next_seq - log.first - log.absent < most
-            and log.unacked_bytes < settings.max_unacked_bytes
-            for log in self
-        )
+        for log in self:
+            if log.next_seq - log.first - log.absent >= most:
+                return False
+            if log.unacked_bytes >= settings.max_unacked_bytes:
+                return False
+        return True
 
     @property
     def are_drained(self) -> bool:
@@ -54,7 +55,7 @@ class IntervalLogs(list[SentLog]):
     def floor(self, stamp: int) -> int:
         """The oldest stamp of a production that may be sent again (I9); `stamp` if there is
         none."""
-        floors = [f for f in (log.floor() for log in self) if f is not None]
+        floors = [floor for log in self if (floor := log.floor()) is not None]
         return min(floors, default=stamp)
 
     def acked(self) -> bytes:

@@ -29,22 +29,34 @@ class IntervalTimers:
         watermarks: IntervalWatermarks,
         backlog: Mapping[bytes, list[Item] | None],
     ) -> None:
+        self._limit = limit
         self._watermarks = watermarks
         self._backlog = backlog
-        self.queues: dict[str, TimerQueue] = {
-            "watermark": TimerQueue(limit, watermarks.holds, watermarks.release),
-            "wall": TimerQueue(limit, None, []),
-            "hold": TimerQueue(limit, watermarks.state_holds, watermarks.state_release),
-        }
-        """Timers by kind; holds of user code are stored as timers that never fire."""
+        self._durable = claim.n
+        self.queues: dict[str, TimerQueue] = {}
+        """Timers by kind, of the kinds that the interval has had; holds of user code are stored as
+        timers that never fire."""
         self.firings = 0
         """Due timers taken from the queues that have not run yet."""
         self.taken: dict[TimerIdentity, Firing] = {}
         """Due timers that have not run yet; a timer that is replaced or cancelled is removed."""
-        for kind, queue in self.queues.items():
-            queue.durable = claim.n
+        for kind in ("watermark", "wall", "hold"):
             changes = [change for change in claim.timers if change.kind == kind]
-            self.add_page(kind, None, changes, more=kind in claim.more_timers)
+            if changes or kind in claim.more_timers:
+                self.add_page(kind, None, changes, more=kind in claim.more_timers)
+
+    def queue(self, kind: str) -> TimerQueue:
+        """The timers of a kind."""
+        found = self.queues.get(kind)
+        if found is None:
+            watermarks = self._watermarks
+            holds, release = {
+                "watermark": (watermarks.holds, watermarks.release),
+                "hold": (watermarks.state_holds, watermarks.state_release),
+            }.get(kind, (None, []))
+            found = self.queues[kind] = TimerQueue(self._limit, holds, release)
+            found.durable = self._durable
+        return found
 
     # -- stored timers --------------------------------------------------------------------
 
@@ -63,7 +75,7 @@ class IntervalTimers:
             assert change.hold is not None
             timer = Pending(change.due, change.hold, decode_key(change.key), change.slot)
             rows.append(((change.key, change.tag), timer))
-        self.queues[kind].add_page(after, rows, more=more)
+        self.queue(kind).add_page(after, rows, more=more)
 
     def lacking(self, now: int) -> list[str]:
         """The kinds with due timers that may be in the store and are not in memory."""
@@ -71,11 +83,12 @@ class IntervalTimers:
         return [
             kind
             for kind, queue in self.queues.items()
-            if not queue.is_whole and queue.lacks(now + 1 if kind == "wall" else watermark)
+            if queue.lacks(now + 1 if kind == "wall" else watermark)
         ]
 
     def settled(self, n: int) -> None:
         """Commit `n` is durable."""
+        self._durable = n
         for queue in self.queues.values():
             queue.durable = n
 
@@ -87,10 +100,10 @@ class IntervalTimers:
         key_text, kind, tag = name
         self.taken.pop(name, None)
         if timer is None:
-            self.queues[kind].cancel((key_text, tag), n)
+            self.queue(kind).cancel((key_text, tag), n)
             return
         due, hold, key, slot = timer
-        self.queues[kind].put((key_text, tag), due, hold, key, slot, n)
+        self.queue(kind).put((key_text, tag), due, hold, key, slot, n)
         if self.firings and (waiting := self._backlog.get(key_text)):
             self._put_off(waiting, kind, due, n)
 
@@ -108,7 +121,7 @@ class IntervalTimers:
                 # this loop handles them as well, and there may be thousands.
                 name = (item.key_text, item.timer.tag)
                 del self.taken[(item.key_text, kind, item.timer.tag)]
-                self.queues[kind].put(name, item.timer.micros, item.hold, item.key, item.slot, n)
+                self.queue(kind).put(name, item.timer.micros, item.hold, item.key, item.slot, n)
 
     def take_due(self, now: int, limit: int) -> list[Firing]:
         """Take up to `limit` timers that are due, in order of time.
@@ -118,11 +131,11 @@ class IntervalTimers:
         """
         firings = [
             Firing(p.key, name[0], p.slot, Timer(name[1], "watermark", p.due), p.hold)
-            for name, p in self.queues["watermark"].take_due(self._watermarks.input, limit)
+            for name, p in self.queue("watermark").take_due(self._watermarks.input, limit)
         ]
         firings += [
             Firing(p.key, name[0], p.slot, Timer(name[1], "wall", p.due), p.hold)
-            for name, p in self.queues["wall"].take_due(now + 1, limit - len(firings))
+            for name, p in self.queue("wall").take_due(now + 1, limit - len(firings))
         ]
         self.firings += len(firings)
         for firing in firings:
@@ -131,7 +144,7 @@ class IntervalTimers:
 
     def take_again(self, firing: Firing) -> Firing | None:
         """Take again a due timer that was taken before a restart; None: it is no longer set."""
-        queue = self.queues[firing.timer.kind]
+        queue = self.queue(firing.timer.kind)
         pending = queue.take((firing.key_text, firing.timer.tag), firing.timer.micros)
         if pending is None:
             return None
@@ -161,22 +174,29 @@ class IntervalTimers:
         firing = self.taken.get(name)
         if firing is not None:
             return True, firing.timer.micros
-        known, timer = self.queues[kind].known((key_text, tag))
+        known, timer = self.queue(kind).known((key_text, tag))
         return known, None if timer is None else timer.due
 
     def may_have_due(self, key_text: bytes, before: int) -> bool:
         """Whether a watermark timer of a key may be due before an instant, and was not taken. It
         looks at all timers in memory."""
-        return self.queues["watermark"].may_have(key_text, before)
+        return self.queue("watermark").may_have(key_text, before)
 
     def next_wall(self) -> int | None:
         """Wall time of the next wall timer in memory; None: there is none."""
-        return self.queues["wall"].next_due()
+        queue = self.queues.get("wall")
+        return None if queue is None else queue.next_due()
 
     def has_due(self, now: int) -> bool:
         """Whether any timer is due."""
-        due = self.queues["watermark"].next_due()
+        if not self.queues:
+            return False
+        due = self._next("watermark")
         if due is not None and due < self._watermarks.input:
             return True
-        due = self.queues["wall"].next_due()
+        due = self._next("wall")
         return due is not None and due <= now
+
+    def _next(self, kind: str) -> int | None:
+        queue = self.queues.get(kind)
+        return None if queue is None else queue.next_due()

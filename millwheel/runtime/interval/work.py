@@ -66,4 +66,7 @@ class IntervalWork:
     @property
     def count(self) -> int:
         """Number of records and timers."""
-        return len(self.items) + sum(map(len, self.chunks))
+        count = len(self.items)
+        for chunk in self.chunks:
+            count += len(chunk.slots)
+        return count

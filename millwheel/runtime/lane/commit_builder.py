@@ -45,8 +45,10 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         interval.mode.join(commit, work, stamp)
         if interval.step.node.exactly_once:
             _add_seen(seen, work)
-        states.append(_changed_states(interval, work))
-        timers.append(_timers(interval, work))
+        if work.states or work.entries:
+            states.append(_changed_states(interval, work))
+        if effects.timers:
+            timers.append(_timers(interval, work))
         for table, values in effects.rows:
             if table.numbered:
                 values = (*values, interval.id, interval.commits.number_row(table.name))
@@ -56,8 +58,10 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         commit.settled += effects.settled
         commit.intervals.append(_link(interval, work, stamp, commit.bucket))
     commit.productions = Chunks(productions)
-    commit.states = Columns(*map(_joined, zip(*states, strict=True)))
-    commit.timers = Columns(*map(_joined, zip(*timers, strict=True)), row=TimerChange._make)
+    if states:
+        commit.states = Columns(*map(_joined, zip(*states, strict=True)))
+    if timers:
+        commit.timers = Columns(*map(_joined, zip(*timers, strict=True)), row=TimerChange._make)
     commit.seen = {
         bucket: Columns(found.slots, found.computations, found.ids)
         for bucket, found in seen.items()

@@ -185,7 +185,7 @@ class Committer:
         while before < commits.open.count < most and not runner.is_stopped:
             if runner.state is Running.SORTING:
                 return  # the runner waits for the store
-            if not any(i.intake and not i.leaving for i in self._intervals.all):
+            if not any(i.intake.length and not i.leaving for i in self._intervals.all):
                 return
             before = commits.open.count
             await runner.run_queued()

@@ -29,12 +29,18 @@ class OpenCommit:
     @property
     def count(self) -> int:
         """Number of items."""
-        return sum(work.count for work in self.works.values())
+        count = 0
+        for work in self.works.values():
+            count += work.count
+        return count
 
     @property
     def size(self) -> int:
         """Approximate size of the effects, in bytes."""
-        return sum(work.effects.size for work in self.works.values())
+        size = 0
+        for work in self.works.values():
+            size += work.effects.size
+        return size
 
     def work(self, interval: Interval) -> IntervalWork:
         """The part of one interval."""
@@ -83,8 +89,10 @@ class OpenCommits:
     @property
     def is_full(self) -> bool:
         """Whether the open commit has reached its limit of records or bytes."""
-        settings = self._env.settings
-        return self.open.count >= settings.bundle_records or self.open.size >= settings.bundle_bytes
+        commit, settings = self.open, self._env.settings
+        return bool(commit.works) and (
+            commit.count >= settings.bundle_records or commit.size >= settings.bundle_bytes
+        )
 
     def decided(self, interval: Interval) -> int:
         """Number of an interval's productions that have no number yet."""

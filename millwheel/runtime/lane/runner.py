@@ -111,7 +111,7 @@ class Runner:
             InvariantBroken: the event is illegal in this state.
             CancelledError: the runner was stopped, and the cancellation of its task was swallowed.
         """
-        if self.is_stopped and event not in TRANSITIONS[self.state]:
+        if self.state is Running.STOPPED and event not in TRANSITIONS[self.state]:
             raise asyncio.CancelledError
         self.state = next_state(TRANSITIONS, self.state, event, "runner")
 
@@ -209,6 +209,8 @@ class Runner:
     async def _load_timers(self) -> None:
         now = self._env.now()
         for interval in list(self._intervals.all):
+            if not interval.timers.queues:
+                continue
             # A page may hold nothing but cancelled timers.
             while kinds := interval.timers.lacking(now):
                 self._paused.set()
@@ -257,7 +259,7 @@ class Runner:
         for interval in self._in_turn():
             has_due = interval.timers.has_due(now)
             asked = interval.requests.waiting
-            if not (has_due or interval.intake or asked) or interval.leaving:
+            if not (has_due or interval.intake.length or asked) or interval.leaving:
                 continue
             mode = interval.mode
             if not mode.wants_records:
@@ -280,7 +282,7 @@ class Runner:
 
     def _take_records(self, interval: Interval, most: int) -> Chunk | list[Item]:
         intake = interval.intake
-        queued = len(intake)
+        queued = intake.length
         taken = intake.take(most)
         count = len(taken)
         states = interval.states

@@ -206,7 +206,7 @@ class Sorter:
                 if not state.loaded:
                     found.append(state)
         interval.states.looked_ahead = max(
-            interval.states.looked_ahead, min(len(interval.intake), most)
+            interval.states.looked_ahead, min(interval.intake.length, most)
         )
         return found
 

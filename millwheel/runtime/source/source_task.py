@@ -34,6 +34,7 @@ class SourceTask(ABC):
         self._env = env
         self._paused = paused
         self._interval = interval
+        self._label = interval.step.node.label
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -52,7 +53,7 @@ class SourceTask(ABC):
 
     def _blamed(self, called: object, method: str) -> SourceBlamed:
         """Context of a call to a method of the source: its exceptions are the source's fault."""
-        return SourceBlamed(self._interval.step.node.label, called, method)
+        return SourceBlamed(self._label, called, method)
 
     async def stop(self) -> None:
         """Stop the task; the source stays open, so that a last commit can store the position."""
