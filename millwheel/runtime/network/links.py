@@ -7,17 +7,15 @@
     incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller reconnects
 
 There is at most one link to each worker and one from each. If a worker connects again while its
-previous connection still looks alive here, the newer connection is used and the older is closed:
-the caller noticed a broken line earlier than this side. If a worker of another name or pipeline
-listens at an address, the link stays down.
+previous connection looks alive, the newer one is used: the caller notices a broken line earlier.
 
-An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
-bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included.
-Machines of workers have places of their own, and a new connection takes the place of the oldest
-one, which has had time for a greeting: so connections that say nothing keep no worker out.
+An incoming connection is a *stranger* until its greeting ends. `Limits.strangers` bounds their
+number, `Limits.greeting_seconds` the time, TLS included. Machines of workers have places of their
+own, and a new connection replaces the oldest one, which has had time for a greeting: so silent
+connections keep no worker out.
 
 Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per
-peer and direction), for strangers of one machine until a greeting from that machine succeeds.
+peer and direction), for strangers of one machine until a greeting from it succeeds.
 """
 
 from __future__ import annotations
@@ -41,14 +39,12 @@ INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))
 """Kinds of endings that are logged without a warning."""
 
 REMEMBERED_HOSTS = 256
-"""Maximum number of machines, and of peers with garbage, with remembered logged failures."""
+"""Machines, and peers with garbage, with remembered logged failures."""
 
 TOO_MANY = "too many connections are in their greeting; connect again later"
 
 
 class WorkerLink:
-    """A `millwheel.runtime.network.ports.Link`."""
-
     def __init__(self, links: Links, peer: str, *, outgoing: bool) -> None:
         self._links = links
         self.peer = peer
@@ -82,12 +78,7 @@ class WorkerLink:
 
 
 class Links:
-    """A `millwheel.runtime.network.ports.Network`: all links of one worker.
-
-    Args:
-        medium: makes and accepts connections.
-        random: source of the jitter in pauses.
-    """
+    """A `millwheel.runtime.network.ports.Network`; `random` gives the jitter of pauses."""
 
     def __init__(
         self,
@@ -108,7 +99,7 @@ class Links:
         self._connections: dict[Connection, None] = {}
         """Connections with an open transport, ended or not."""
         self._links: dict[Connection, WorkerLink] = {}
-        """The link of each connection; a stranger has none."""
+        """A stranger has no link."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
@@ -122,7 +113,6 @@ class Links:
         self._restarting = False
         """The worker starts over and refuses links."""
         self._incarnation = ""
-        """The incarnation of the database server that this worker knows."""
         self.address = ""
         self._log = structlog.get_logger().bind(
             pipeline=identity.pipeline, worker=identity.worker[:8]
@@ -131,11 +121,6 @@ class Links:
     # -- life ---------------------------------------------------------------------
 
     async def start(self, handler: Handler, incarnation: str = "") -> None:
-        """Listen, and keep connections alive.
-
-        Raises:
-            UsageError: listening at the address fails or is not allowed.
-        """
         self._handler = handler
         self._incarnation = incarnation
         self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
@@ -143,11 +128,9 @@ class Links:
 
     @property
     def expired(self) -> str:
-        """The certificate of this worker that has expired, in words; empty: none has."""
         return self._medium.expired
 
     def hang_up(self) -> None:
-        """Close all links, and refuse new ones until `begin_again`."""
         self._restarting = True
         for link in list(self._outgoing.values()):
             link.close()
@@ -155,7 +138,6 @@ class Links:
             connection.end("closed", "the worker starts over")
 
     def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Allow links again after `hang_up`, for another handler."""
         for connection in list(self._connections):  # its greeting names the former incarnation
             connection.end("closed", "the worker starts over; connect again")
         self._handler = handler
@@ -163,7 +145,6 @@ class Links:
         self._restarting = False
 
     def link(self, worker: str, address: str) -> Link:
-        """Make a link to a worker; it connects, and reconnects, until it is closed."""
         if self._handler is None or self._closing:
             raise InvariantBroken(
                 "a link was asked for before the network's start or after its close"
@@ -184,7 +165,6 @@ class Links:
             link.dialer.cancel()
 
     async def close(self) -> None:
-        """Say goodbye, close all links and wait until they are closed."""
         self._closing = True
         self._medium.stop_listening()
         for connection in list(self._connections):
@@ -221,7 +201,7 @@ class Links:
             await backoff.wait(self._random.uniform(0.5, 1.0))
 
     async def _dial(self, link: WorkerLink, address: str) -> End:
-        """Connect, wait until the connection has ended, and return the reason."""
+        """Connect, and wait until the connection has ended."""
         connection = self._connection(link.peer)
         link.connection = connection
         self._links[connection] = link
@@ -254,8 +234,8 @@ class Links:
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
-        """Count an accepted connection. If there are too many strangers, the oldest one makes room
-        for it, unless that is a very young one too."""
+        """Count an accepted connection. The oldest stranger makes room for it if there are too
+        many, unless it is very young too."""
         connection = self._connection(None, remote)
         strangers = self._strangers(known=self._is_known(remote))
         if len(strangers) >= self._limits.strangers:
@@ -282,7 +262,6 @@ class Links:
         ]
 
     def _is_known(self, remote: str) -> bool:
-        """Whether an address is of a machine of a worker."""
         host = host_of(remote)
         return any(host in link.hosts for link in self._outgoing.values()) or any(
             host == host_of(link.connection.remote)
@@ -400,10 +379,9 @@ class Links:
 
 
 def own_secret(identity: Identity, end: End) -> dict[str, str]:
-    """The origin of a worker's secret, for its log of a refusal: the other side is not told."""
+    """The origin of this worker's secret, for its log of a refusal; the peer does not learn it."""
     return {"secret": ORIGINS[identity.secret.origin]} if end.kind == "refused" else {}
 
 
 def host_of(address: str) -> str:
-    """The machine of an address, without the port."""
     return address.rpartition(":")[0]

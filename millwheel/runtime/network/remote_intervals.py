@@ -1,10 +1,8 @@
 """The intervals of other workers, and the worker that owns each.
 
-A record goes to the interval that has its slot. If this worker does not own that interval, a
-stand-in (`millwheel.runtime.network.remote`) takes its place among the destinations of its step,
-keeps the records that wait to be sent, and knows the interval's owner. The owner is read from the
-store only: every second, and immediately when a worker's frame does not fit the last placement
-(`millwheel.runtime.network.trust`).
+A stand-in (`millwheel.runtime.network.remote`) takes the place of such an interval among the
+destinations of its step and keeps the records to send. The owner is read from the store only: every
+second, and immediately when a worker's frame does not fit the last placement.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from millwheel.store.port.placement import PlacedInterval, Placement
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 FINAL_SEQUENCER = (1 << 63) - 1
-"""A sequencer above all others: no report that is still in flight counts after it."""
+"""Above all others: no report that is still in flight counts after it."""
 
 
 class RemovedStep:
@@ -51,8 +49,7 @@ class RemovedStep:
         self.intake = self
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """Add a chunk or a record; it is acknowledged after its sender has noted that it was
-        sent."""
+        """A record is acknowledged after its sender has noted that it was sent."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._acknowledge)
         self._arrived += item.apart() if isinstance(item, Chunk) else (item,)
@@ -62,19 +59,11 @@ class RemovedStep:
         self._exchange.acknowledge(arrived)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Add records that waited in another queue."""
         for delivery in deliveries:
             self.append(delivery)
 
 
 class RemoteIntervals:
-    """The intervals of other workers, as this worker knows them.
-
-    Args:
-        refused: counts refused frames and records by reason.
-        pause: pauses exactly the injectors of these computations.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -97,25 +86,21 @@ class RemoteIntervals:
         self.on_placed: Callable[[], None]
         """Called after each refresh."""
         self.out_of_touch: frozenset[str] = frozenset()
-        """The other workers of the pipeline, if this one does not reach them and so cannot share
-        it."""
+        """All other workers, if this one does not reach them and so cannot share the pipeline."""
         self.unowned = 0
-        """Number of intervals of the last placement that no worker owns."""
+        """Intervals of the last placement that no worker owns."""
         self._stand_ins: dict[int, Remote] = {}
-        """Stand-ins by interval."""
+        """By interval."""
         sender.use(self._stand_ins)
         self.trust = Trust()
         self._refresh = 0
         """Number of the refresh that is being applied."""
         self.refresh_wanted = asyncio.Event()
-        """Set when the placement should be read again soon."""
 
     def remotes(self) -> Iterable[Remote]:
-        """All stand-ins."""
         return self._stand_ins.values()
 
     def remote(self, interval_id: int) -> Remote | None:
-        """The stand-in for an interval, if there is one."""
         return self._stand_ins.get(interval_id)
 
     def stand_in(self, interval: Interval) -> Remote:
@@ -142,15 +127,15 @@ class RemoteIntervals:
                 del remote.streams[log]
 
     def request_refresh(self) -> None:
-        """Request a placement refresh: an interval may have another owner by now."""
+        """An interval may have another owner by now."""
         self.refresh_wanted.set()
 
     async def refresh(self) -> Placement:
         """Read the workers and their intervals from the store, and send records accordingly.
 
         Skip the update while our lease may have expired and this worker still holds intervals:
-        other workers may have split or merged these, and the records that wait in them must be sent
-        before new ones (I14).
+        others may have split or merged these, and the records that wait in them must be sent before
+        new ones (I14).
         """
         steps = self._exchange.steps
         refresh = self.trust.begin_refresh()
@@ -195,10 +180,10 @@ class RemoteIntervals:
         env.check_finished()
 
     def _free_slots(self, step: Step, partitions: Iterable[Destination]) -> None:
-        """Forget partitions that have ended and were deleted. Their last reports may not have
+        """Forget partitions that have ended and were deleted; their last reports may not have
         arrived.
 
-        The owner of the discovery does it by itself: to it, this placement may be older than a new
+        Not for the owner of the discovery, to which this placement may be older than a new
         partition.
         """
         kept = {partition.slots[0] for partition in partitions}
@@ -206,7 +191,7 @@ class RemoteIntervals:
             self._publisher.free(step.id, FIRST_SLOT, kept)
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
-        """The stand-in for a row of the placement: the known one, unless its slots have changed."""
+        """The known stand-in, unless its slots have changed."""
         slots = (row.slot_from, row.slot_to)
         found = known.get(row.id)
         if found is not None and found.slots == slots:
@@ -234,15 +219,8 @@ class RemoteIntervals:
         self._env.check_finished()
 
     def _judge_report(self, worker: str, report: IntervalReport, refreshes: int) -> None:
-        """Apply a report if the store says that the worker owns the interval.
-
-        If the last placement does not decide this, keep the report and request a refresh.
-
-        Args:
-            worker: the sender of the report.
-            report: the report.
-            refreshes: number of refreshes that had begun when the report arrived.
-        """
+        """Apply a report of the owner; if the last placement does not name it, wait for a refresh
+        after `refreshes`."""
         trust = self.trust
         id_, computation, low, high, sequencer, watermark, idle = report
         if computation not in self._exchange.steps:
@@ -262,8 +240,8 @@ class RemoteIntervals:
     def _remove(self, step: Step) -> None:
         """Remove a computation: end its low watermarks, and lose its intervals here.
 
-        The store has deleted the intervals, so the next commit of each is refused. That refusal is
-        the normal way in which a worker loses an interval that it does not own.
+        The store has deleted the intervals, so their next commits are refused, which is the normal
+        way to lose an interval.
         """
         if step.removed:
             return
