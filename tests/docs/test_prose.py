@@ -36,9 +36,7 @@ TO_DO: dict[str, dict[str, int]] = {
     "runtime/interval": {"what": 3},
     "runtime/keys": {"what": 2},
     "runtime/modes": {"who": 2, "what": 2},
-    "runtime/ownership": {"what": 2},
-    "runtime/source": {"what": 4, "idiom": 3},
-    "runtime": {"what": 3},
+    "runtime": {"what": 1},
     "examples": {"who": 5},
     "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},
     "docs": {"who": 41, "what": 97, "idiom": 15},
@@ -48,7 +46,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.33
+DOCSTRING_WORDS = 2.28
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 

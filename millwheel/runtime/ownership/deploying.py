@@ -1,5 +1,3 @@
-"""Deploying: a worker that starts writes its graph into the store."""
-
 from __future__ import annotations
 
 from itertools import pairwise
@@ -24,11 +22,7 @@ DISCOVERY = "discovery of partitions"
 
 
 def described(graph: Graph, intervals: int) -> DescribedGraph:
-    """The description of a graph.
-
-    Args:
-        intervals: number of intervals of a new computation.
-    """
+    """`intervals` is the number of intervals of a new computation."""
     tables = {
         use.sink.name: use.sink
         for node in graph.nodes
@@ -51,11 +45,7 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
 
 
 async def deploy(env: Environment) -> Deployment:
-    """Deploy the graph of this code; return the ids that the store has for it.
-
-    Raises:
-        DeployRefused: the stored pipeline and this code do not agree.
-    """
+    """Deploy the graph of this code; `DeployRefused` if the stored pipeline does not agree."""
     found = described(env.graph, env.settings.intervals)
     await try_migrations(env)
     stamp = env.stamps.next()
@@ -70,7 +60,7 @@ async def deploy(env: Environment) -> Deployment:
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
-    """The description of one node, with the slots of its intervals for the case that it is new."""
+    """A node, with the slots of its intervals for the case that it is new."""
     sources: list[str] = []
     if node.injection is not None:
         sources = [partition.identity for partition in node.injection.source.partitions()]
@@ -136,8 +126,7 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
 
 
 def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
-    """Create the step of each node in the graph, under its stored id, and connect the steps by
-    streams."""
+    """Create each node's step, under its stored id, and connect the steps by streams."""
     for place, node in enumerate(env.graph.nodes):
         id_ = deployment.computations[node.name]
         kind = WeakRoute if node.is_weak else StreamRoute

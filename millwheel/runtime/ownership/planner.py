@@ -1,22 +1,17 @@
-"""The balancer's decisions about the ownership of intervals, as plain data.
+"""The balancer's decisions about the ownership of intervals: a pure function, without await or
+clock (docs/decisions/0022-interval-ownership.md).
 
-`plan` receives the live workers and all intervals, and returns the changes to make. It is a pure
-function without await or clock: the worker with the balancer's lock reads the figures, calls
-`plan`, and writes the wishes (docs/decisions/0022-interval-ownership.md).
+An interval's **home** is the live worker for which it is wanted, or otherwise its live owner. An
+interval without a home is an *orphan*.
 
-An interval's **home** is the worker that should own it: the worker for which it is wanted, if that
-one is alive; otherwise its owner, if alive. An interval without a home is an *orphan*.
-
-Workers that cannot reach each other cannot share a pipeline: records for an unreachable worker
-would wait for ever. `in_touch` selects the workers that continue. `plan` gives no intervals to the
-others, and takes theirs away.
-
-A worker may own an interval only if no newer code than its own has owned it (decision 28). An
-interval that no live worker may own stays with its owner, or remains an orphan.
+Workers that cannot reach each other cannot share a pipeline; `in_touch` selects those that
+continue. `plan` gives no intervals to the others, and takes theirs away. A worker may own an
+interval only if no newer code than its own has owned it (decision 28); one that no live worker may
+own stays with its owner, or remains an orphan.
 
 1. All orphans get a home at once: on the worker with the fewest intervals of the same computation,
-   then on the one with the least load. Such a decision changes nothing more, so that the death of
-   one worker does not disturb the others.
+   then on the one with the least load. Nothing more changes, so that the death of one worker does
+   not disturb the others.
 2. While a computation has fewer intervals than there are workers, its hottest ones are split.
 3. By load: the hottest worker gives its best-fitting interval to the coolest worker.
 4. By number: no worker has two intervals more than another, of each computation and in total, as
@@ -25,15 +20,13 @@ interval that no live worker may own stays with its owner, or remains an orphan.
 6. Cold neighbours of one home are merged while a computation has more intervals than it needs.
 
 **Why this converges.** Let e(w) be a worker's load above `placement_quiet_load`. Step 3 lowers the
-sum of e² by more than a small amount. Step 4 never raises that sum, and either lowers the sum of
-squares of the numbers of intervals per computation and worker, or keeps that one and lowers the sum
-of squares per worker. So no assignment occurs twice while the load stays the same. A hot part of a
-split is narrower than the interval before. Merged intervals are too cold to be split. Nothing is
-merged below twice the number of workers, and at that number step 2 splits nothing. Thresholds
-absorb noise in the figures, and intervals that were recently moved, split or merged (`recent`) stay
-as they are. Steps 2 and 4 do not depend on figures: a part of a recent split may be split again, or
-may go to a worker with two intervals less of the computation, so that workers that join need not
-wait for their share.
+sum of e². Step 4 never raises that sum, and either lowers the sum of squares of the numbers of
+intervals per computation and worker, or keeps it and lowers the sum of squares per worker. So no
+assignment occurs twice while the load stays the same. A hot part of a split is narrower than the
+interval before; merged intervals are too cold to be split; nothing is merged below twice the number
+of workers, where step 2 splits nothing. Thresholds absorb noise, and intervals that were recently
+moved, split or merged (`recent`) stay, except that steps 2 and 4, which do not depend on figures,
+may use the parts of a recent split, so that workers that join need not wait for their share.
 """
 
 from __future__ import annotations
@@ -49,24 +42,21 @@ import msgspec
 from millwheel.settings import Settings
 
 SATURATED = 0.95
-"""CPU seconds per second at which a worker is fully loaded, since Python code runs on one core. It
-gets no more intervals by load."""
+"""CPU seconds per second at which a worker is fully loaded, since Python code runs on one core."""
 
 COLD = 0.25
 """Neighbours are merged if their joint load is below this part of the load that causes a split."""
 
 SPLIT_RELIEF = 0.9
-"""Maximum part of the load that the larger part of a split may have; with more there is one hot
-key, and a split does not help."""
+"""Maximum part of the load in one part of a split; with more there is one hot key, and a split does
+not help."""
 
 
 @dataclass(frozen=True)
 class WorkerLoad:
-    """A worker that is alive."""
-
     id: str
     cpu: float = 0.0
-    """CPU seconds per second of the whole process, as the worker reports them."""
+    """CPU seconds per second of the whole process."""
     started: int = 0
     """Time of its registration, in microseconds; among equal workers the younger one gets more."""
     generation: int = 1
@@ -74,11 +64,10 @@ class WorkerLoad:
     unreached: tuple[str, ...] = ()
     """Workers that it could not reach for the duration of a lease."""
     expired: bool = False
-    """Whether its certificate has expired."""
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
-    """The load of an interval as its owner reports it; the fields are those of `IntervalLoad`."""
+    """As its owner reports it; the fields are those of `IntervalLoad`."""
 
     cpu: float = 0.0
     records: float = 0.0
@@ -97,11 +86,7 @@ class ReportedLoad(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, load: Mapping[str, Any]) -> ReportedLoad:
-        """Decode a reported load.
-
-        A worker without measurements yet, or with a report of another version that cannot be
-        decoded, counts as idle.
-        """
+        """A worker without a report that can be decoded counts as idle."""
         try:
             return msgspec.convert(load, cls, strict=False)
         except msgspec.ValidationError:
@@ -113,8 +98,6 @@ class ReportedLoad(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class IntervalLoad:
-    """An interval, its owner, and its load."""
-
     id: int
     computation: str
     kind: Literal["injector", "computation", "relay"]
@@ -122,16 +105,16 @@ class IntervalLoad:
     slot_to: int
     """One past the last slot, or partition of an injector."""
     grain: int = 1
-    """Number of slots at multiples of which it may be split; the keys in between share a table."""
+    """It may be split at multiples of this number of slots; the keys in between share a table."""
     sequencer: int = 0
-    """The sequencer for the compare-and-set with which the wish is written."""
+    """For the compare-and-set with which the wish is written."""
     generation: int = 1
     """The newest generation of code that owned it; workers of older code cannot claim it."""
     owner: str | None = None
     wanted_by: str | None = None
     """The worker that should own it, if a wish is stored."""
     pinned: bool = False
-    """Whether an operator placed it on `wanted_by`; it stays there while that worker is alive."""
+    """An operator placed it on `wanted_by`; it stays there while that worker is alive."""
     to_be: Literal["split", "merged"] | None = None
     """The pending change by its owner; a merge joins it with its upper neighbour."""
     cpu: float = 0.0
@@ -139,17 +122,16 @@ class IntervalLoad:
     records: float = 0.0
     """Records per second."""
     queue: int = 0
-    """Number of queued records."""
+    """Queued records."""
     state_bytes: int = 0
-    """Size of the state in the owner's memory, which the next owner has to read."""
+    """State in the owner's memory, which the next owner has to read."""
     histogram: tuple[tuple[int, float], ...] = ()
-    """Load by slot: (first slot, load up to the next entry's first slot). Any unit; may be
-    empty."""
+    """(first slot, load up to the next entry's first slot). Any unit; may be empty."""
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Give a home to an interval without a live owner or wish."""
+    """Give a home to an orphan."""
 
     interval: int
     worker: str
@@ -158,8 +140,6 @@ class Assign:
 
 @dataclass(frozen=True)
 class Move:
-    """Move an interval from its home to another worker."""
-
     interval: int
     worker: str
     reason: str
@@ -167,7 +147,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Split:
-    """Split an interval in two; `at` is the first slot of the upper one. Both keep the home."""
+    """`at` is the first slot of the upper part. Both keep the home."""
 
     interval: int
     at: int
@@ -176,7 +156,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Merge:
-    """Merge two neighbours with the same home into one interval."""
+    """Merge two neighbours with the same home."""
 
     lower: int
     upper: int
@@ -189,11 +169,9 @@ Decision: TypeAlias = Assign | Move | Split | Merge
 def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
     """The workers that can share a pipeline: each of them reaches every other one.
 
-    Workers are chosen in order of the number of workers that they are cut off from, then of age. So
-    a worker that no other one reaches is left out. Of two workers that do not reach each other, the
-    younger one is left out: its secret, certificate or address is more likely to be wrong. But one
-    that says itself that its certificate has expired comes last: it keeps no worker out that has
-    renewed its own.
+    Chosen in order of the number of workers that they are cut off from, then of age: the younger
+    one's secret, certificate or address is more likely to be wrong. A worker with an expired
+    certificate comes last: it keeps no worker out that has renewed its own.
     """
     found = {worker.id: worker for worker in workers}
     apart: dict[str, set[str]] = {id_: set() for id_ in found}
@@ -217,15 +195,13 @@ def plan(
     recent: Collection[int] = frozenset(),
     cut: Collection[int] = frozenset(),
 ) -> list[Decision]:
-    """Decide the changes to make now.
+    """The changes to make now: at most `settings.placement_moves` moves, splits and merges,
+    including those in progress, and an assignment for each orphan.
 
-    There are at most `settings.placement_moves` moves, splits and merges, including those still in
-    progress, and an assignment for each orphan. The result does not depend on the order of the
-    arguments; no interval occurs in it twice.
+    The result does not depend on the order of the arguments; no interval occurs in it twice.
 
     Args:
         workers: all workers with a valid lease, whether they reach the others or not.
-        intervals: all intervals of the pipeline.
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
         cut: the recent intervals that are parts of a split and have no later decision.
@@ -270,20 +246,19 @@ class _Homes:
         self.intervals = intervals
         self.settings = settings
         self.home: dict[int, str] = {}
-        """The home of each interval that has one."""
         self.load = dict.fromkeys(self.workers, 0.0)
         """CPU seconds per second of the intervals of each worker."""
         self.total: Counter[str] = Counter()
-        """Number of intervals of each worker."""
+        """Intervals of each worker."""
         self.number: Counter[tuple[str, str]] = Counter()
-        """Number of intervals of each worker and computation."""
+        """Intervals of each worker and computation."""
         self.fixed: set[int] = set(recent)
         """Intervals that are not to be changed further, except orphans."""
         self.cut: set[int] = set(cut)
         """Fixed intervals that may still be split or moved to even out their computation's
         number."""
         self.budget = settings.placement_moves
-        """Number of further moves, splits and merges that may be decided."""
+        """Further moves, splits and merges that may be decided."""
         for interval in intervals:
             home = self._home_of(interval)
             if home is None:
@@ -348,11 +323,7 @@ class _Homes:
         self.cut -= ids
 
     def movable(self, home: str, *, with_cut: bool = False) -> list[IntervalLoad]:
-        """Return the intervals of a worker that may be moved.
-
-        Args:
-            with_cut: also parts of a recent split.
-        """
+        """`with_cut` includes parts of a recent split."""
         fixed = self.fixed - self.cut if with_cut else self.fixed
         return [
             interval
@@ -377,11 +348,8 @@ def _assign_orphans(homes: _Homes) -> None:
 
 
 def _assignee(homes: _Homes, interval: IntervalLoad) -> str | None:
-    """The worker with the fewest intervals of the computation, then least load, then fewest of
-    all.
-
-    None: all live workers run older code than the interval needs.
-    """
+    """The worker with the fewest intervals of the computation, then least load, then fewest of all;
+    None: all run too old code."""
     if homes.owned(interval):  # the wanted worker died before it got the interval
         assert interval.owner is not None
         return interval.owner
@@ -427,7 +395,6 @@ def _gone(homes: _Homes, worker: str | None) -> str:
 
 
 def _move_by_load(homes: _Homes) -> None:
-    """Move intervals while a worker is too hot and a move relieves it enough."""
     while homes.budget > 0 and _move_one_by_load(homes):
         pass
 
@@ -455,8 +422,7 @@ def _move_one_by_load(homes: _Homes) -> bool:
 
 
 def _best_fit(homes: _Homes, hot: str, cool: str) -> IntervalLoad | None:
-    """The interval that leaves the hotter of both workers coolest, if the gain is large
-    enough."""
+    """The interval that leaves the hotter of both workers coolest, if the gain is large enough."""
 
     def result(interval: IntervalLoad) -> float:
         return max(homes.load[hot] - interval.cpu, homes.load[cool] + interval.cpu)
@@ -473,8 +439,7 @@ def _best_fit(homes: _Homes, hot: str, cool: str) -> IntervalLoad | None:
 
 
 def _move_by_number(homes: _Homes) -> None:
-    """Move intervals until no worker has two more than another, per computation and in
-    total."""
+    """Move intervals until no worker has two more than another, per computation and in total."""
     while homes.budget > 0 and (_move_one_of_a_computation(homes) or _move_one_of_all(homes)):
         pass
 
@@ -566,7 +531,7 @@ def _lightest(
 
 
 def _split_few(homes: _Homes) -> None:
-    """Split intervals of computations with fewer intervals than there are workers."""
+    """Of computations with fewer intervals than there are workers."""
     numbers = _numbers(homes)
     for interval in _by_heat(homes):
         number = numbers[interval.computation]
@@ -576,7 +541,6 @@ def _split_few(homes: _Homes) -> None:
 
 
 def _split_hot(homes: _Homes) -> None:
-    """Split intervals that are too hot for any worker."""
     numbers = _numbers(homes)
     for interval in _by_heat(homes):
         if len(homes.workers) > 1 and interval.cpu > homes.hot and interval.id not in homes.fixed:
@@ -604,7 +568,7 @@ def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason:
 
 
 def _numbers(homes: _Homes) -> Counter[str]:
-    """Number of intervals per computation after all pending changes."""
+    """Intervals per computation after all pending changes."""
     numbers: Counter[str] = Counter()
     for interval in homes.intervals:
         numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
@@ -612,8 +576,7 @@ def _numbers(homes: _Homes) -> Counter[str]:
 
 
 def _merge(homes: _Homes) -> None:
-    """Merge cold neighbours, the coldest first, of computations with more intervals than
-    needed."""
+    """Merge cold neighbours, the coldest first, of computations with more intervals than needed."""
     numbers = _numbers(homes)
     needed = max(homes.settings.placement_intervals_least, 2 * len(homes.workers))
     pairs = [
@@ -643,8 +606,8 @@ def _merge(homes: _Homes) -> None:
 def split_at(interval: IntervalLoad) -> int | None:
     """The first slot of the upper part, so that both parts have half the load, or half the slots.
 
-    It is a multiple of the interval's grain. None: the interval is one grain wide, or one grain has
-    nearly all of its load.
+    A multiple of the grain. None: the interval is one grain wide, or one grain has nearly all of
+    its load.
     """
     if interval.slot_to - interval.slot_from < 2 * interval.grain:
         return None
@@ -671,7 +634,7 @@ def split_at(interval: IntervalLoad) -> int | None:
 
 
 def _by_grain(interval: IntervalLoad, loads: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same load by grains, with the load of each entry distributed evenly over its slots."""
+    """The same load by grains, each entry distributed evenly over its slots."""
     found = dict.fromkeys(range(interval.slot_from, interval.slot_to, interval.grain), 0.0)
     for (begin, load), (end, _) in pairwise([*loads, (interval.slot_to, 0.0)]):
         for grain in found:

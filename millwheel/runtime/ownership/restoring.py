@@ -1,4 +1,4 @@
-"""Restoring claimed intervals from the store: state, shared tables, logs and un-ACKed
+"""Restores claimed intervals from the store: state, shared tables, logs and un-ACKed
 productions."""
 
 from __future__ import annotations
@@ -22,13 +22,6 @@ from millwheel.store.port.claims import Claim
 
 
 class Restoring:
-    """Loads stored data into claimed intervals; claims intervals again after a failed commit.
-
-    Args:
-        courier: sends to other workers; None: there are no other workers.
-        lose: stops work on an interval that another worker has claimed.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -46,7 +39,7 @@ class Restoring:
     async def restore(self, intervals: list[Interval]) -> None:
         """Claim intervals again and start them over from their durable data.
 
-        Skip intervals that another worker has claimed by now, or that are lost in the meantime.
+        Skip intervals that another worker has claimed, or that are lost by then.
         """
         for interval in intervals:
             if interval.source_task is not None:
@@ -84,9 +77,7 @@ class Restoring:
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
         """Claim again the intervals that this worker still owns, and lose the others (I12).
 
-        Raises:
-            Fenced: another worker has claimed some of them, although this worker has the pipeline
-                to itself.
+        `Fenced` if another worker has claimed some although this one has the pipeline to itself.
         """
         while True:
             ids = [i.id for i in intervals if self._exchange.owns(i)]
@@ -193,7 +184,7 @@ class Restoring:
         )
 
     async def _send_again(self, interval: Interval, log: SentLog) -> None:
-        """Send the unacknowledged productions of an inherited log again, in their order."""
+        """Send the un-ACKed productions of an inherited log again, in their order."""
         async for row in self._env.store.read_productions(log.id, log.next_seq):
             if row.seq > log.next_seq:
                 log.lack([(log.next_seq, row.seq)])

@@ -15,24 +15,19 @@ CODE_BOUNDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, *BOUNDS)
 
 @dataclass(frozen=True)
 class Distribution:
-    """A cumulative histogram of durations."""
-
     bounds: tuple[float, ...]
     """Upper bounds of the buckets, seconds, ascending."""
     counts: tuple[int, ...]
-    """Number of durations up to each bound; the last entry counts all durations."""
+    """Number of durations up to each bound; the last entry counts all."""
     total: float
     """Sum of the durations, seconds."""
 
     @property
     def count(self) -> int:
-        """Number of durations."""
         return self.counts[-1]
 
 
 class Durations:
-    """Collects durations in a histogram."""
-
     __slots__ = ("_bounds", "_counts", "count", "longest", "total")
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
@@ -44,7 +39,6 @@ class Durations:
         self.longest = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Add a duration, once or more times."""
         self._counts[bisect_left(self._bounds, seconds)] += times
         self.count += times
         self.total += seconds * times
@@ -52,7 +46,7 @@ class Durations:
             self.longest = seconds
 
     def with_running(self, seconds: float) -> Durations:
-        """A copy that has a call which has not ended yet, as if it ended now."""
+        """A copy with a call that has not ended yet, as if it ended now."""
         copy = Durations(self._bounds)
         copy._counts = self._counts.copy()
         copy.count, copy.total, copy.longest = self.count, self.total, self.longest
@@ -70,5 +64,4 @@ class Durations:
         return self.longest
 
     def distribution(self) -> Distribution:
-        """Return the histogram of the durations so far."""
         return Distribution(self._bounds, tuple(accumulate(self._counts)), self.total)

@@ -6,9 +6,8 @@
                                                     │
                                   the number is stored before the row is sent (I1, I9)
 
-After a crash the numbered records are read first, from the stored position on; then more are
-numbered. An owner that has lost its claim can number none, because `Store.take_sent` checks the
-sequencer (I4).
+After a crash the numbered records are read first, from the stored position on. An owner that has
+lost its claim can number none, because `Store.take_sent` checks the sequencer (I4).
 
 Event time comes from the store's clock and its transactions: once every transaction that ran at
 some moment has ended, no record with an older time can follow (see ``take_sent.sql``).
@@ -31,23 +30,23 @@ from millwheel.sources import Lag, Row, Rows
 from millwheel.store.port.inbox import SentRecord, TakenRecords
 
 POLL_SECONDS = 0.05
-"""Time between two looks for records while there are none."""
+"""Between two looks for records while there are none."""
 
 MARK_SECONDS = 0.5
 """While no record arrives, event time advances this often: each time takes a transaction id, and
 makes a commit."""
 
 TAKEN_RECORDS = 1_000
-"""Most records numbered together."""
+"""Records numbered together."""
 
 FORGET_SECONDS = 1.0
-"""Time between two deletions of acknowledged records, and between two counts of waiting ones."""
+"""Between two deletions of acknowledged records, and between two counts of waiting ones."""
 
 FORGOTTEN_ROWS = 20_000
-"""Most rows deleted by one statement."""
+"""Rows deleted by one statement."""
 
 MOST_MARKS = 1_000
-"""Marks kept; with more, every second one is dropped, and event time advances in larger steps."""
+"""With more, every second mark is dropped, and event time advances in larger steps."""
 
 COUNTED_RECORDS = 100_000
 """The count of waiting records ends here."""
@@ -65,8 +64,6 @@ class _Mark(NamedTuple):
 
 
 class StoredInbox(InboxPartition):
-    """The inbox of a stream, in the store of a worker."""
-
     def __init__(self, env: Environment, interval: Interval, source: Inbox, stream: str) -> None:
         self._env = env
         self._interval = interval
@@ -74,11 +71,8 @@ class StoredInbox(InboxPartition):
         self._stream = stream
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> InboxReader:
-        """Open the inbox at a stored position, and let senders send.
-
-        Raises:
-            UsageError: values cannot be decoded to this type.
-        """
+        """Open the inbox at a stored position, and let senders send. `UsageError` if values cannot
+        be decoded to this type."""
         try:
             json = JsonRows(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
@@ -100,8 +94,6 @@ class StoredInbox(InboxPartition):
 
 
 class InboxReader(FetchingReader):
-    """Reads an inbox from a number on."""
-
     def __init__(
         self,
         env: Environment,
@@ -135,7 +127,7 @@ class InboxReader(FetchingReader):
 
     @property
     def seen(self) -> int | None:
-        """The time before which every record has been read, microseconds; None: not known."""
+        """The time before which every record has been read, microseconds."""
         if not self.ahead:
             self._shown = self._sure
         return self._shown
@@ -221,7 +213,6 @@ class InboxReader(FetchingReader):
         return Lag(rows=self._waiting + self.ahead)
 
     def close(self) -> None:
-        """End the tasks."""
         super().close()
         if self._keeper is not None:
             self._keeper.cancel()

@@ -1,4 +1,4 @@
-"""The numbers of the rows of one partition: they rise, and rows of adjacent ones are runs."""
+"""The numbers of the rows of one partition rise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from millwheel.sources import Partition, Row, Rows
 
 
 class RowNumbers:
-    """Checks the row numbers of a partition since it was opened.
-
-    Args:
-        injector: the label of the node that reads it.
-    """
+    """Checks the row numbers of a partition since it was opened."""
 
     def __init__(self, injector: str, partition: Partition) -> None:
         self._injector = injector
@@ -23,13 +19,8 @@ class RowNumbers:
         self._last = -1
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Refuse rows with numbers that do not rise: a lower number counts as processed.
-
-        The engine would lose its row.
-
-        Raises:
-            UserCodeError: there is such a row.
-        """
+        """`UserCodeError` if numbers do not rise: a lower one counts as processed, and its row
+        would be lost."""
         if isinstance(rows, Rows) and rows.are_columns and rows.offset > self._last:
             self._last = rows.offset + len(rows) - 1
             return

@@ -1,5 +1,3 @@
-"""Sends the rows of one partition: timestamps, keys and holds, or dead letters."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +27,7 @@ from millwheel.sources import Partition, Row, Rows
 
 
 class RowSender:
-    """Sends rows of a partition to the readers of its stream, since it was opened."""
+    """Sends the rows of one partition: timestamps, keys and holds, or dead letters."""
 
     def __init__(
         self,
@@ -56,8 +54,8 @@ class RowSender:
     def send(self, rows: Sequence[Row]) -> None:
         """Send rows to all readers of the stream; bad rows become dead letters.
 
-        A row holds the watermark at no less than the source's promise when the row was read: an
-        older row is late by declaration, and must not hold the watermark back while it is queued.
+        A row holds the watermark at no less than the source's promise when it was read: an older
+        row is late by declaration, and must not hold the watermark back while it is queued.
         """
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
@@ -78,11 +76,8 @@ class RowSender:
         encoded: list[bytes] | None = None,
         own: Sequence[int | None] | None = None,
     ) -> bool:
-        """Send rows as one batch: a chunk to each destination of each reader.
-
-        Returns:
-            False if nothing was sent: the rows must be sent one by one, which finds a bad row.
-        """
+        """Send rows as one batch; false if nothing was sent: sending them one by one finds a bad
+        row."""
         log, injection, codec = self._interval.log, self._injection, self._route.codec
         first, end = numbers[0], numbers[-1] + 1
         if end - first == len(numbers):
@@ -136,7 +131,7 @@ class RowSender:
         return True
 
     def _holds(self, micros: list[int], moments: list[int]) -> list[int]:
-        """The hold of each row: its timestamp, if the source's watermark is not past it already."""
+        """The hold of each row: its timestamp, unless the source's watermark is past it."""
         promised, seen = self._interval.watermarks.promised, self._time.seen
         lateness = self._time.lateness
         if min(micros) >= max(promised, seen - lateness, max(moments) - lateness):
@@ -195,8 +190,8 @@ class RowSender:
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
     ) -> tuple[Destination, Delivery[Any]]:
-        """The delivery of a row for one reader, and its destination; the reader's extractor gives
-        the key."""
+        """The delivery of a row for one reader, keyed by the reader's extractor, and its
+        destination."""
         route, log = self._route, self._interval.log.id
         key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named
@@ -216,11 +211,7 @@ class RowSender:
         )  # fmt: skip
 
     def _send_to_all(self, row: Row, micros: int, hold: int) -> int:
-        """Send a row to each reader, with a value of its own, in `inject_copies` copies.
-
-        Returns:
-            The row's size in the credits.
-        """
+        """Send a row to each reader, with a value of its own; returns its size in the credits."""
         codec = self._route.codec
         value = row.value
         found: list[tuple[Destination, Delivery[Any]]] = []
@@ -237,7 +228,7 @@ class RowSender:
         return max((delivery.size for _, delivery in found), default=0)
 
     def _give_up(self, row: Row, error: InputError) -> None:
-        """Handle a row that cannot be read: stop, or store it as a dead letter and continue."""
+        """Stop at a row that cannot be read, or store it as a dead letter."""
         interval = self._interval
         if interval.log.is_acknowledged(row.offset):
             return

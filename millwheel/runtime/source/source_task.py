@@ -1,10 +1,3 @@
-"""The task of an injector's interval: it reads a partition, or discovers partitions.
-
-Both kinds (`millwheel.runtime.source.injector`, `millwheel.runtime.source.partition_discovery`) own
-their interval under the worker's lease, like any interval, store a position with its commits, and
-hold its low watermark.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,12 +16,15 @@ from millwheel.sources import Lag
 
 
 class SourceTask(ABC):
-    """Base class of the tasks of injectors' intervals."""
+    """The task of an injector's interval: it reads a partition, or discovers partitions.
+
+    Both kinds store a position with the commits of their interval, and hold its low watermark.
+    """
 
     rows = 0
-    """Number of rows read since this worker claimed the interval."""
+    """Rows read since this worker claimed the interval."""
     ended = False
-    """The source has ended: no row will follow."""
+    """No row will follow."""
 
     def __init__(self, env: Environment, paused: PausedInjectors, interval: Interval) -> None:
         self._env = env
@@ -38,13 +34,9 @@ class SourceTask(ABC):
 
     @abstractmethod
     async def start(self, *, reading: bool = True) -> None:
-        """Open the source at the stored position.
+        """Open the source at the stored position, and start the task if `reading`.
 
-        Args:
-            reading: whether to start the task; otherwise the source is only opened.
-
-        Raises:
-            InputError: the source is missing, or has changed.
+        `InputError` if the source is missing, or has changed.
         """
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -61,27 +53,24 @@ class SourceTask(ABC):
             await end([task])
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the source."""
+    def close(self) -> None: ...
 
     @property
     def interval(self) -> Interval:
-        """The interval of the task."""
         return self._interval
 
     @property
     def paused(self) -> bool:
-        """Whether an operator has paused the injector."""
+        """An operator has paused the injector."""
         return self._interval.step.id in self._paused
 
     def resume(self) -> None:
-        """Resume after a pause."""
         return
 
     @property
     @abstractmethod
     def has_nothing(self) -> bool:
-        """Whether there is no work now: the task waits for the source, or has ended."""
+        """There is no work now: the task waits for the source, or has ended."""
 
     @abstractmethod
     def position(self) -> SourceProgress:
@@ -90,7 +79,7 @@ class SourceTask(ABC):
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Whether the stream's watermark does not wait for this task."""
+        """The stream's watermark does not wait for this task."""
 
     @abstractmethod
     def advance_idle(self, watermark: int) -> None:
@@ -101,8 +90,8 @@ class SourceTask(ABC):
         return
 
     def acknowledged(self) -> list[float]:
-        """Note that some rows of the task are durable at their readers; gives the seconds since
-        each reading of them."""
+        """Note that some rows are durable at their readers; returns the seconds since each reading
+        of them."""
         return []
 
     def tend(self) -> None:
@@ -118,9 +107,8 @@ class SourceTask(ABC):
         """The share of the input read, 0 to 1; None if the input has no end."""
 
     @abstractmethod
-    def lag(self) -> Lag:
-        """The rows and bytes that wait to be read."""
+    def lag(self) -> Lag: ...
 
     @abstractmethod
     def flow(self) -> Flow | None:
-        """The figures of the partition for metrics; None if the task sends nothing."""
+        """None if the task sends nothing."""

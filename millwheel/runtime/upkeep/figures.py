@@ -15,8 +15,6 @@ from millwheel.runtime.process.load import Meter
 
 
 class WorkerFigures:
-    """Reports a worker's finished work, its waiting records and its load."""
-
     def __init__(self, env: Environment, exchange: Exchange, courier: Courier | None) -> None:
         self._env = env
         self._exchange = exchange
@@ -40,7 +38,7 @@ class WorkerFigures:
         }
 
     def load(self) -> dict[str, Any]:
-        """The figures of a heartbeat: `progress`, and the load since the previous heartbeat."""
+        """`progress`, and the load since the previous heartbeat."""
         peers = None if self._courier is None else self._courier.peers
         waits = self._env.store_wait
         return {

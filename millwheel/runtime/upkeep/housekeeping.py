@@ -1,8 +1,6 @@
-"""The worker's quick chores: opening buckets, repeating messages to other workers.
+"""The worker's quick chores.
 
-No record waits for them. Each may fail, and runs again at the next period. Folding, which may take
-long, is a service of its own (`millwheel.runtime.upkeep.folding`), and so is the renewal of the
-lease, which must not wait (`millwheel.runtime.ownership.heartbeat`).
+No record waits for them. Each may fail, and runs again at the next period.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ class Housekeeping(Service):
         self._letters = letters
         self._courier = courier
         self._waiting: dict[Batches, float] = {}
-        """The bundles with missing members, each with the time when it was first seen so; infinity
-        once it was logged."""
+        """Bundles with missing members: when each was first seen so; infinity once it was
+        logged."""
 
     async def run_once(self) -> None:
         self._publisher.excuse_idle()

@@ -19,10 +19,10 @@ from millwheel.runtime.process.service import Service
 from millwheel.store.port.requests import OpenRequest, PlacedSlots, SettledRequest
 
 MOST_TAKEN = 2000
-"""Most requests that a worker has read and not settled."""
+"""Requests that a worker has read and not settled."""
 
 ROWS_A_KEY = 500
-"""Most rows of a parked key that are read at a time."""
+"""Rows of a parked key that are read at a time."""
 
 NOT_STRONG = (
     "its computation does not commit its productions with its state (weak, tree or bundle "
@@ -36,10 +36,9 @@ HOW_TO_ASK = "ask by: millwheel state, timers or dead-letters"
 class RequestDesk(Service):
     """Takes open requests from the store to the intervals of their keys, once a period.
 
-    An interval may start over while the store answers. Nothing in the answer has run then: only
-    this service hands out requests, one answer after the other, and its question leaves out the
-    requests that the interval has. Requests that arrive before the interval is restored are
-    forgotten with the others, and read again.
+    An interval may start over while the store answers. Nothing in the answer has run then, since
+    only this service hands out requests and asks for none that the interval has. Requests that
+    arrive before the interval is restored are forgotten, and read again.
     """
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
@@ -48,7 +47,6 @@ class RequestDesk(Service):
         self._exchange = exchange
 
     async def run_once(self) -> None:
-        """Read requests until there are none, or enough."""
         while True:
             intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
             taken = [n for i in intervals.values() for n in i.requests.taken if n > 0]
@@ -104,8 +102,8 @@ class RequestDesk(Service):
 def fault_of(asked: OpenRequest) -> str | None:
     """Why a request cannot be carried out, whatever its key's state is; None: it may be.
 
-    Operators may insert rows into the table of requests, so nothing in one is believed: a wrong
-    slot would make a second state of its key.
+    Operators may insert rows into the table, so nothing in one is believed: a wrong slot would make
+    a second state of its key.
     """
     try:
         key = decode_key(asked.key)
