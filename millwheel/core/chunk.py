@@ -1,17 +1,15 @@
-"""Chunks: records that travel together, as columns.
+"""Chunks: records of one log and one stream for one computation, as columns, in the order of their
+numbers.
 
-A chunk holds records of one log and one stream for one computation, in the order of their numbers.
-Each column is a list with one element per record, so that no record needs an object of its own on
-its way from a source or a commit to user code, and a rule that holds for the whole chunk is one
+No record needs an object of its own on its way to user code, and a rule for the whole chunk is one
 comparison:
 
-* all numbers of a chunk are in ascending order, so a chunk whose first number is greater than the
-  newest one seen of its log is new as a whole (I2, I14);
+* a chunk whose first number is greater than the newest one seen of its log is new (I2, I14);
 * the records of one commit have one stamp, so one bucket keeps their ids;
 * a chunk in flight becomes durable, and is acknowledged, as a whole (I1).
 
-What does not hold for the whole chunk is decided record by record: the chunk is taken `apart` into
-`Delivery` objects (decision 48). A record is never in flight both ways.
+Otherwise it is taken `apart` into `Delivery` objects (decision 48). A record is never in flight
+both ways.
 """
 
 from __future__ import annotations
@@ -26,16 +24,13 @@ from millwheel.core.model import Delivery, Key, record_id
 T = TypeVar("T")
 
 ASSUMED_ROW_BYTES = 256
-"""Size of a single row in the credits if its value is not encoded: its reader is on this worker,
-and cannot change the value."""
+"""Size in the credits of a row without an encoded value: its reader is on this worker, and cannot
+change it."""
 
 
 class Chunk:
-    """Records of one log and one stream on their way to one computation; see `Delivery` for the
-    fields.
-
-    A new production has no log and no numbers before its commit is built.
-    """
+    """See `Delivery` for the fields. A new production has no log and no numbers before its commit
+    is built."""
 
     __slots__ = (
         "bucket", "encoded", "holds", "key_texts", "keys", "log", "micros", "numbers", "origin",
@@ -48,18 +43,17 @@ class Chunk:
         """Id of the computation that reads it."""
         self.log = self.origin = source
         self.stamp = 0
-        """The stamp of the commit that produced the records; of a source's rows, each one's own
-        number."""
+        """Of the commit that produced the records; of a source's rows, each one's own number."""
         self.bucket = 0
         """The receiver's bucket that keeps the ids."""
         self.numbers: Sequence[int] = ()
-        """The records' numbers in the log."""
+        """In the log."""
         self.keys: Sequence[Key] = []
         self.key_texts: list[bytes] = []
         self.slots: list[int] = []
         self.values: list[Any] = []
         self.encoded: list[bytes] = []
-        """The values as JSON: the stored form of a production; of a source's row, which is stored
+        """The values as JSON: a production's stored form; of a source's row, which is stored
         nowhere, any form, or nothing if the value cannot be changed."""
         self.micros: list[int] = []
         self.holds: list[int] = []
@@ -69,11 +63,10 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Bytes of credits that its records use."""
+        """Bytes of credits."""
         return sum(map(len, self.encoded))
 
     def ids(self) -> list[bytes]:
-        """The records' ids."""
         return [record_id(self.log, number) for number in self.numbers]
 
     def part(self, places: Sequence[int]) -> Chunk:
@@ -92,12 +85,10 @@ class Chunk:
         return self.part(range(place)), self.part(range(place, len(self)))
 
     def extend(self, more: Chunk) -> None:
-        """Append new productions of the same stream for the same computation."""
         for name in _COLUMNS:
             getattr(self, name).extend(getattr(more, name))
 
     def apart(self) -> list[Delivery[Any]]:
-        """The records one by one."""
         stamps: Iterable[int] = self.numbers if self.origin else repeat(self.stamp)
         columns = zip(
             self.keys, self.values, self.micros, self.key_texts, self.slots, self.holds,
@@ -116,7 +107,7 @@ class Chunk:
 
 
 _COLUMNS = ("keys", "key_texts", "slots", "values", "encoded", "micros", "holds")
-"""The columns of a chunk besides its numbers."""
+"""Besides the numbers."""
 
 
 class Outbox:
@@ -127,15 +118,14 @@ class Outbox:
 
     def __init__(self) -> None:
         self.of: dict[int, list[Chunk]] = {}
-        """The chunks by receiver."""
+        """By receiver."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, chunk: Chunk) -> None:
-        """Add productions after those that are there; the chunk's columns may grow by later
-        ones."""
+        """The chunk's columns may grow by later productions."""
         chunks = self.of.setdefault(chunk.receiver, [])
         if chunks and chunks[-1].stream == chunk.stream:
             chunks[-1].extend(chunk)
@@ -144,7 +134,6 @@ class Outbox:
         self._count += len(chunk)
 
     def take(self, other: Outbox) -> None:
-        """Move all productions of `other` here."""
         for chunks in other.of.values():
             for chunk in chunks:
                 self.add(chunk)
@@ -184,7 +173,7 @@ def _chunk_of(records: Sequence[Delivery[Any]]) -> Chunk:
 
 
 class PackedRows(Sequence[T], Generic[T]):
-    """Rows that are kept in another form: an iteration yields single ones."""
+    """Rows in another form: an iteration yields single ones."""
 
     @overload
     def __getitem__(self, place: int) -> T: ...
@@ -203,7 +192,6 @@ class Ids(PackedRows[bytes]):
         self._count = 0
 
     def add(self, log: int, numbers: Sequence[int]) -> Ids:
-        """Append the ids of some records of a log."""
         self.runs.append((log, numbers))
         self._count += len(numbers)
         return self
@@ -228,11 +216,7 @@ def _taker(places: Sequence[int]) -> Any:
 
 
 class Columns(PackedRows[T]):
-    """Rows that are kept as columns.
-
-    Args:
-        row: makes a row of its values, when they are iterated; None: rows are plain tuples.
-    """
+    """Rows as columns; `row` makes one of its values at iteration, None: plain tuples."""
 
     def __init__(
         self, *columns: Sequence[Any], row: Callable[[Iterable[Any]], T] | None = None
@@ -249,7 +233,7 @@ class Columns(PackedRows[T]):
 
 
 class Chunks(PackedRows["Delivery[Any]"]):
-    """Records that are kept as chunks; iteration takes them apart."""
+    """Iteration takes them apart."""
 
     def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
         self.chunks = list(chunks)

@@ -1,8 +1,8 @@
 """Converts keys, values and state to bytes and back.
 
-Everything durable is JSON, so that SQL can read it; nothing is ever pickled. A key's
-canonical bytes are its compact JSON (``"1"`` and ``1`` differ). Its slot is the top
-16 bits of their xxh3-64, which is stable across processes, machines and releases.
+Everything durable is JSON, so that SQL can read it; nothing is ever pickled. A key's canonical
+bytes are its compact JSON (``"1"`` and ``1`` differ). Its slot is the top 16 bits of their xxh3-64,
+stable across processes, machines and releases.
 """
 
 from __future__ import annotations
@@ -56,28 +56,27 @@ Migration: TypeAlias = (
     "Callable[[dict[str, Any]], Any] | Callable[[list[Any]], Any] | Callable[[str], Any] | "
     "Callable[[int], Any] | Callable[[float], Any] | Callable[[bool], Any] | Callable[[None], Any]"
 )
-"""Converts the decoded JSON of one version of a type to the next version.
+"""Converts the decoded JSON of one version of a type to the next.
 
-The argument is plain JSON, not an object of the old type, which this code no longer has. The result
-is encoded as JSON."""
+The argument is plain JSON, not an object of the old type, which this code no longer has.
+"""
 
 MAX_KEY_BYTES = 1304
-"""Maximum size of a key as JSON. A key and the longest map entry (the field's name, a slash and
-another key) together fit into an index row, which Postgres limits to 2,704 bytes."""
+"""As JSON. A key and the longest map entry (the field's name, a slash and another key) fit into an
+index row, which Postgres limits to 2,704 bytes."""
 
 KEY_CHARACTERS = 80
-"""Maximum characters of a key in messages."""
+"""Of a key in messages."""
 
 LETTER_CHARACTERS = 20_000
-"""Maximum characters that a dead letter keeps of a text without a limit of its own."""
+"""That a dead letter keeps of a text without a limit of its own."""
 
 FEW_FLOATS = 3
-"""Up to this number of float fields, each is checked by itself (70 ns). With more, the encoded text
-is searched for null (90 ns, plus 450 for each value that contains a None)."""
+"""Up to this number of float fields, each is checked by itself (70 ns). With more, the text is
+searched for null (90 ns, plus 450 for each value that contains a None)."""
 
 TYPES_KNOWN = 1_000
-"""Number of types with cached facts: inspecting one takes 2 ms, and each start inspects them
-all."""
+"""Types with cached facts: inspecting one takes 2 ms, and each start inspects them all."""
 
 _encode_json = msgspec.json.Encoder().encode
 _encode_in_order = msgspec.json.Encoder(order="deterministic").encode
@@ -99,21 +98,13 @@ _REFUSALS = (
 
 
 def encode_key(key: Key) -> tuple[bytes, int]:
-    """A key's canonical bytes and its slot.
-
-    Raises:
-        UserCodeError: the key is not a str, an int or a tuple of these, or is too long.
-    """
+    """Canonical bytes and slot; `UserCodeError` if it is not a str, an int or a tuple of these, or
+    too long."""
     encoded = key_text(key)
     return encoded, _hash(encoded) >> 48
 
 
 def key_text(key: Key) -> bytes:
-    """A key's canonical bytes.
-
-    Raises:
-        UserCodeError: as `encode_key`.
-    """
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
@@ -137,11 +128,6 @@ def key_text(key: Key) -> bytes:
 
 
 def encode_keys(keys: Sequence[Key]) -> tuple[list[bytes], list[int]]:
-    """The canonical bytes and the slot of each key.
-
-    Raises:
-        UserCodeError: `encode_key` refuses one of them.
-    """
     encoded = list(map(_encode_json, keys)) if _PLAIN_KEYS.issuperset(map(type, keys)) else []
     if not encoded or max(map(len, encoded)) > MAX_KEY_BYTES or b"\\" in b"".join(encoded):
         found = [encode_key(key) for key in keys]
@@ -159,7 +145,6 @@ def _is_key_tuple(key: object) -> bool:
 
 
 def slot_of(key_text: bytes) -> int:
-    """The slot of a key's canonical bytes."""
     return _hash(key_text) >> 48
 
 
@@ -169,7 +154,7 @@ def decode_key(encoded: bytes) -> Key:
 
 
 def named_id(scope: str, name: str) -> bytes:
-    """The 16-byte id of a record with a user-supplied id `name`, within `scope`.
+    """The 16-byte id of a record with a user-supplied id.
 
     Its first bit is not set; ids of weak productions have it set.
     """
@@ -204,8 +189,7 @@ def _is_fixed(hint: Any, inside: frozenset[Any] = frozenset()) -> bool:
 
 
 def field_hints(kind: Any, *, include_extras: bool = False) -> dict[str, Any]:
-    """The fields of a struct or dataclass, with their types; without class variables and the
-    like."""
+    """The fields of a struct or dataclass, with their types; without class variables."""
     hints = get_type_hints(kind, include_extras=include_extras)
     if issubclass(kind, msgspec.Struct):
         return {name: hints[name] for name in kind.__struct_fields__}
@@ -220,7 +204,7 @@ def _is_frozen(kind: type) -> bool:
 
 
 def _may_hold_float(info: inspect.Type) -> bool:
-    """Whether values of this type may hold a float anywhere (JSON has no NaN or infinity)."""
+    """Whether values of this type may hold a float (JSON has no NaN or infinity)."""
     of = (inspect.FloatType, inspect.AnyType, inspect.CustomType, inspect.RawType)
     return any(isinstance(part, of) for part in parts_of(info))
 
@@ -260,14 +244,14 @@ _SCALARS: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.UUIDType: (UUID,),
     inspect.DecimalType: (Decimal,),
 }
-"""The classes of the values of each simple type, if the type has no constraints."""
+"""The classes of each simple type, if it has no constraints."""
 
 
 def _classes_of(info: inspect.Type) -> frozenset[type]:
     """The classes of a type: their direct instances are its values.
 
-    Empty if the class alone does not decide: lists, dicts, ``Annotated`` with constraints, `Any`.
-    The fields of a struct or dataclass are not checked: a type checker does that.
+    Empty if the class does not decide: lists, dicts, ``Annotated`` with constraints, `Any`. Fields
+    of a struct are not checked: a type checker does that.
     """
     if isinstance(info, inspect.UnionType):
         parts = [_classes_of(part) for part in info.types]
@@ -282,30 +266,23 @@ def _classes_of(info: inspect.Type) -> frozenset[type]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The properties of a type that a codec needs."""
-
     decode: Callable[[bytes], Any]
     fingerprint: dict[str, Any]
     floats: dict[str, bool] | None
-    """The fields with all its floats, and whether each may be None; see `_float_fields`."""
+    """See `_float_fields`."""
     mutable: bool
-    """Whether a value can be changed in place."""
+    """A value can be changed in place."""
     classes: frozenset[type]
-    """Classes with direct instances that are values of the type; see `_classes_of`."""
+    """See `_classes_of`."""
     reorders: bool
     """See `millwheel.core.stored_form.may_come_reordered`."""
     fidelity: Fidelity
-    """How far a value equals the one that is read from the store."""
     sets: bool
-    """Whether a value may hold a set; its order differs between processes."""
+    """A value may hold a set; its order differs between processes."""
 
 
 def facts_of(value_type: Any) -> Facts:
-    """The facts of a type, from the cache if it has been inspected before.
-
-    Raises:
-        TypeError, NotImplementedError, NameError: its values cannot be JSON.
-    """
+    """Cached; `TypeError`, `NotImplementedError` or `NameError` if the values cannot be JSON."""
     try:
         hash(value_type)
     except TypeError:  # an annotation may hold anything
@@ -315,8 +292,8 @@ def facts_of(value_type: Any) -> Facts:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _known_facts(value_type: Any, _: str) -> Facts:
-    """The cache. Its key includes the type's text: ``int | str`` equals ``str | int``, but has
-    another fingerprint."""
+    """The key includes the type's text: ``int | str`` equals ``str | int``, but has another
+    fingerprint."""
     return _find_facts(value_type)
 
 
@@ -338,11 +315,10 @@ class Codec(Generic[T]):
     """Values of one type to JSON and back, with the checks that make it safe to store."""
 
     def __init__(self, value_type: Any, *, what: str, limit: int = 8 << 20) -> None:
-        """
-        Args:
-            value_type: any type that msgspec can decode JSON to.
-            what: a name for the value in errors, such as ``stream 'words'``.
-            limit: maximum size of an encoded value in bytes.
+        """Args:
+        value_type: any type that msgspec can decode JSON to.
+        what: a name for the value in errors, such as ``stream 'words'``.
+        limit: maximum size of an encoded value in bytes.
         """
         self.value_type = value_type
         self.what = what
@@ -361,35 +337,28 @@ class Codec(Generic[T]):
         self._floats = [name for name, optional in (fields or {}).items() if not optional]
         self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
         self.encode: Callable[[T], bytes] = self._encode
-        """Encode a value as JSON bytes.
-
-        Raises:
-            UserCodeError: the value cannot be JSON, is too large, or contains NUL, NaN or infinity.
-        """
+        """JSON bytes; `UserCodeError` if the value cannot be JSON, is too large, or contains NUL,
+        NaN or infinity."""
         if fields is None:
             self.encode = self._encode_floats_anywhere
         elif fields:
             self.encode = self._encode_few_floats
         self.holds_floats = fields is None or bool(fields)
-        """Whether a value may contain NaN or an infinity, which JSON cannot hold."""
+        """A value may contain NaN or an infinity, which JSON cannot hold."""
         self.encode_unchecked = self.encode if self.holds_floats else self._encode_plain
         """Encode a value that `check_texts` will check; any error means that `encode` refuses
         it."""
         self.mutable = facts.mutable
-        """Whether user code can change a value in place; if so, it gets its own copy."""
+        """User code can change a value in place; if so, it gets its own copy."""
         self.reorders = facts.reorders
         self.fidelity = facts.fidelity
         self.classes = facts.classes
-        """Classes with direct instances that are values of the type; for others see
-        `check_class`."""
+        """See `_classes_of`."""
 
     def check_class(self, value: T) -> None:
-        """Refuse a value that is not an instance of one of the type's classes, if the type has any.
+        """Refuse a value of another class, if the type has classes.
 
         An instance of a subclass passes, although its stored form may not be a value of the type.
-
-        Raises:
-            UserCodeError: the value has another type.
         """
         if self.classes and not isinstance(value, tuple(self.classes)):
             raise UserCodeError(
@@ -402,12 +371,7 @@ class Codec(Generic[T]):
         return str(getattr(self.value_type, "__name__", self.value_type))
 
     def check_finite(self, value: T) -> None:
-        """Refuse a value with NaN or an infinity, if it will be encoded (and so checked) only
-        later.
-
-        Raises:
-            UserCodeError: the value contains one.
-        """
+        """Refuse a value with NaN or an infinity that will be encoded, and so checked, later."""
         if self.holds_floats:
             self.encode(value)
 
@@ -472,11 +436,8 @@ class Codec(Generic[T]):
             ) from error
 
     def settle(self, encoded: bytes, value: T) -> tuple[bytes, T]:
-        """The stored form of `value`, just encoded, and the value that a restart reads from it.
-
-        Raises:
-            UserCodeError: as `check`.
-        """
+        """The stored form of `value`, just encoded, and the value that a restart reads from it; see
+        `check`."""
         if self.are_settled([encoded], [value]):
             return encoded, self.check(encoded, value)
         found = self.check(in_order(encoded), value)
@@ -493,7 +454,7 @@ class Codec(Generic[T]):
         return self.decode(in_order(stored) if self.reorders else stored)
 
     def are_settled(self, encoded: Sequence[bytes], values: Sequence[T]) -> bool:
-        """Whether the store returns these texts of values as they are, apart from spaces."""
+        """Whether the store returns these texts as they are, apart from spaces."""
         if self.reorders:
             return are_in_order(encoded, values)
         return not (self.holds_floats and MINUS_ZERO in b" ".join(encoded))
@@ -509,17 +470,12 @@ class Codec(Generic[T]):
         return encoded
 
     def check_texts(self, encoded: Sequence[bytes], values: Sequence[T]) -> None:
-        """Make the checks that `encode_unchecked` omits.
-
-        Raises:
-            UserCodeError: a value is too large, or contains NUL.
-        """
+        """The checks that `encode_unchecked` omits: size, and NUL."""
         if encoded and (max(map(len, encoded)) > self.limit or b"\\" in b"".join(encoded)):
             for text, value in zip(encoded, values, strict=True):
                 self._check_text(text, value)
 
     def copies(self, encoded: Sequence[bytes]) -> list[T]:
-        """Values of their own, from their JSON."""
         return list(map(self.decode, encoded))
 
     def check_all(self, encoded: Sequence[bytes], values: Sequence[T]) -> list[T]:
@@ -532,7 +488,7 @@ class Codec(Generic[T]):
 def _encode_sets(value: Any) -> bytes:
     """JSON with the items of sets in order: two processes iterate equal sets in different orders.
 
-    Equal values must have one text where texts are compared: values sent twice under one id, weak
+    Equal values need one text where texts are compared: values sent twice under one id, weak
     productions.
     """
     try:
@@ -544,8 +500,7 @@ def _encode_sets(value: Any) -> bytes:
 def _ask_for_await(found: Any) -> str:
     """A question for the message if user code has used a coroutine as a value, or an empty text.
 
-    Args:
-        found: the value, or the error that it caused.
+    `found` is the value, or the error that it caused.
     """
     if iscoroutine(found):
         found.close()  # without this, Python also warns that it was never awaited
@@ -555,14 +510,14 @@ def _ask_for_await(found: Any) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """A function's name for error messages, with its file and line if it has them."""
+    """A function's name, with its file and line if it has them."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(unwrap(function), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
 def shown(value: Any, limit: int = 200) -> str:
-    """A value's repr for error messages, cut off at `limit` characters."""
+    """The repr, cut off."""
     try:
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -572,7 +527,7 @@ def shown(value: Any, limit: int = 200) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An exception's class and text; the text of a user's exception may itself raise."""
+    """Class and text; the text of a user's exception may itself raise."""
     try:
         return f"{type(error).__name__}: {error}{_ask_for_await(error)}"
     except Exception as second:
@@ -583,17 +538,17 @@ def reason(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """A text with all characters that Postgres cannot store written as escapes."""
+    """With all characters that Postgres cannot store written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def _holds_nul(encoded: bytes) -> bool:
-    """Whether a JSON text contains a NUL, and not just an escaped backslash before ``u0000``."""
+    """Whether a JSON text contains a NUL, not just an escaped backslash before ``u0000``."""
     return b"\\u0000" in encoded and b"\x00" in _strings_of(encoded)
 
 
 def _find_not_finite(value: Any) -> str | None:
-    """The first NaN or infinity in a value, with its place in the value."""
+    """The first NaN or infinity in a value, with its place."""
     try:
         if _NOT_FINITE.search(_pack(value)) is None:
             return None
@@ -631,14 +586,14 @@ def _strings_of(encoded: bytes) -> bytes:
 
 
 def type_fingerprint(value_type: Any) -> dict[str, Any]:
-    """The structure of a type as a JSON schema: types with equal fingerprints share their data."""
+    """The JSON schema of a type: types with equal fingerprints share their data."""
     (schema,), components = msgspec.json.schema_components([value_type], ref_template="{name}")
     found: dict[str, Any] = _without_prose({"type": schema, "parts": components})
     return found
 
 
 def _without_prose(schema: Any) -> Any:
-    """A schema without the parts that do not affect data: titles and descriptions."""
+    """Without titles and descriptions, which do not affect data."""
     if isinstance(schema, Mapping):
         return {
             name: _without_prose(part)
@@ -666,12 +621,8 @@ def apply_migrations(
 ) -> bytes:
     """Bring JSON written by version `stored` to `current`, up or down, one step at a time.
 
-    Args:
-        what: a name for the value in errors, with its key.
-        decode: refuses JSON that is not a value of the current type.
-
-    Raises:
-        MigrationFailed: a step is missing or fails, or its result is not a value of the type.
+    `decode` refuses JSON that is not a value of the current type. `MigrationFailed` if a step is
+    missing or fails, or its result is not a value of the type.
     """
     step = 1 if stored < current else -1
     value = msgspec.json.decode(encoded)

@@ -1,5 +1,4 @@
-"""The columns of table sinks: their types, the stored form of their values, and that of values in a
-key."""
+"""The columns of table sinks: their types, and the stored form of their values, also in a key."""
 
 from __future__ import annotations
 
@@ -41,8 +40,6 @@ NUMBERS = ("sender", "sequence")
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table sink."""
-
     name: str
     type: str
     nullable: bool
@@ -50,11 +47,8 @@ class Column:
 
 
 def columns_of(table: str, row_type: Any, *, numbered: bool) -> tuple[Column, ...]:
-    """The columns that the fields of a type become.
-
-    Raises:
-        GraphError: the type has no fields, or a name that a column cannot have.
-    """
+    """The columns of a type's fields; `GraphError` if it has none, or a name that a column cannot
+    have."""
     origin = get_origin(row_type) or row_type
     if not isinstance(origin, type) or not (
         issubclass(origin, msgspec.Struct) or is_dataclass(origin)
@@ -135,7 +129,7 @@ _KEY_PARTS: dict[str, KeyPart] = {
 
 
 def key_part(column: Column) -> KeyPart:
-    """A function that returns the part of a key that a column's stored value stands for.
+    """A function that returns a column's part of a key.
 
     Parts are equal if Postgres takes the values for equal, and those of a column have an order.
     """

@@ -14,7 +14,7 @@ TimerIdentity = tuple[bytes, str, str]
 
 
 Produced = tuple["Route", "StateCell", Any, bytes, int]
-"""A production: its route and its key, the value and its stored form, and its timestamp."""
+"""Route, key, value, its stored form, and timestamp."""
 
 
 class Effects:
@@ -43,10 +43,9 @@ class Effects:
         self.produced: list[Produced] = []
         """Productions that have no address yet, in their order."""
         self.together = False
-        """Whether addresses are given to many productions together; otherwise to each one at
-        once."""
+        """Addresses are given to many productions together; otherwise to each one at once."""
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
-        """Weak productions, as pairs of the input record and the production."""
+        """Weak productions, as (input record, production)."""
         self.lineage: Lineage | None = None
         """Gives the productions of a weak computation their ids."""
         self.keeper: Keeper | None = None
@@ -54,16 +53,15 @@ class Effects:
         self.held: list[int] = []
         """Times at which the keeper holds its watermark until these productions are in a log.
 
-        Only productions older than their input are here; their input holds the watermark for the
-        others.
+        Only of productions older than their input, which holds the watermark for the others.
         """
         self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
         """(due, hold, key, slot) of each timer, or None if it was cancelled or has fired."""
         self.rows: list[tuple[Any, tuple[Any, ...]]] = []
-        """Rows of tables, as (table sink, column values)."""
+        """(table sink, column values)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self.lines: list[bytes] = []
-        """Lines for the interval's part file."""
+        """For the interval's part file."""
         self.dead_letters: list[Any] = []
         self.settled: list[Any] = []
         """Outcomes of operators' requests."""
@@ -92,7 +90,7 @@ class Effects:
         self.counters[name] = self.counters.get(name, 0) + by
 
     def take(self, other: Effects) -> None:
-        """Move all effects of `other` here, and leave `other` empty for its next use."""
+        """Move all effects of `other` here, and leave it empty for its next use."""
         if other.productions:
             self.productions.take(other.productions)
         if other.timers:
@@ -140,7 +138,6 @@ class Effects:
         )
 
     def clear(self) -> None:
-        """Discard all effects."""
         self.let_up()
         self.produced.clear()
         Effects().take(self)
@@ -155,11 +152,9 @@ class Effects:
         return [len(getattr(self, name)) for name in _LISTS], dict(self.counters), self.size
 
     def split(self, productions: int, mark: EffectsMark | None, key_text: bytes) -> Effects:
-        """Leave only the effects since a mark, which are those of one key; gives the others.
+        """Leave only the effects since a mark, which are those of one key; returns the others.
 
-        Args:
-            productions: the number of productions at the mark.
-            mark: None: there were no other effects.
+        `productions` is the number at the mark. No mark: there were no other effects.
         """
         lengths, counters, size = mark or (_NONE, {}, 0)
         before = Effects()
@@ -182,11 +177,11 @@ class Effects:
 
 
 _LISTS = ("rows", "statements", "lines", "dead_letters", "held")
-"""The lists of an `Effects` besides its productions."""
+"""Besides the productions."""
 _NONE = [0] * len(_LISTS)
 
 EffectsMark = tuple[list[int], dict[str, int], int]
-"""Lengths of the lists of an `Effects` at some moment, its counters, and its size."""
+"""Lengths of the lists, counters, and size at some moment."""
 
 
 class Keeper(Protocol):
@@ -215,19 +210,16 @@ class Route(Protocol):
     """The destinations of one stream from one computation: consumers and table sinks."""
 
     @property
-    def readers(self) -> Sequence[Any]:
-        """The readers of the stream."""
-        ...
+    def readers(self) -> Sequence[Any]: ...
 
     def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
-        """Add productions of this route to the outbox, with their addresses; gives their size."""
+        """Add productions of this route to the outbox, with their addresses; returns their size."""
         ...
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
         """Encode the value once, and add one delivery per consumer and one row per sink.
 
-        Args:
-            cell: the producing key and its state.
+        `cell` is the producing key and its state.
         """
         ...
 
@@ -253,7 +245,7 @@ class SharedTable(Protocol):
 
 
 class Call:
-    """The present call of user code: its key, its times, and the effects that it asks for.
+    """The present call of user code: its key, its times, and its effects.
 
     The engine sets it before each call; a `millwheel.Context` shows it to the code.
     """
@@ -273,7 +265,7 @@ class Call:
 
     def __init__(self, name: str, routes: Mapping[str, Route], effects: Effects) -> None:
         self.name = name
-        """The computation's name."""
+        """Of the computation."""
         self.routes = routes
         self.effects = effects
         self.cell: StateCell
@@ -298,20 +290,17 @@ class Call:
         self.share(table)
 
     def share(self, table: SharedTable | None) -> None:
-        """Set the shared table of the key."""
         self.table, self.shared = table, None
 
 
 class ScopeOwner(Protocol):
-    """The worker that processes a bundle, as far as the bundle's context is concerned."""
+    """The worker that processes a bundle, as its context sees it."""
 
     async def is_current(self) -> bool: ...
     async def store_id(self) -> str: ...
 
 
 class BundleCall(Call):
-    """A call for a numbered bundle."""
-
     __slots__ = ("bundle_id", "latest", "owner")
 
     bundle_id: Any

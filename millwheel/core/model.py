@@ -1,8 +1,8 @@
 """Keys, slots, records, timers and times.
 
-Inside the engine, time is an ``int`` of microseconds since 1970-01-01T00:00Z; user code
-sees an aware UTC ``datetime``. `MIN_TIME` means "nothing is known yet", and `MAX_TIME`
-"the end of time": after a low watermark of `MAX_TIME`, no more records will arrive.
+Inside the engine, time is an ``int`` of microseconds since 1970-01-01T00:00Z; user code sees an
+aware UTC ``datetime``. `MIN_TIME` means "nothing is known yet", and `MAX_TIME` "the end of time":
+after a low watermark of `MAX_TIME`, no more records will arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key: TypeAlias = "str | int | tuple[str | int, ...]"
 TimerKind: TypeAlias = Literal["watermark", "wall"]
 
 SLOTS = 1 << 16
-"""Number of slots that keys are hashed to; an interval is a range of slots."""
+"""Keys are hashed to slots; an interval is a range of slots."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ONE_MICROSECOND = timedelta(microseconds=1)
@@ -49,12 +49,8 @@ class Statement(str):
 
 
 def to_micros(moment: datetime) -> int:
-    """Microseconds since the epoch of an aware ``datetime``.
-
-    Raises:
-        TypeError: `moment` is not a ``datetime``.
-        ValueError: `moment` has no time zone, so that its instant is unknown.
-    """
+    """Microseconds since the epoch; `TypeError` if it is no ``datetime``, `ValueError` if it has no
+    time zone."""
     if not isinstance(moment, datetime):
         raise TypeError(f"a timestamp must be an aware datetime, not {type(moment).__name__}")
     if moment.tzinfo is None:
@@ -67,16 +63,14 @@ def to_micros(moment: datetime) -> int:
 
 
 def from_micros(micros: int) -> datetime:
-    """The aware UTC ``datetime`` of microseconds since the epoch."""
     return EPOCH + timedelta(microseconds=micros)
 
 
 def event_micros(moment: datetime) -> int:
-    """Microseconds since the epoch of a record's timestamp.
+    """Microseconds of a record's timestamp.
 
-    Raises:
-        ValueError: `moment` is naive, or too close to an end of the calendar to have a time before
-            or after it; ``0001-01-01`` and ``9999-12-31`` usually mean "not known".
+    `ValueError` if it is naive, or too close to an end of the calendar to have a time before or
+    after it; ``0001-01-01`` and ``9999-12-31`` usually mean "not known".
     """
     micros = to_micros(moment)
     if not MIN_TIME <= micros < MAX_TIME:
@@ -85,11 +79,7 @@ def event_micros(moment: datetime) -> int:
 
 
 def checked_micros(micros: int) -> int:
-    """A record's timestamp that is in microseconds since the epoch.
-
-    Raises:
-        ValueError: it is too close to an end of the calendar, or outside.
-    """
+    """`ValueError` if it is too close to an end of the calendar, or outside."""
     if not MIN_TIME <= micros < MAX_TIME:
         raise _outside(f"of {micros:,} µs since 1970")
     return micros
@@ -103,11 +93,7 @@ def _outside(shown: str) -> ValueError:
 
 
 def all_event_micros(moments: Sequence[datetime]) -> list[int]:
-    """`event_micros` of each moment.
-
-    Raises:
-        TypeError, ValueError: it refuses one of them.
-    """
+    """`event_micros` of each moment."""
     if not _DATETIMES.issuperset(map(type, moments)):
         return list(map(event_micros, moments))
     since = map(sub, moments, repeat(EPOCH))
@@ -118,7 +104,7 @@ def all_event_micros(moments: Sequence[datetime]) -> list[int]:
 
 
 def clamp_time(micros: int) -> int:
-    """`micros`, limited to the range from `MIN_TIME` to `MAX_TIME`."""
+    """Limited to the range from `MIN_TIME` to `MAX_TIME`."""
     return max(MIN_TIME, min(MAX_TIME, micros))
 
 
@@ -154,14 +140,13 @@ record_id: Callable[[int, int], bytes] = Struct(">QQ").pack
 """The 16-byte id of record `seq` of log `log`: unique for ever, the same in every resend."""
 
 log_and_number: Callable[[bytes], tuple[int, int]] = Struct(">QQ").unpack
-"""The log and the sequence number in such an id."""
 
 NAME_BYTES = 12
 """Length of the name with which the id of a weak production begins."""
 
 RUN_BYTES = 2
-"""Length of the mark of the producing worker, which follows the name. The rest of the id is a
-digest of the production."""
+"""Length of the mark of the producing worker, which follows the name. The rest is a digest of the
+production."""
 
 
 def is_derived(id_: bytes) -> bool:
@@ -176,21 +161,21 @@ def name_of(id_: bytes) -> bytes:
 
 
 def run_of(id_: bytes) -> bytes:
-    """The mark of the worker that made a weak production, from its id."""
+    """The mark of the worker that made a weak production."""
     return id_[NAME_BYTES : NAME_BYTES + RUN_BYTES]
 
 
 def digest_of(id_: bytes) -> bytes:
-    """The digest of a weak production, from its id."""
+    """The digest of a weak production."""
     return id_[NAME_BYTES + RUN_BYTES :]
 
 
 class Delivery(Record[V], gc=False, eq=False):
-    """A record on its way to one interval, with the data that the engine needs to deliver it once.
+    """A record on its way to one interval, with the data to deliver it once.
 
     Strong productions get `log`, `seq`, `stamp` and `id` when their commit is built; records of a
-    replayable source get them when they are read. Weak productions get `id`, `origin` and `stamp`
-    from their input record, and `log` and `seq` when they are sent.
+    replayable source when they are read. Weak productions get `id`, `origin` and `stamp` from their
+    input record, and `log` and `seq` when they are sent.
     """
 
     key_text: bytes
@@ -201,7 +186,7 @@ class Delivery(Record[V], gc=False, eq=False):
     """The time at which it holds the low watermark: max(timestamp, watermark published when
     sent)."""
     size: int
-    """Size of its encoded value in bytes."""
+    """Bytes of its encoded value."""
     encoded: bytes = b""
     """The stored form of the value. Empty for a row of a replayable source with an immutable type:
     such a row is not stored."""
@@ -209,12 +194,12 @@ class Delivery(Record[V], gc=False, eq=False):
     seq: int = 0
     stamp: int = 0
     """`produced_at`, the sender's logical clock in microseconds; for a replayable source the
-    offset. Every resend has the same stamp, which decides the record's bucket of seen ids."""
+    offset. The same in every resend; decides the record's bucket of seen ids."""
     id: bytes = b""
     bucket: int = 0
     """The receiver's bucket that keeps the id."""
     named: bool = False
-    """Whether the user supplied the id; such an id is looked up in every live bucket."""
+    """The user supplied the id; such an id is looked up in every live bucket."""
     origin: int = 0
     """The log of the replayable source that `stamp` is an offset of; 0: `stamp` is a time."""
 
@@ -228,6 +213,6 @@ class Firing(msgspec.Struct, gc=False, eq=False):
     timer: Timer
     hold: int
     watermark: int | None = None
-    """The low watermark that user code sees; None: the present one."""
+    """That user code sees; None: the present one."""
     aside: bool = False
     """It was not fired, and is set again as it is."""

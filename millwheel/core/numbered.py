@@ -1,18 +1,12 @@
 """How far a numbered table is written, and how far it is read (decision 53).
 
-Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. A commit of
-an interval follows the one before it (I12), so a reader of a row of a sender sees all rows with
-lower numbers: there is nothing to wait for, and nothing is overtaken. Between senders there is no
-order, and so no single number shows how far a table is read (I11). A *vector* does: by sender, the
-number of the next row.
+Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. Its commits
+follow each other (I12), so a reader of a row sees all its rows with lower numbers. Between senders
+there is no order (I11): a *vector* gives, by sender, the number of the next row. A sender that is
+not in a vector is read from its first row on.
 
-Numbers start at 0 and senders are never forgotten, so a sender that is not in a vector is read from
-its first row on.
-
-A store that was restored from a backup, or that lost commits in a failover, may have written as
-many rows again by the time a follower looks: the numbers fit, and the rows are others. So a
-follower keeps a *sign* with its position, a digest of the last rows that it has read, and compares
-it whenever it reads on.
+A store that lost commits may have written as many other rows again. So a follower keeps a *sign*
+with its position, a digest of the last rows that it has read, and compares it whenever it resumes.
 """
 
 from __future__ import annotations
@@ -37,20 +31,19 @@ class RowRange(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many there are."""
         return self.until - self.first
 
 
 COMPARED = 16
-"""Number of rows before a position that a sign is made of. With one, a table with few different
-rows would pass by chance."""
+"""Rows before a position that a sign is made of. With one, a table with few different rows would
+pass by chance."""
 
 
 class Sign(NamedTuple):
     """A digest of the last rows before a position, by which they are recognized."""
 
     rows: int
-    """Number of rows that it is made of."""
+    """Rows that it is made of."""
     digest: str
     columns: str
     """A hash of the table's columns: signs of other columns cannot be compared."""
@@ -66,11 +59,7 @@ class Sign(NamedTuple):
 
 
 class Marks:
-    """Hashes of rows of one sender, by their numbers.
-
-    Args:
-        columns: a hash of the table's columns.
-    """
+    """Hashes of rows of one sender, by number; `columns` is a hash of the table's columns."""
 
     def __init__(self, columns: int = 0, rows: Mapping[int, int] | None = None) -> None:
         self._columns = columns
@@ -78,15 +67,14 @@ class Marks:
 
     @classmethod
     def by_sender(cls, found: Sequence[tuple[int, int, int, int]]) -> dict[int, Marks]:
-        """The marks of each sender, from rows of ``row_marks.sql``."""
+        """From rows of ``row_marks.sql``."""
         made: dict[int, Marks] = {}
         for sender, number, row, columns in found:
             made.setdefault(sender, cls(columns))._rows[number] = row
         return made
 
     def sign(self, until: int, most: int = COMPARED) -> Sign | None:
-        """The sign of the last rows before a number, at most so many; None: none of them is
-        known."""
+        """The sign of the last rows before a number; None: none of them is known."""
         first = until
         while first - 1 in self._rows and until - first < most:
             first -= 1
@@ -119,7 +107,6 @@ class Marks:
 
 
 def between(start: Vector, end: Vector) -> list[RowRange]:
-    """The rows from one vector to another, by sender."""
     return [
         RowRange(sender, start.get(sender, 0), until)
         for sender, until in sorted(end.items())
@@ -128,12 +115,12 @@ def between(start: Vector, end: Vector) -> list[RowRange]:
 
 
 def distance(start: Vector, end: Vector) -> int:
-    """The number of rows from one vector to another."""
+    """Number of rows from one vector to another."""
     return sum(piece.rows for piece in between(start, end))
 
 
 def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
-    """The vector that is at most `most` rows behind `start` on the way to `end`.
+    """The vector at most `most` rows behind `start` on the way to `end`.
 
     Each sender has its share of the rows, so that all senders end together.
     """
@@ -155,11 +142,8 @@ def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
 
 
 def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[RowRange]]:
-    """Divide ranges into at most `most` shares of about the same number of rows.
-
-    Args:
-        least_rows: no share is to have fewer rows, unless there is only one.
-    """
+    """Divide ranges into at most `most` shares of about the same number of rows, at least
+    `least_rows` unless there is only one share."""
     total = sum(piece.rows for piece in ranges)
     wanted = max(1, min(most, total // least_rows))
     size = -(-total // wanted)
@@ -181,14 +165,7 @@ def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[
 def refuse_other_rows(
     read: Vector, signs: Mapping[int, Sign], there: Mapping[int, Marks], table: str
 ) -> None:
-    """Refuse a table with other rows than were read.
-
-    Args:
-        there: marks of the rows before `read`, as they are now.
-
-    Raises:
-        StoreError: a sign is not that of these rows.
-    """
+    """`StoreError` if a sign is not that of the rows before `read` that are `there` now."""
     for sender, sign in sorted(signs.items()):
         if sender in there and there[sender].contradict(sign, read[sender]):
             raise StoreError(
@@ -201,11 +178,8 @@ def refuse_other_rows(
 
 
 def refuse_older(read: Vector, written: Vector, table: str) -> None:
-    """Refuse a table that has fewer rows than were read.
-
-    Raises:
-        StoreError: the store has lost commits, or it was restored from a backup.
-    """
+    """`StoreError` if a table has fewer rows than were read: the store has lost commits, or was
+    restored from a backup."""
     for sender, number in sorted(read.items()):
         if number > written.get(sender, 0):
             raise StoreError(

@@ -27,17 +27,17 @@ class SourceProgress(FirstProgress, frozen=True):
     """The progress of a partition, or of the discovery of partitions."""
 
     held_by: int | None = None
-    """Number of the row that holds the low watermark; None: no row does."""
+    """Number of the row that holds the low watermark."""
     since: int | None = None
     """Time at which that row was read, or the newest row if none holds it, in microseconds."""
     sent_since: int | None = None
     """Earliest time at which a row past this position can have been sent, in microseconds."""
     ended: bool = False
-    """Whether the reader has ended."""
+    """The reader has ended."""
 
     @classmethod
     def stored(cls, position: Mapping[str, Any] | None) -> SourceProgress:
-        """The progress in a commit's position; None: nothing is stored yet."""
+        """None: nothing is stored yet."""
         return msgspec.convert(position or {}, cls)
 
     @property

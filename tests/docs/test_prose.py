@@ -26,7 +26,6 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 
 TO_DO: dict[str, dict[str, int]] = {
     "cli": {"who": 2, "what": 2},
-    "core": {"what": 3},
     "files": {"who": 4},
     "following": {"what": 2},
     "kafka": {"what": 3},
@@ -46,7 +45,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.28
+DOCSTRING_WORDS = 2.22
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 
