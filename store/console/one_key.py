@@ -1,7 +1,7 @@
 """Everything that a store has of one key of a computation, at one moment.
 
-The cost does not grow with the number of keys: the slot of the key is known, and the primary keys
-begin with it. Of the entries and timers of the key, one page is read, and the others are counted.
+The cost does not grow with the number of keys: the primary keys begin with the slot. Of the entries
+and timers of the key, one page is read, and the others are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millwheel.store.postgres.statements import Statements
 
 
 class Page(NamedTuple):
-    """A page of the entries of a key's collections, and of its timers."""
+    """Of the entries of a key's collections, and of its timers."""
 
     limit: int = 100
     skip: int = 0
@@ -29,7 +29,7 @@ class Page(NamedTuple):
 FIRST_PAGE = Page()
 
 MOST_PENDING = 100
-"""Most records on their way to the key that are read."""
+"""Records on their way to the key that are read."""
 
 
 class KeyTimer(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class KeyTimer(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A record that was sent to the key and is not acknowledged."""
+    """Sent to the key and not acknowledged."""
 
     sender: str
     stream: str
@@ -56,8 +56,6 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 
 class KeyStatus(msgspec.Struct, frozen=True):
-    """The state of one key, its timers, and records on their way to it."""
-
     computation: str
     key: Any
     slot: int
@@ -65,14 +63,14 @@ class KeyStatus(msgspec.Struct, frozen=True):
     owner: str | None
     """Id of the interval's owner; None: it has no owner, or a dead one."""
     state: msgspec.Raw | None
-    """The state object as JSON; None: there is none."""
+    """The state object as JSON."""
     version: int | None
-    """Version of the state's type when it was written."""
+    """Of the state's type when it was written."""
     entries: dict[str, msgspec.Raw]
     """A page of the entries of its collections as JSON, by field/entry."""
     entries_total: int
     timers: list[KeyTimer]
-    """A page of its timers, the soonest first."""
+    """A page, the soonest first."""
     timers_total: int
     pending: list[KeyRecord]
     """The oldest records, at most `MOST_PENDING`."""
@@ -85,11 +83,8 @@ def look_at_key(
     key: Key,
     page: Page = FIRST_PAGE,
 ) -> KeyStatus:
-    """Read one key, on a connection with a snapshot.
-
-    Raises:
-        UsageError: the pipeline has no such computation.
-    """
+    """Read one key, on a connection with a snapshot. `UsageError` if there is no such
+    computation."""
     text, slot = encode_key(key)
     statements = Statements(pipeline)
     params = {

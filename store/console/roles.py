@@ -36,15 +36,14 @@ OPERATOR = {
     "computation": "UPDATE (paused)",
     "dead_letter": "DELETE, UPDATE (attempts)",
 }
-"""Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to
-change rows."""
+"""Besides the rights of a reader. `retry` locks letters, which takes the right to change rows."""
 
 WORKER = {
     "request": "SELECT, UPDATE (outcome, detail, settled_at)",
     "alembic_version": "SELECT",
 }
-"""Rights of a worker on tables in which it may not change rows at will: the log of operators, and
-the version."""
+"""On tables in which a worker may not change rows at will: the log of operators, and the
+version."""
 
 OWNED = {*metadata.tables, *VIEWS, "alembic_version"}
 """Relations that belong to the owner, those of buckets with their parents. All others are made by
@@ -56,16 +55,13 @@ CALLED = {
     "drop_bucket": ("worker",),
     "forget_requests": ("worker", "operator"),
 }
-"""Functions that work with the owner's rights, and the roles that may call them: nobody else
-may."""
+"""Functions that work with the owner's rights, and the only roles that may call them."""
 
 LONGEST_NAME = 63
 """Bytes of a name in Postgres."""
 
 
 class Roles(NamedTuple):
-    """The names of a pipeline's roles."""
-
     owner: str
     worker: str
     operator: str
@@ -73,8 +69,7 @@ class Roles(NamedTuple):
 
 
 def roles_of(database: str, pipeline: str) -> Roles:
-    """The names of the roles of a pipeline. A digest stands for the name of a database that leaves
-    no room."""
+    """A digest stands for the name of a database that leaves no room."""
     room = LONGEST_NAME - max(len(f"_{pipeline}_{name}".encode()) for name in Roles._fields)
     if len(database.encode()) > room:
         database = hashlib.sha256(database.encode()).hexdigest()[:room]
@@ -84,11 +79,9 @@ def roles_of(database: str, pipeline: str) -> Roles:
 def make_roles(url: str, pipeline: str) -> Roles:
     """Make the roles of a pipeline unless they exist, and give them their rights; may be repeated.
 
-    A former owner of the schema becomes a member of the new one, so that its workers go on.
-
-    Raises:
-        StoreError: this login may make no roles, or does not own the schema; or a role of such a
-            name has rights in another database.
+    A former owner of the schema becomes a member of the new one, so that its workers can continue.
+    `StoreError` if this login may make no roles, or does not own the schema; or if a role of such a
+    name has rights in another database.
     """
     with transaction(url) as connection:
         roles = roles_of(connection.info.dbname, pipeline)
@@ -120,7 +113,7 @@ def _refused(pipeline: str, reason: str) -> StoreError:
 
 
 class _Making:
-    """Makes the roles of one pipeline, within a transaction."""
+    """Within a transaction."""
 
     def __init__(self, connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:
         self._connection = connection
@@ -179,7 +172,6 @@ class _Making:
         yield from self._connection.execute(text_of(name), {"schema": self._pipeline}).fetchall()
 
     def grant(self) -> None:
-        """Give each role its rights."""
         owner, worker, operator, reader = self._roles
         self._run("grant_usage", role=reader)
         self._run("grant_select", role=reader)

@@ -1,7 +1,6 @@
 """Views for people: committed data, decoded, at one snapshot, with a comment on every column.
 
-They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of
-the last fold.
+They add the unfolded tail to the current tables (I15).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NAMES = (
     "sought_key", "state_of", "timers_of", "pending_of", "find_holders", "forget_requests",
     "make_bucket", "drop_bucket",
 )  # fmt: skip
-"""The names of all functions in these files."""
+"""Of all functions in these files."""
 
 VIEWS = (
     "latest_commits",
@@ -54,12 +53,8 @@ VIEWS = (
 
 
 def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Check, before an owner works, that no other role has made functions that a call might run in
-    place of the owner's.
-
-    Raises:
-        StoreError: another role has.
-    """
+    """`StoreError` if another role has made functions that a call of the owner might run in place
+    of the owner's."""
     params = {"schema": schema, "names": list(NAMES)}
     found = connection.execute(text_of("lookalikes"), params).fetchone()
     if found is not None:

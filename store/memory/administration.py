@@ -20,9 +20,8 @@ def pause(tables: Tables, injectors: Sequence[str]) -> None:
 def remove(tables: Tables, names: list[str]) -> None:
     """Remove nodes with all their stored data.
 
-    Raises:
-        UsageError: there is no such node, a remaining node needs it, or an open numbered bundle
-            has records of it.
+    `UsageError` if there is no such node, a remaining node needs it, or an open numbered bundle has
+    records of it.
     """
     newest = tables.generations[-1]
     code = without(tables.pipeline, newest.code, names)

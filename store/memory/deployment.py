@@ -1,5 +1,4 @@
-"""Deployment of a graph (`millwheel.store.postgres.deployment`): stores code that begins a
-generation."""
+"""Deployment of a graph (`millwheel.store.postgres.deployment`)."""
 
 from __future__ import annotations
 
@@ -23,11 +22,7 @@ def deploy(
     bucket_high: int,
     others: int | None,
 ) -> Deployment:
-    """Store the graph, or compare it with the stored one.
-
-    Args:
-        others: number of workers with a valid lease; None: the worker must be alone.
-    """
+    """`others` is the number of workers with a valid lease; None: the worker must be alone."""
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
     admission, code = admission_of(
         tables.pipeline,
@@ -68,7 +63,6 @@ def _bundled(tables: Tables) -> set[str]:
 
 
 def _parked(tables: Tables) -> set[str]:
-    """Computations with parked keys."""
     return {tables.names()[one.computation] for one in tables.dead_letters if one.parked}
 
 
@@ -79,7 +73,6 @@ def _begin(
     described: DescribedGraph,
     stamp: int,
 ) -> None:
-    """Store the first code of a generation."""
     number = admission.generation
     tables.generations.append(Generation(number, plain(code)))
     outgrown = {tables.computations[name].id for name in admission.outgrown}

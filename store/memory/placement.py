@@ -1,5 +1,4 @@
-"""Ownership of intervals: claims, releases, wishes, splits and merges
-(`millwheel.store.postgres.placement`).
+"""Ownership of intervals (`millwheel.store.postgres.placement`).
 
 Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call
 here, so no change waits for another.
@@ -37,8 +36,6 @@ from millwheel.store.rules.interval_history import (
 
 
 class MemoryPlacement(MemoryWorkers):
-    """The changes of placement of one pipeline."""
-
     async def read_placement(self) -> Placement:
         await self._called("read_placement")
         return self.placement()
@@ -68,7 +65,6 @@ class MemoryPlacement(MemoryWorkers):
         )  # fmt: skip
 
     def _is_lease_over(self, row: KeyInterval) -> bool:
-        """Whether its owner has stopped, is unknown, or has an expired lease."""
         return row.owner is not None and not self._is_alive(row.owner)
 
     def _note(
@@ -84,11 +80,7 @@ class MemoryPlacement(MemoryWorkers):
     def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own.
-
-        Returns:
-            Per interval: what its sequencer was raised to, and its new log.
-        """
+        """See `PostgresPlacement`."""
         mine = self._generation(worker)
         rows = [row for id_ in interval_ids if (row := self.tables.intervals.get(id_)) is not None]
         if len(rows) != len(interval_ids) or any(
@@ -103,8 +95,7 @@ class MemoryPlacement(MemoryWorkers):
     def take_free(
         self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of the intervals that are free and still have the sequencer that was
-        read."""
+        """See `PostgresPlacement`."""
         mine = self._generation(worker)
         rows = [
             row
@@ -167,7 +158,7 @@ class MemoryPlacement(MemoryWorkers):
         ]
 
     def _wish(self, change: PlacementChange) -> bool:
-        """Apply a wish; gives whether it has changed anything."""
+        """Apply a wish; returns whether it has changed anything."""
         row, reason = self.tables.intervals[change.interval_id], change.reason
         match change:
             case Wish(worker=worker, pinned=pinned):
@@ -296,11 +287,9 @@ class MemoryPlacement(MemoryWorkers):
         return found
 
     def _take_apart(self, sequencers: dict[int, int]) -> list[IntervalHistory]:
-        """Fence free intervals before a split or merge; gives their last commits.
+        """Fence free intervals before a split or merge; returns their last commits.
 
-        Raises:
-            Fenced: the sequencer of one is another one by now.
-            PlacementRefused: one has an owner.
+        `Fenced` if a sequencer has changed, `PlacementRefused` if one has an owner.
         """
         tables = self.tables
         found = {

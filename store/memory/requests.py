@@ -1,5 +1,3 @@
-"""Requests of operators to the owners of keys (`millwheel.store.postgres.requests`)."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -23,12 +21,11 @@ from millwheel.store.port.requests import (
 )
 
 MOST_TIMERS = 1 << 30
-"""All of them."""
 
 
 @dataclass(slots=True)
 class RequestRow:
-    """A request, with the dead letter that it is about."""
+    """With the dead letter that it is about."""
 
     id: int
     verb: str
@@ -42,8 +39,6 @@ class RequestRow:
 
 
 class MemoryRequests(MemorySubject):
-    """The methods of the store on requests."""
-
     def ask(
         self,
         verb: str,
@@ -53,7 +48,8 @@ class MemoryRequests(MemorySubject):
         *,
         letter: DeadLetter | None = None,
     ) -> int:
-        """Ask the owner of a key for something, as an operator does; gives the request's number."""
+        """Ask the owner of a key for something, as an operator does; returns the request's
+        number."""
         key_text, slot = encode_key(key)
         number = len(self.tables.requests) + 1
         id_ = self.tables.computations[computation].id
@@ -72,7 +68,7 @@ class MemoryRequests(MemorySubject):
         )
 
     def outcome(self, number: int) -> SettledRequest | None:
-        """The outcome of a request; None: it is open."""
+        """None: it is open."""
         settled: SettledRequest | None = self.tables.requests[number].settled
         return settled
 
@@ -161,7 +157,7 @@ def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
 
 
 def _number(letter: DeadLetter) -> int:
-    """A number that tells a letter from others, however often it has failed."""
+    """Distinguishes a letter from others, however often it has failed."""
     same = (
         letter.computation,
         letter.record_id,

@@ -1,5 +1,3 @@
-"""State of keys, and folds (`millwheel.store.postgres.states`)."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

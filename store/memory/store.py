@@ -1,7 +1,4 @@
-"""The store in memory, put together from its subjects as `millwheel.store.postgres.store` is.
-
-Each method begins with `MemorySubject._called`, which stands for the round trip to a server.
-"""
+"""The store in memory, put together from its subjects as `millwheel.store.postgres.store` is."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class MemoryStore(
     """One pipeline's store in memory: for tests and simulation only.
 
     Args:
-        name: the pipeline's name, for messages.
         clock: the clock of leases.
         database: URL of a Postgres in which the statements of user code run; None: they do not run.
     """
@@ -51,7 +47,7 @@ class MemoryStore(
         self._name = name
         self._database = database
         self._versions: dict[str, int] = {}
-        """Version of each stream in the code that this object was deployed with, by name."""
+        """Of each stream in the code that this object was deployed with, by name."""
 
     def another(self) -> MemoryStore:
         """The same store for another process, with code of its own."""
@@ -99,11 +95,7 @@ class MemoryStore(
         return deployed
 
     def remove(self, names: list[str]) -> None:
-        """Remove nodes, as an operator does.
-
-        Raises:
-            UsageError: there is no such node, or one that stays needs it.
-        """
+        """Remove nodes, as an operator does."""
         administration.remove(self.tables, names)
 
     def pause(self, *injectors: str) -> None:
@@ -118,7 +110,7 @@ class MemoryStore(
     def apply(self, commit: Commit) -> None:
         """Apply a commit atomically, as the server does.
 
-        Lanes call it. A test may call it to make a commit durable that its lane gave up on.
+        A test may call it to make a commit durable that its lane gave up on.
         """
         lane.apply(
             commit,

@@ -1,5 +1,3 @@
-"""The base of the subjects that `MemoryStore` is put together from."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,16 +9,11 @@ from millwheel.store.memory.tables import Tables
 
 
 class MemorySubject:
-    """The tables, and the call that each method of the store begins with.
-
-    Args:
-        name: the pipeline's name, for messages.
-        clock: the clock of leases.
-    """
+    """The base of the subjects of `MemoryStore`; `clock` is that of leases."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.tables = Tables(name)
-        """The stored rows, for a test to look into; only the table sinks keep theirs themselves."""
+        """The stored rows, for a test to look into, but not those of table sinks."""
         self.faults = Faults()
         self._clock = clock
         self._incarnation: int | None = None

@@ -1,8 +1,8 @@
 """The tables of one pipeline, as Postgres has them (`millwheel.store.postgres.schema`), and their
 keys.
 
-It has the rows and queries that several modules share; the rules for changes are in the modules
-that make them. Nothing here awaits, so all changes between two awaits are one transaction.
+The rules for changes are in the modules that make them. Nothing here awaits, so all changes between
+two awaits are one transaction.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ TimerKey = tuple[int, int, bytes, str, str]
 
 @dataclass(slots=True)
 class ComputationRow:
-    """A deployed computation."""
-
     id: int
     kind: NodeKind
     removed: bool = False
@@ -53,14 +51,13 @@ class LivenessLocks:
     """Workers that have their lock."""
 
     def server_started(self) -> None:
-        """End all sessions."""
         self.held.clear()
         self.starts += 1
 
 
 @dataclass(slots=True)
 class WorkerRow:
-    """A worker; `number` gives the order of registration."""
+    """`number` gives the order of registration."""
 
     number: int
     lease_until: float
@@ -86,7 +83,7 @@ class Leader:
 
 @dataclass(slots=True)
 class KeyInterval:
-    """A key interval with its owner, its wanted owner, and the number of its last folded commit."""
+    """With its owner, its wanted owner, and the number of its last folded commit."""
 
     id: int
     computation: int
@@ -102,7 +99,6 @@ class KeyInterval:
     merge_with: int | None = None
 
     def row(self) -> IntervalRow:
-        """The interval in the form of the store's protocol."""
         return IntervalRow(self.id, self.computation, self.slot_from, self.slot_to, self.sequencer)
 
     def forget_cuts(self) -> None:
@@ -112,7 +108,7 @@ class KeyInterval:
 
 @dataclass(slots=True)
 class Log:
-    """A log; `source` names the partition of a replayable source."""
+    """`source` names the partition of a replayable source."""
 
     interval_id: int
     source: str | None
@@ -129,15 +125,15 @@ class CommitRow:
 
 @dataclass(slots=True)
 class BucketTables:
-    """The tables of one bucket; a bucket of seen ids has rows in `seen` only."""
+    """A bucket of seen ids has rows in `seen` only."""
 
     row: Bucket
     commits: dict[int, list[CommitRow]] = field(default_factory=dict)
-    """Commits by interval, in order."""
+    """By interval, in order."""
     states: dict[int, list[StateChange]] = field(default_factory=dict)
     timers: dict[int, list[TimerChange]] = field(default_factory=dict)
     productions: dict[int, dict[int, StoredProduction]] = field(default_factory=dict)
-    """Productions by log and number."""
+    """By log and number."""
     seen: set[tuple[int, int, bytes]] = field(default_factory=set)
 
 
@@ -155,9 +151,9 @@ class InboxTables:
     transactions: int = 0
     """The last id of a transaction."""
     open: set[int] = field(default_factory=set)
-    """The transactions that have sent, and are not committed."""
+    """Transactions that have sent, and are not committed."""
     taken: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
-    """The same of records that an interval has taken, by interval and number."""
+    """Value and time of records that an interval has taken, by interval and number."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     """Value and time of records with an id."""
 
@@ -176,12 +172,6 @@ class ShownEvent(NamedTuple):
 
 
 class Tables:
-    """All rows of one pipeline.
-
-    Args:
-        pipeline: its name, for messages.
-    """
-
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
         self.incarnation = 1
@@ -190,7 +180,7 @@ class Tables:
         """The incarnation of the server in which the pipeline was deployed first."""
         self.generations: list[Generation] = []
         self.computations: dict[str, ComputationRow] = {}
-        """Computations by name, removed ones included."""
+        """By name, removed ones included."""
         self.streams: dict[str, int] = {}
         self.paused: set[str] = set()
         """Names of paused injectors."""
@@ -208,19 +198,19 @@ class Tables:
         self.timers: dict[TimerKey, tuple[int, int]] = {}
         """Folded timers: due and hold."""
         self.inboxes: dict[int, InboxTables] = {}
-        """Records sent by users, by the id of their stream."""
+        """By the id of the stream."""
         self.dead_letters: list[DeadLetter] = []
         self.blocking: list[tuple[int, int, BlockingItem]] = []
-        """Rows of `blocking_item`: computation, slot, and what the next owner of the key takes."""
+        """Rows of `blocking_item`: computation, slot, and the item for the key's next owner."""
         self.requests: dict[int, Any] = {}
-        """Requests of operators (`millwheel.store.memory.requests.RequestRow`)."""
+        """Of operators (`millwheel.store.memory.requests.RequestRow`)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0
         self._last_interval = 0
         self._last_bucket = 0
 
     def next_number(self) -> int:
-        """The next number of the sequence for sequencers, logs and workers."""
+        """Of the sequence for sequencers, logs and workers."""
         self._sequence += 1
         return self._sequence
 
@@ -236,7 +226,7 @@ class Tables:
         return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
     def in_order(self) -> list[KeyInterval]:
-        """The intervals, by computation and slot."""
+        """By computation and slot."""
         return sorted(self.intervals.values(), key=lambda row: (row.computation, row.slot_from))
 
     def is_current(self, interval_id: int, sequencer: int) -> bool:
@@ -275,7 +265,6 @@ class Tables:
         return row
 
     def begin_chain(self, link: IntervalCommit, stamp: int) -> None:
-        """Write an interval's first commit."""
         self._newest_bucket().commits[link.interval_id] = [CommitRow(link, stamp)]
 
     # -- buckets ------------------------------------------------------------------------
@@ -287,21 +276,19 @@ class Tables:
         return bucket
 
     def bucket(self, id_: int) -> BucketTables:
-        """The tables of a bucket that stored data still need."""
         found = self.buckets.get(id_)
         if found is None:
             raise InvariantBroken(f"a bucket that is still needed is gone: {id_}")
         return found
 
     def _newest_bucket(self) -> BucketTables:
-        """The newest time bucket."""
         return max(
             (found for found in self.buckets.values() if found.row.family == "time"),
             key=lambda found: found.row.low,
         )
 
     def last_commit(self, interval_id: int) -> tuple[CommitRow, int]:
-        """An interval's last commit, and its bucket."""
+        """With its bucket."""
         return max(
             (
                 (found.commits[interval_id][-1], id_)

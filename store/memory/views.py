@@ -18,8 +18,6 @@ from millwheel.store.port.state import OldState
 
 
 class ShownState(NamedTuple):
-    """A row of the view `states`."""
-
     computation: str
     slot: int
     key: Any
@@ -29,7 +27,7 @@ class ShownState(NamedTuple):
 
 
 class ShownTimer(NamedTuple):
-    """A row of the view `timers`, its times in microseconds."""
+    """Times in microseconds."""
 
     computation: str
     slot: int
@@ -78,7 +76,6 @@ def _merged(tables: Tables) -> dict[tuple[StateKey, str], tuple[bytes, int]]:
 
 
 def timers(tables: Tables) -> list[ShownTimer]:
-    """Every pending timer."""
     merged = dict(tables.timers)
     for interval in tables.intervals.values():
         for name, change in tables.tail(interval.id, interval.folded)[1].items():
@@ -109,26 +106,21 @@ def pending_productions(tables: Tables) -> list[tuple[int, int]]:
 
 
 class MemoryViews(MemorySubject):
-    """Committed data, as the views of the same names show it."""
-
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self._sinks = TableSinks(name)
 
     def states(self) -> list[ShownState]:
-        """Every entry of state: current tables and unfolded tail together, decoded."""
         return states(self.tables)
 
     def timers(self) -> list[ShownTimer]:
-        """Every pending timer."""
         return timers(self.tables)
 
     def pending_productions(self) -> list[tuple[int, int]]:
-        """(log, seq) of every record sent and not acknowledged."""
         return pending_productions(self.tables)
 
     def placement_events(self) -> list[ShownEvent]:
-        """Placement events, oldest first."""
+        """Oldest first."""
         return list(self.tables.events)
 
     def state(self, computation: str, key: bytes) -> dict[str, Any]:
@@ -143,14 +135,12 @@ class MemoryViews(MemorySubject):
     def rows(self, table: str) -> list[tuple[Any, ...]]:
         """The rows of a table sink, sorted by key, or in the order of writing if it has no key.
 
-        Raises:
-            KeyError: no pipeline was deployed with such a table.
+        `KeyError` if no pipeline was deployed with such a table.
         """
         return self._sinks.rows(table)
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Records, rows and timers that the engine gave up on."""
         return self.tables.dead_letters
 
     @property

@@ -1,5 +1,3 @@
-"""The workers and their leases, by the store's clock (`millwheel.store.postgres.workers`)."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,8 +24,6 @@ HOST = "memory"
 
 
 class MemoryWorkers(MemorySubject):
-    """The methods of the store on workers (`millwheel.store.postgres.workers`)."""
-
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self.dead_workers: set[str] = set()
@@ -119,7 +115,7 @@ class MemoryWorkers(MemorySubject):
         self.tables.liveness.held.discard(worker)
 
     def restart_server(self) -> None:
-        """End all sessions; nobody holds a lock, and nothing is lost."""
+        """End all sessions and with them the locks; nothing is lost."""
         self.tables.liveness.server_started()
 
     async def peer_secret(self) -> bytes:
@@ -145,7 +141,6 @@ class MemoryWorkers(MemorySubject):
             worker.lease_until = min(worker.lease_until, now + worker.lease_seconds)
 
     def _placed_workers(self) -> list[PlacedWorker]:
-        """Workers that have not stopped, in the form of the placement."""
         now = self._clock.monotonic()
         return [
             PlacedWorker(
@@ -157,7 +152,7 @@ class MemoryWorkers(MemorySubject):
         ]  # fmt: skip
 
     def _generation(self, worker: str) -> int:
-        """The generation of a worker's code; the first one for a worker that never registered."""
+        """The first generation for a worker that never registered."""
         found = self.tables.workers.get(worker)
         return 1 if found is None else found.generation
 

@@ -1,5 +1,3 @@
-"""Deployment of a graph."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ class Deployment:
     streams: dict[str, int]
     intervals: list[IntervalRow]
     generation: int
-    """Generation of the code, which decides the intervals that its worker may own."""
+    """Of the code; it decides the intervals that its worker may own."""
     rekeyed: frozenset[str] = frozenset()
     """Computations that may have stored records under other keys than this code gives them."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
@@ -31,8 +29,6 @@ class Deployment:
 
 @dataclass(slots=True)
 class NodeDeploy:
-    """A node of the graph, as `Store.deploy` takes it."""
-
     name: str
     kind: NodeKind
     version: int
@@ -47,7 +43,7 @@ class NodeDeploy:
     shared_migrates_from: list[int] = field(default_factory=list)
     """Versions of the shared table that the code has a migration for."""
     keys: dict[str, Keys] = field(default_factory=dict)
-    """Key extractors, by stream."""
+    """By stream."""
     shape: StateShape | None = None
     """Columns of the views of its state; None if it has no such views."""
     shared: StateShape | None = None
@@ -56,8 +52,6 @@ class NodeDeploy:
 
 @dataclass(slots=True)
 class StreamDeploy:
-    """A stream of the graph, as `Store.deploy` takes it."""
-
     name: str
     version: int
     type: dict[str, Any]
@@ -65,8 +59,6 @@ class StreamDeploy:
 
 
 class DescribedGraph(NamedTuple):
-    """A graph, as `Store.deploy` takes it."""
-
     graph: dict[str, Any]
     nodes: list[NodeDeploy]
     streams: list[StreamDeploy]
@@ -74,8 +66,6 @@ class DescribedGraph(NamedTuple):
 
 
 class StoreDeploys(Protocol):
-    """Deployment of a graph."""
-
     async def deploy(
         self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
     ) -> Deployment:
@@ -88,7 +78,7 @@ class StoreDeploys(Protocol):
                 long as some interval is left that it may own.
 
         Raises:
-            DeployRefused: another graph is stored under this name, or a type changed
-                without a migration.
+            DeployRefused: another graph is stored under this name, or a type changed without a
+                migration.
         """
         ...

@@ -1,13 +1,10 @@
-"""Dead letters, parked keys, and requests of operators to the owners of keys."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 Parked = Literal["failed", "waiting"]
-"""The part of a dead letter in a parked key: it has failed and stops the key, or it waits in its
-order."""
+"""Of a dead letter in a parked key: it has failed and stops the key, or it waits in its order."""
 
 
 class DeadLetter(NamedTuple):
@@ -26,7 +23,7 @@ class DeadLetter(NamedTuple):
     attempts: int
     stamp: int
     parked: Parked | None = None
-    """Its part in a parked key (decision 60); None: its key goes on."""
+    """Its part in a parked key (decision 60); None: its key continues."""
     watermark: int | None = None
     """In a parked key, the low watermark that user code sees when it runs."""
     hold: int | None = None
@@ -35,8 +32,6 @@ class DeadLetter(NamedTuple):
 
 
 class PlacedSlots(NamedTuple):
-    """An interval, and the slots that it has."""
-
     interval_id: int
     computation: int
     slot_from: int
@@ -68,21 +63,20 @@ class ParkedRows(NamedTuple):
     size: int
     """Characters of their values."""
     failed: bool
-    """Whether a failed one stops the key."""
+    """A failed one stops the key."""
     times: list[int]
-    """Their timestamps, in microseconds."""
+    """Timestamps in microseconds."""
 
 
 class BlockingItem(NamedTuple):
-    """A record or timer whose code has blocked the event loop of a worker for longer than the
-    limit."""
+    """A record or timer whose code has blocked a worker's event loop for longer than the limit."""
 
     key: bytes
     item: str
     """Identifies it among the records and timers of its key: see
     `millwheel.runtime.interval.refused_items`."""
     error: str
-    """What happened, and the lines of the code that blocked."""
+    """With the lines of the code that blocked."""
 
 
 class ParkedKeyPlace(NamedTuple):
@@ -107,7 +101,7 @@ class OpenRequest(NamedTuple):
     about: int | None
     """The dead letter that it is about."""
     letter: KeptLetter | None
-    """That dead letter; None: it is gone."""
+    """None: the dead letter is gone."""
 
 
 class SettledRequest(NamedTuple):
@@ -123,28 +117,20 @@ class SettledRequest(NamedTuple):
 
 
 class StoreRequests(Protocol):
-    """Dead letters, parked keys, and requests of operators to the owners of keys."""
-
     async def open_requests(
         self, intervals: Sequence[PlacedSlots], taken: Sequence[int], limit: int
     ) -> list[OpenRequest]:
-        """Requests to the owner of some intervals that are due and not settled, the oldest first.
-
-        Args:
-            taken: requests that the owner has read before, to be left out.
-        """
+        """Due requests to the owner of some intervals, the oldest first, except those that it has
+        `taken`."""
         ...
 
     async def parked_rows(
         self, keys: Sequence[ParkedKeyPlace], taken: Sequence[int], limit: int
     ) -> list[OpenRequest]:
-        """The records and timers that wait in parked keys, in their order, as requests to run them.
+        """The records and timers that wait in parked keys, in order, as requests to run them,
+        except `taken` letters.
 
-        Each has the negative of its letter's number.
-
-        Args:
-            taken: the letters that the owner has read before, to be left out.
-            limit: most rows of each key.
+        Each has the negative of its letter's number. `limit` is the most rows of each key.
         """
         ...
 

@@ -1,8 +1,7 @@
 """The columns of a computation's state in SQL, with their Postgres types.
 
-They are computed from the state's type when a graph is deployed, so that the store needs no types
-of users. The type's fingerprint is not enough: it does not tell a time from a text, and has no
-order.
+Computed when a graph is deployed, so that the store needs no types of users. The type's fingerprint
+does not distinguish a time from a text, and has no order.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class StateShape:
 
 
 def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
-    """The shape of a state type; None if the computation has no state."""
+    """None if the computation has no state."""
     if layout is None or layout.stateless:
         return None
     plain = inspect.type_info(layout.codec.value_type)
@@ -66,7 +65,7 @@ def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
 
 
 def _column_type(of: inspect.Type) -> str:
-    """The Postgres type for values of a type as JSON; an optional type has that of its values."""
+    """The Postgres type for values as JSON; an optional type has that of its values."""
     match of:
         case inspect.Metadata():
             return _column_type(of.type)
@@ -105,6 +104,6 @@ def _type_of_value(value: Any) -> str:
 
 
 def _same(types: Iterable[str]) -> str:
-    """The common type of all; ``jsonb`` if they differ."""
+    """``jsonb`` if they differ."""
     found = set(types)
     return found.pop() if len(found) == 1 else JSON

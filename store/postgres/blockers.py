@@ -36,11 +36,7 @@ def session_text(row: tuple[Any, ...]) -> str:
 
 async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
     """The sessions that some server processes wait for, on a connection of its own: those of the
-    worker may all wait.
-
-    Raises:
-        psycopg.Error: the server does not answer.
-    """
+    worker may all wait."""
     conninfo = make_conninfo(url, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
     async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
         cursor = await connection.execute(text_of("blockers"), {"pids": list(pids)})

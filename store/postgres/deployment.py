@@ -1,10 +1,10 @@
 """Deployment of a graph into a schema: stored the first time, compared every other time.
 
 Nodes, their wiring, and the types of state and streams must not change under stored data. A type
-may change if its version is raised and the code has a migration from the stored version; then
-stored values are migrated when they are read. Nodes may be added: they begin with the records sent
-from then on. Each such change begins a generation (`millwheel.store.rules.generations`, decision
-28), and workers of the previous one continue.
+may change if its version is raised and the code has a migration from the stored version; stored
+values are migrated when they are read. Added nodes begin with the records sent from then on. Each
+such change begins a generation (`millwheel.store.rules.generations`, decision 28), and workers of
+the previous one continue.
 """
 
 from __future__ import annotations
@@ -37,15 +37,12 @@ class OnSpark:
     levels: dict[str, int]
     """The operator of each computation."""
     is_used: bool = False
-    """Whether the checkpoint is known to have something in it."""
+    """The checkpoint is known to have something in it."""
 
 
 class Deploy:
-    """A deploy, within a transaction of `connection`.
-
-    Args:
-        sequence: the sequence of log ids and sequencers, quoted.
-    """
+    """A deploy, within a transaction of `connection`; `sequence` is that of log ids and sequencers,
+    quoted."""
 
     def __init__(
         self,
@@ -165,7 +162,7 @@ class Deploy:
             )
 
     async def _begin_on_spark(self, on_spark: OnSpark) -> None:
-        """Note that the pipeline runs on Spark; its intervals are nobody's from now on."""
+        """Note that the pipeline runs on Spark; no worker owns its intervals from now on."""
         running = await self._running()
         query = {"checkpoint": on_spark.checkpoint, "levels": Jsonb(on_spark.levels)}
         if running is not None:
@@ -189,7 +186,7 @@ class Deploy:
         return obstacles_of(self._described.nodes, bundled, parked, workers)
 
     async def _begin(self, number: int, code: Code) -> list[int]:
-        """Store the first code of a generation; gives the ids of the new intervals."""
+        """Store the first code of a generation; returns the ids of the new intervals."""
         params = {"number": number, "code": msgspec.json.encode(code).decode()}
         await self._run("begin_generation", params)
         known = await self._read(number)
@@ -213,7 +210,7 @@ class Deploy:
         return made
 
     async def _add(self, node: NodeDeploy, columns: dict[str, Any], generation: int) -> list[int]:
-        """Store a new node; gives the ids of its intervals."""
+        """Store a new node; returns the ids of its intervals."""
         ((computation,),) = await self._rows("add_computation", {**columns, "kind": node.kind})
         made: list[int] = []
         for number, (low, high) in enumerate(node.slots):

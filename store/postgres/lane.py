@@ -1,10 +1,9 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
 A commit is one transaction: the fence with the commit records, the appends, then the user's
-statements and table rows, then COMMIT. The engine writes all its rows by one statement, which is a
-transaction by itself if there are no statements or rows of the user (decision 5). A COMMIT counts
-only if the server answers ``COMMIT``: a COMMIT of a failed transaction answers ``ROLLBACK``,
-without an error.
+statements and table rows, then COMMIT. The engine's rows are one statement, which is a transaction
+by itself if the user has none (decision 5). A COMMIT counts only if the server answers ``COMMIT``:
+for a failed transaction it answers ``ROLLBACK``, without an error.
 """
 
 from __future__ import annotations
@@ -288,11 +287,8 @@ class PostgresLane:
         *,
         table: Table[Any] | None = None,
     ) -> None:
-        """Run one of the user's statements, or write rows of `table`.
-
-        Raises:
-            StatementError: Postgres refused it.
-        """
+        """Run one of the user's statements, or write rows of `table`; `StatementError` if Postgres
+        refused it."""
         try:
             # Prepared, because psycopg sends a statement without parameters by the simple protocol
             # otherwise, which allows several statements in one text, and with them a COMMIT of the
@@ -319,8 +315,7 @@ class PostgresLane:
 
 
 def _check_committed(tag: str | None) -> None:
-    """Check the server's answer to COMMIT: for a failed transaction it is ROLLBACK, without an
-    error."""
+    """For a failed transaction the server answers COMMIT with ROLLBACK, without an error."""
     if tag != "COMMIT":
         raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
 
@@ -346,7 +341,7 @@ def _is_large(commit: Commit) -> bool:
 
 
 def _engine_error(error: psycopg.Error) -> MillwheelError:
-    """The engine's error for one that its own statements have met."""
+    """For an error that its own statements have met."""
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
@@ -360,5 +355,5 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
 
 
 def _named(statement: str, table: Table[Any] | None) -> str:
-    """The name of a user's statement, or of rows for a table, in error messages."""
+    """A user's statement, or rows for a table, in error messages."""
     return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"

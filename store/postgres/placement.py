@@ -1,7 +1,7 @@
 """Ownership of intervals in Postgres: claims, releases, wishes, splits and merges (decision 22).
 
-Every change is a compare-and-set on the sequencer that was read with the placement: of two
-concurrent changes, the second finds another sequencer and changes nothing.
+Every change is a compare-and-set on the sequencer that was read with the placement: the second of
+two concurrent changes finds another sequencer and changes nothing.
 
     free       no owner, or an owner with an expired lease: any claim with its sequencer gets it
     held       an owner with a valid lease: only the owner releases it
@@ -50,7 +50,7 @@ from millwheel.store.rules.interval_history import (
 )
 
 LOCK_TIMEOUT = "500ms"
-"""Longest wait for a lock; a commit of a live owner releases its interval sooner."""
+"""A commit of a live owner releases its interval sooner."""
 
 ATTEMPTS = 20
 
@@ -71,8 +71,6 @@ T = TypeVar("T")
 
 
 class PostgresPlacement(Subject):
-    """The placement of the intervals of one pipeline."""
-
     async def read_placement(self) -> Placement:
         try:
             async with self.connections.checked() as connection:
@@ -108,11 +106,8 @@ class PostgresPlacement(Subject):
     async def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own.
-
-        Returns:
-            By interval: its raised sequencer, and its new log.
-        """
+        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own;
+        returns, by interval, the raised sequencer and the new log."""
         statement = "reclaim_intervals" if again else "claim_intervals"
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
@@ -212,7 +207,7 @@ class PostgresPlacement(Subject):
     async def _ids(
         self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
     ) -> list[int]:
-        """Run a statement that changes intervals; gives their ids."""
+        """Run a statement that changes intervals; returns their ids."""
         cursor = await self._execute(connection, statement, params)
         return [id_ for (id_,) in await cursor.fetchall()]
 
@@ -334,7 +329,7 @@ class PostgresPlacement(Subject):
         params: dict[str, Any],
         history: IntervalHistory,
     ) -> int:
-        """Make an interval with the first commit of its chain; gives its id."""
+        """Make an interval with the first commit of its chain; returns its id."""
         cursor = await connection.execute(
             self.connections.statements.get(statement),
             {**params, "sequence": self.connections.sequence},

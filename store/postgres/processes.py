@@ -1,8 +1,8 @@
 """The identity of a worker's process: machine, process id and start time.
 
-A process id means something only on one machine, in one boot and in one process namespace, and the
-system gives it to a later process again. All four together name a process, so that a worker can
-find out whether another one on the same machine is dead.
+A process id means something only on one machine, in one boot and one process namespace, and the
+system reuses it. All four together name a process, so that a worker can find out whether another
+one on the same machine is dead.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def host_identity() -> str:
 
 def process_started(pid: int) -> str | None:
     """Start of a process of this machine, as a text to compare; None if there is no such process,
-    or if it has ended and its parent has not noticed yet (a zombie)."""
+    or if it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return None if fields[0] in "ZX" else fields[19]

@@ -19,8 +19,6 @@ from millwheel.store.postgres.connections import Subject
 
 
 class PostgresRequests(Subject):
-    """The table `request`."""
-
     async def open_requests(
         self, intervals: Sequence[PlacedSlots], taken: Sequence[int], limit: int
     ) -> list[OpenRequest]:
@@ -98,8 +96,7 @@ def _open_request(
 
 
 def arguments(payload: str | None) -> Any:
-    """The arguments of a request; None: Postgres takes larger numbers and deeper objects than this
-    program."""
+    """None: Postgres takes larger numbers and deeper objects than this program."""
     try:
         return msgspec.json.decode(payload) if payload else {}
     except (msgspec.DecodeError, RecursionError):

@@ -1,13 +1,10 @@
 """Connections with a server process of their own.
 
 The store relies on its sessions: on their first settings (an empty search path, UTC, timeouts,
-read-only looks), on advisory locks, on prepared statements, and on the process id by which a
-successor ends them. A connection pooler that gives the server process to another client after each
-transaction (PgBouncer in its default mode) keeps none of that. A pooler that gives it away later
-still drops the settings, because it opens the session before it knows its client.
-
-So each connection starts with a setting that no other program makes, and asks the server for it.
-This detects a pooler that refuses such settings, or drops them, at once and in every mode.
+read-only looks), advisory locks, prepared statements, and the process id by which a successor ends
+them. A connection pooler keeps none of that, or at least drops the settings. So each connection
+starts with a setting that no other program makes, and asks the server for it: this detects every
+such pooler at once.
 """
 
 from __future__ import annotations
@@ -46,11 +43,9 @@ def _pooled(how: str) -> PooledStore:
 
 
 def connect(conninfo: str) -> psycopg.Connection[Any]:
-    """A connection that commits each statement, and has a session of its own.
+    """A connection that commits each statement.
 
-    Raises:
-        PooledStore: a connection pooler answers in place of Postgres.
-        psycopg.Error: the connection cannot be made.
+    `PooledStore` if a connection pooler answers in place of Postgres.
     """
     try:
         connection = psycopg.connect(conninfo, autocommit=True, options=_marked(conninfo, None))
@@ -76,8 +71,8 @@ def _ignored(pooled: PooledStore | None) -> None:
 
 @asynccontextmanager
 async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Close a new connection if the block fails or is cancelled. (A pool of connections does not
-    close one that its ``configure`` callback failed for.)"""
+    """Close a new connection if the block fails or is cancelled: a pool does not if its
+    ``configure`` callback failed."""
     try:
         yield
     except BaseException:
@@ -97,9 +92,6 @@ class OwnSession(AsyncConnection[Any]):
             options: settings, which replace the ones in `conninfo`.
             outcome: called with a `PooledStore`, or with None after any other outcome: a pool of
                 connections does not pass errors on.
-
-        Raises:
-            PooledStore: a connection pooler answers in place of Postgres.
         """
         outcome: Outcome = kwargs.pop("outcome", _ignored)
         kwargs["autocommit"] = True

@@ -23,8 +23,7 @@ TABLES = (
     "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
-"""The names of the tables in `millwheel.store.postgres.schema`, whose import takes 0.13 s. A test
-compares both."""
+"""Of `millwheel.store.postgres.schema`, whose import takes 0.13 s. A test compares both."""
 
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -34,11 +33,11 @@ Part = tuple[str, tuple[tuple[str, str], ...]]
 
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
-"""An option of connections: a session that has waited for a lock must see the result, whatever the
-database's default isolation is."""
+"""A session that has waited for a lock must see the result, whatever the database's default
+isolation is."""
 
 KEPT = 500
-"""Number of composed statements in the cache; the tables of buckets come and go."""
+"""Composed statements in the cache; the tables of buckets come and go."""
 
 
 @cache
@@ -46,9 +45,8 @@ def _texts() -> dict[str, str]:
     """All files in the folders of ``sql/``, by name, without their comments: psycopg caches its
     analysis of a statement only up to 4,096 characters. Names of ``sql/views`` keep their folder.
 
-    All are read at once, so that a running worker opens no file for a statement: it can still
-    commit when it has no file descriptor left, and it runs no statement of newer code when its
-    package was upgraded in place.
+    All are read at once: a worker can commit when it has no file descriptor left, and runs no
+    statement of newer code when its package was upgraded in place.
     """
     texts = {}
     for folder in (resources.files("millwheel.store") / "sql").iterdir():
@@ -62,7 +60,6 @@ def _texts() -> dict[str, str]:
 
 
 def text_of(name: str) -> str:
-    """The text of ``<name>.sql`` without the comments."""
     return _texts()[name]
 
 
@@ -104,8 +101,8 @@ class Statements:
         return sql.Identifier(self.schema, name)
 
     def get(self, name: str, **tables: str) -> str:
-        """The statement in ``<name>.sql``; `tables` fill placeholders that no table of the
-        schema has."""
+        """The statement in ``<name>.sql``; `tables` fill placeholders that no table of the schema
+        has."""
         return self._composed((name, tuple(sorted(tables.items()))))
 
     def union(self, name: str, tables: Sequence[str]) -> str:

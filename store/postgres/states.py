@@ -10,8 +10,7 @@ from millwheel.store.postgres import arrays
 from millwheel.store.postgres.connections import Subject
 
 SAMPLED_PLACES = 4
-"""Number of slots, evenly spaced, at which a look at stored states starts before migrations are
-tried."""
+"""Slots, evenly spaced, at which a look at stored states starts before migrations are tried."""
 
 SAMPLED_ROWS = 20_000
 """Rows read from each of these slots on: about 50 ms."""

@@ -11,9 +11,7 @@
 `lane`          commits
 =============== ==========================================================================
 
-Reads go through a small pool (`millwheel.store.postgres.connections`); deploys, claims, folds and
-buckets are transactions of their own. Nothing here relies on ``search_path``: every name carries
-its schema.
+Nothing here relies on ``search_path``: every name carries its schema.
 """
 
 from __future__ import annotations
@@ -58,12 +56,8 @@ class PostgresStore(
         """Id and version of each stream of the deployed code, by name."""
 
     async def open(self) -> PostgresStore:
-        """Connect.
-
-        Raises:
-            StoreUnavailable: the server does not answer.
-            PooledStore: a connection pooler answers in its place.
-        """
+        """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
+        does."""
         await self.connections.open()
         return self
 

@@ -34,11 +34,7 @@ def coalesced(
 
 
 def refuse_rounding(table: Table[Any], values: list[list[Any]], scales: Mapping[str, int]) -> None:
-    """Refuse decimals with more digits after the point than their column keeps.
-
-    Raises:
-        StatementError: there is one.
-    """
+    """`StatementError` for decimals with more digits after the point than their column keeps."""
     for column, of_column in zip(table.columns, values, strict=True) if scales else ():
         scale = scales.get(column.name)
         for value in of_column if scale is not None else ():
@@ -51,8 +47,7 @@ def refuse_rounding(table: Table[Any], values: list[list[Any]], scales: Mapping[
 
 
 def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
-    """The values of one column. psycopg sends lists of one Python type, so an int among floats or
-    decimals is converted."""
+    """psycopg sends lists of one Python type, so an int among floats or decimals is converted."""
     kind = {"double precision": float, "numeric": Decimal}.get(column.type)
     if kind is None:
         return list(values)

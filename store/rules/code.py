@@ -1,5 +1,3 @@
-"""The code of a pipeline, as a deploy stores it."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -21,7 +19,7 @@ class Code(msgspec.Struct, frozen=True):
 
     graph: dict[str, Any]
     states: dict[str, TypeVersion]
-    """Types of state, by node."""
+    """By node."""
     streams: dict[str, TypeVersion]
     keys: AllKeys = {}
     """Key extractors, by node and stream; empty if the deploy was before these were stored."""

@@ -10,9 +10,9 @@ A deploy that changes the graph or a stored type (a new node, another version of
                                                      to that generation, while an interval is left
                                                      for it
 
-All other code is refused, and the message lists every difference. The generations keep all versions
-that a type ever had: a version number is never used for two types. Code that goes back to a lower
-version needs migrations down from the highest one, because values may still be stored as that.
+All other code is refused, with every difference. The generations keep all versions that a type ever
+had: a version number is never used for two types. Code that goes back to a lower version needs
+migrations down from the highest one, because values may still be stored as that.
 """
 
 from __future__ import annotations
@@ -59,11 +59,7 @@ def admission_of(
     least_left: int | None,
     obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
-    """The code of a described graph, and its generation.
-
-    Raises:
-        DeployRefused: the code fits no generation.
-    """
+    """The code of a described graph, and its generation; see `admit`."""
     _, nodes, streams, _ = described
     code = Code(
         described.graph,
@@ -88,13 +84,7 @@ def admission_of(
 def obstacles_of(
     nodes: list[NodeDeploy], bundled: Collection[str], parked: Collection[str], workers: int
 ) -> Obstacles:
-    """The obstacles to a change of key extractors.
-
-    Args:
-        bundled: computations with an open numbered bundle.
-        parked: computations with parked keys.
-        workers: number of other workers that run.
-    """
+    """The obstacles to a change of key extractors."""
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
     return Obstacles(stateful, bundled, parked, workers)
 
@@ -118,7 +108,6 @@ def admit(
         removed: nodes that an operator has removed.
         least_left: the lowest generation that may own some interval; None: code that is not of the
             newest generation must not run, since it would run alone.
-        obstacles: obstacles to a change of key extractors.
 
     Raises:
         DeployRefused: the code fits no generation; the message shows the differences and ways out.
@@ -150,8 +139,7 @@ def admit(
 def _join(
     pipeline: str, number: int, newest: int, least_left: int | None, refusal: DeployRefused
 ) -> Admission:
-    """Admit code of an older generation: its worker may start again while other workers are
-    upgraded."""
+    """Admit code of an older generation: its worker may start again while others are upgraded."""
     if least_left is not None and least_left <= number:
         return Admission(number, is_older=True)
     why = (
@@ -204,10 +192,9 @@ SHARED = "shared"
 def _check_states(
     history: Sequence[Generation], code: Code, state_steps: Steps, shared_steps: Steps
 ) -> None:
-    """Check that the code can read all states and shared tables that may be stored.
+    """Check that the code can read all stored states and shared tables.
 
-    A computation has one version for its state and its shared table, so each of them needs a
-    migration only where its own type changed.
+    They have one version, so each needs a migration only where its own type changed.
     """
     for name, new in code.states.items():
         found = [g.code.states[name] for g in history if name in g.code.states]
@@ -246,7 +233,7 @@ def _with_unchanged(
 
 
 def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> None:
-    """Check that the code can read all values of its streams that may be stored."""
+    """Check that the code can read all stored values of its streams."""
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
         _check_type(f"stream {name!r}", "migrations", found, new, steps.get(name, ()))
@@ -259,11 +246,9 @@ def _check_type(
     new: TypeVersion,
     steps: Collection[int],
 ) -> None:
-    """Check one type against all types that were deployed under its name.
+    """Check one type against all types that were deployed under its name, oldest first.
 
-    Args:
-        attribute: name of the attribute that holds its migrations.
-        found: deployed types, oldest first.
+    `attribute` holds its migrations.
     """
     if not found:
         return
@@ -311,8 +296,7 @@ def _outgrown(before: Code, after: Code) -> frozenset[str]:
 def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
     """The code of a deployed pipeline without some nodes.
 
-    Raises:
-        UsageError: there is no such node, or a remaining node needs it.
+    `UsageError` if there is no such node, or a remaining node needs it.
     """
     gone = set(names)
     nodes: dict[str, Any] = code.graph.get("nodes", {})
@@ -356,14 +340,8 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
 
 
 def refuse_with_members(pipeline: str, found: Sequence[tuple[str, int, int]]) -> None:
-    """Refuse to remove nodes with records in an open numbered bundle.
-
-    Args:
-        found: (computation, number, records) of such bundles.
-
-    Raises:
-        UsageError: there are such bundles.
-    """
+    """`UsageError` for open numbered bundles with records of removed nodes: (computation, number,
+    records)."""
     if found:
         raise UsageError(
             "nothing was removed. An open bundle has records of the nodes to remove; after a crash "
@@ -406,5 +384,5 @@ def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
 
 
 def plain(code: Code) -> Code:
-    """The code after a round trip through the store."""
+    """After a round trip through the store."""
     return msgspec.json.decode(msgspec.json.encode(code), type=Code)

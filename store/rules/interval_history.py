@@ -1,15 +1,13 @@
 """First commits of split and merged intervals, computed from their parents (paper 7.2, decision
 22). No SQL.
 
-A new part promises no more than its parents did. Its low watermarks are the lowest of theirs, and
-so is its floor, unless it has no logs to send again. Its input watermark is the highest of theirs,
-so that it goes back for no key: all intervals of a computation receive the lowest watermark of the
-same senders, so a watermark that one parent has received holds for the slots of the other too.
+A new part has the lowest of its parents' low watermarks and floors; without logs to send again it
+has no old floor. Its input watermark is the highest of theirs, so that it goes back for no key: all
+intervals of a computation receive the lowest watermark of the same senders.
 
-Of a position only the number of the last bundle is kept: the higher one of the parents, with the
-incarnation of the server in which it was closed, so that a number used for some keys is not used
-again for others of them (decision 30). Members of an open bundle cannot be divided, so an interval
-with an open bundle is not cut.
+Of a position only the higher bundle number is kept, with the incarnation of the server in which it
+was closed, so that a number used for some keys is not used again for others (decision 30). An
+interval with an open bundle is not cut: its members cannot be divided.
 """
 
 from __future__ import annotations
@@ -61,12 +59,9 @@ class IntervalHistory:
 
 
 def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
-    """The upper part of a split.
+    """The upper part of a split; `PlacementRefused` if the interval cannot be split there.
 
     Its floor is its stamp: it has no logs, and everything that it will send has a later stamp.
-
-    Raises:
-        PlacementRefused: the interval cannot be split there.
     """
     _refuse_unready(parent)
     if not parent.slot_from < at < parent.slot_to:
@@ -92,11 +87,7 @@ def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
 
 
 def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
-    """The interval that two neighbours are merged into.
-
-    Raises:
-        PlacementRefused: they cannot be merged.
-    """
+    """The merged interval; `PlacementRefused` if the neighbours cannot be merged."""
     for part in (lower, upper):
         _refuse_unready(part)
     if lower.computation != upper.computation or lower.slot_to != upper.slot_from:
@@ -126,7 +117,7 @@ def partition(
     discovery: IntervalHistory, slot: int, position: Mapping[str, Any] | None
 ) -> IntervalHistory:
     """A partition that appeared while its source is read: it begins at `position`, with the low
-    watermark that the discovery of partitions has promised for it (I17)."""
+    watermark that the discovery has promised for it (I17)."""
     return replace(
         discovery,
         slot_from=slot,

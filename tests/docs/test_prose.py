@@ -30,7 +30,7 @@ TO_DO: dict[str, dict[str, int]] = {
     "following": {"what": 2},
     "kafka": {"what": 3},
     "spark": {"who": 10, "idiom": 25},
-    "store": {"who": 14, "idiom": 13},
+    "store": {"who": 9},
     "testing": {"who": 2},
     "runtime/interval": {"what": 3},
     "runtime/keys": {"what": 2},
@@ -45,7 +45,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.22
+DOCSTRING_WORDS = 2.17
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 
