@@ -1,8 +1,7 @@
-"""Connections of the driver and the Spark workers to the store: most are read-only, repeatable
-read.
+"""Connections of the driver and the Spark workers to the store.
 
-A connection that reads is one transaction, which never writes and ends with the connection.
-Errors are raised as millwheel's own, without the password.
+A connection that reads is one transaction, repeatable read, which never writes and ends with the
+connection. Errors are raised as millwheel's own, without the password.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from millwheel.store.postgres.statements import filled
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""Time limit for waiting for a table that is locked, by a migration for example."""
+"""For a table that is locked, by a migration for example."""
 
 SOLE_SECONDS = 30.0
 """Longest wait for a process that does the same and is about to end."""
@@ -47,7 +46,7 @@ def statement(name: str, pipeline: str = "", **parts: sql.Composable) -> sql.Com
 
 
 def store_url(options: Mapping[str, str]) -> str:
-    """Return the option ``store``, or otherwise MILLWHEEL_STORE; both must be a URL."""
+    """The option ``store``, or otherwise MILLWHEEL_STORE; both must be a URL."""
     found = options.get("store") or os.environ.get(VARIABLE)
     if not found:
         raise UsageError(f"no store given: set the option 'store' to postgresql://…, or {VARIABLE}")
@@ -61,12 +60,11 @@ def store_url(options: Mapping[str, str]) -> str:
 
 
 def redacted(url: str) -> str:
-    """Return the URL without its password, for messages and logs."""
+    """Without the password, for messages and logs."""
     return StoreAddress(url=url).redacted()
 
 
 def connected(url: str, *, autocommit: bool = False) -> Connection:
-    """Open a connection, with times in UTC."""
     return psycopg.connect(
         url,
         autocommit=autocommit,
@@ -92,7 +90,7 @@ class IntervalLoader(Loader):
 
 @contextmanager
 def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
-    """Open a transaction that may write, or a session; it is committed and closed at the end of the
+    """A transaction that may write, or a session; it is committed and closed at the end of the
     block."""
     with translated(url), connected(url, autocommit=autocommit) as connection:
         yield connection
@@ -100,14 +98,14 @@ def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
 
 @contextmanager
 def reading(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """Open a read-only transaction, on the exported `snapshot` if given."""
+    """A read-only transaction, on the exported `snapshot` if given."""
     with opened(url, snapshot=snapshot) as connection, translated(url):
         yield connection
 
 
 @contextmanager
 def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """Like :func:`reading`, but without translating errors inside the block.
+    """As :func:`reading`, but without translating errors inside the block.
 
     Idle timeouts are disabled: a reader waits for Spark between two batches, and the holder of a
     snapshot is idle by design.
@@ -129,13 +127,11 @@ def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
     """Keep other processes from the same work during the block, by a lock of a session of its own.
 
     It is for people: if the session ends, the number of the batch still keeps two processes apart.
+    `UsageError` if another process keeps the lock.
 
     Args:
         name: of the work of this pipeline; the lock is one of the whole database.
         others: the beginning of the error's text, about the other process.
-
-    Raises:
-        UsageError: another process has the lock, and keeps it.
     """
     which = {"key": f"{pipeline}{name}", "schema": pipeline}
     deadline = time.monotonic() + SOLE_SECONDS
@@ -150,8 +146,8 @@ def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
 def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
     """Prevent `tables` from being dropped, truncated or rewritten during this transaction.
 
-    Call it before the first query, which takes the transaction's snapshot: a table truncated
-    between snapshot and lock reads as empty, without an error.
+    Call it before the first query, which takes the snapshot: a table truncated between snapshot and
+    lock reads as empty, without an error.
     """
     if tables:
         names = sql.SQL(", ").join(sql.Identifier(pipeline, table) for table in tables)
@@ -159,14 +155,12 @@ def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
 
 
 def limit_lock_wait(connection: Connection) -> None:
-    """Let statements of this transaction wait at most `LOCK_SECONDS` for a lock."""
     timeout = sql.Literal(f"{LOCK_SECONDS}s")
     connection.execute(statement("sessions/limit_lock_wait", timeout=timeout))
 
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Translate Postgres' errors to millwheel's."""
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:

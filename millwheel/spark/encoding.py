@@ -1,7 +1,7 @@
 """Values of Spark's rows as JSON: records, their ids, and columns of type jsonb.
 
-Arrow has instants in the time zone of the session, and gives a map as a list of pairs. Here
-instants are in UTC and maps are objects, so that a row has one text, in sessions of all time zones.
+Arrow has instants in the session's time zone, and a map as a list of pairs. Here instants are in
+UTC and maps are objects, so that a row has one text in all sessions.
 """
 
 from __future__ import annotations
@@ -25,18 +25,12 @@ SCALARS = (
 )  # fmt: skip
 """Types with values that JSON has, as they are or as text."""
 NOT_A_KEY = (spark.NullType, spark.BooleanType, spark.BinaryType)
-"""Those that cannot be the name of a member of an object."""
+"""Types that cannot be the name of a member of an object."""
 
 
 def check_types(fields: Sequence[spark.StructField], use: str) -> None:
-    """Refuse columns with values that JSON does not have.
-
-    Args:
-        use: the use of the columns, as in "a record".
-
-    Raises:
-        UsageError: with the column and its type.
-    """
+    """Refuse columns with values that JSON does not have; `use` is that of the columns, as in "a
+    record"."""
     for field in fields:
         for path, wrong in _without_json(field.name, field.dataType):
             raise UsageError(
@@ -61,7 +55,7 @@ def _without_json(path: str, of: spark.DataType) -> Iterator[tuple[str, spark.Da
 
 
 def has_map(of: spark.DataType) -> bool:
-    """Whether values of a type have a map in them: its members are in no order."""
+    """Whether values of a type contain a map: its members have no order."""
     match of:
         case spark.MapType():
             return True
@@ -97,11 +91,8 @@ def _in_utc(of: pa.DataType) -> pa.DataType:
 
 
 def values(of: pa.RecordBatch | pa.Array) -> list[Any]:
-    """Rows or values as Python has them; maps are dictionaries.
-
-    Raises:
-        UserCodeError: a map has a key twice.
-    """
+    """Rows or values as Python has them; maps are dictionaries. `UserCodeError` if a map has a key
+    twice."""
     try:
         found: list[Any] = of.to_pylist(maps_as_pydicts="strict")
     except KeyError as error:
@@ -110,14 +101,8 @@ def values(of: pa.RecordBatch | pa.Array) -> list[Any]:
 
 
 def encoded(value: Any, encoder: msgspec.json.Encoder, where: str) -> str:
-    """A value as JSON.
-
-    Args:
-        where: where it is to go, for the error.
-
-    Raises:
-        UserCodeError: it has a number that JSON does not have.
-    """
+    """A value as JSON; `UserCodeError`, which names its destination `where`, for a number that JSON
+    does not have."""
     if _has_no_number(value):
         raise UserCodeError(
             f"a row for {where} has NaN or an infinity, which JSON does not have: {value!r:.200}"

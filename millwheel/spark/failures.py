@@ -16,23 +16,18 @@ OURS = str(Path(__file__).resolve().parents[1])
 LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/py4j-", "/asyncio/")
 """Parts of paths of code that is not the user's."""
 QUERY = "\n=== Streaming Query ==="
-"""What follows in an error of a query: its offsets and its plan, over pages."""
+"""An error of a query continues with its offsets and its plan, over pages."""
 HEAD = "Traceback (most recent call last):\n"
 ENDS = ("SQLSTATE", "JVM stacktrace", "\tat ", "    at ")
-"""How lines begin that follow the text of an error of a Python worker."""
+"""Beginnings of lines after the text of an error of a Python worker."""
 FRAMES = 8
-"""Most frames that a message shows."""
+"""Frames in a message."""
 
 
 @contextmanager
 def user_error(what: str) -> Iterator[None]:
-    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise
-    one that shows the user's own lines.
-
-    Raises:
-        MillwheelError: raised by the block, here or in a task.
-        UserCodeError: any other error of the block.
-    """
+    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise a
+    `UserCodeError` with the user's own lines."""
     try:
         yield
     except MillwheelError:
@@ -60,7 +55,7 @@ def from_worker(error: Exception) -> MillwheelError | None:
 
 
 def error_text(error: Exception) -> str:
-    """An error with the user's lines that led to it, here or in a Python worker."""
+    """With the user's lines that led to it, here or in a Python worker."""
     text = _text(error)
     if HEAD in text:
         body = text.rpartition(HEAD)[2].splitlines()

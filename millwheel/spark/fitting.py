@@ -1,8 +1,8 @@
-"""Whether the columns of a DataFrame fit the records of a stream, by the type that the stream was
-deployed with.
+"""Whether the columns of a DataFrame fit the records of a stream, by the type that it was deployed
+with.
 
 The store has that type as a JSON schema (`millwheel.core.codec.type_fingerprint`). Only types are
-compared: whether a column has a NULL, or a text that is no time, only its rows show.
+compared, not whether a column has a NULL, or a text that is no time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,8 @@ any format."""
 
 
 def check_fit(fields: Sequence[spark.StructField], fingerprint: Schema, stream: str) -> None:
-    """Refuse columns that are no records of a stream.
-
-    Raises:
-        UsageError: with the column, and the type that the stream has there.
-    """
+    """`UsageError` for columns that are no records of a stream, with the column and the stream's
+    type there."""
     fit = _Fit(fingerprint.get("parts", {}))
     wrong = fit.wrong("", spark.StructType(list(fields)), fingerprint["type"])
     if wrong is not None:

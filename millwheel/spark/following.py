@@ -9,13 +9,10 @@ Where the code runs (seen on Spark 4.2 and 4.3):
 ``read(partition)``    in a task's Python worker, with a copy of the reader
 =====================  ==================================================================
 
-The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. Rows
-of a numbered table never change, and a sender commits them in the order of their numbers, so the
-rows between two offsets are the same whenever they are read: a batch that is run again gets the
-same rows. A task needs no snapshot, only each row: it counts them.
-
-The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the
-same name, and signs of the last rows of each sender, so that it is not used with a store that has
+The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. The
+rows between two offsets never change: a batch that is run again gets the same rows, and a task
+needs no snapshot, but counts them. The offset also has the pipeline's id and signs of the last rows
+of each sender, so that a checkpoint is not used with another pipeline of the same name, or with
 other rows under these numbers.
 
 Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or
@@ -60,7 +57,7 @@ from millwheel.spark.query import Numbers
 from millwheel.spark.reading import RelationRows
 
 LEAST_ROWS = 1_000
-"""A task reads at least so many rows, if there are as many."""
+"""A task reads at least this many rows, if there are as many."""
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -76,8 +73,6 @@ class Share(InputPartition):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The options of a stream."""
-
     start: str = EARLIEST
     most_rows: int | None = None
     """Most rows of a batch; None: all there are."""
@@ -87,11 +82,7 @@ class StreamOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], partitions: int) -> StreamOptions:
-        """Read the options.
-
-        Raises:
-            UsageError: one has a value that it cannot have.
-        """
+        """`UsageError` if an option has a value that it cannot have."""
         start = options.get("startingOffsets", EARLIEST).lower()
         if start not in (EARLIEST, LATEST):
             raise UsageError(
@@ -251,8 +242,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class RefusedReader(DataSourceStreamReader):
     """Stands for a reader that cannot be made: its first use raises the reason.
 
-    PySpark 4.2 and 4.3 stop the reader after an error, also if there is none, and so put an
-    UnboundLocalError in place of the error of ``streamReader``.
+    PySpark 4.2 and 4.3 replace an error of ``streamReader`` by an UnboundLocalError, because they
+    stop a reader that does not exist.
     """
 
     def __init__(self, error: MillwheelError) -> None:

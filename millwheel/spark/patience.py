@@ -1,5 +1,3 @@
-"""Trying again while the store is away: one patience for all that Spark does for a pipeline."""
-
 from __future__ import annotations
 
 import time
@@ -11,7 +9,7 @@ import structlog
 from millwheel.errors import SnapshotGone, StoreUnavailable
 
 AWAY_SECONDS = 2.0
-"""Time until the next try."""
+"""Time until the next attempt."""
 
 T = TypeVar("T")
 
@@ -19,7 +17,7 @@ log = structlog.get_logger("millwheel.spark")
 
 
 class Patience:
-    """Tries work again that fails because the store is away.
+    """Repeats work that fails because the store is away.
 
     Args:
         seconds: longest time without progress.
@@ -32,12 +30,8 @@ class Patience:
         self._away_since: float | None = None
 
     def call(self, work: Callable[[], T]) -> T:
-        """The result of work, which is tried again from its beginning.
-
-        Raises:
-            StoreUnavailable: the store was away for too long.
-            SnapshotGone: the same.
-        """
+        """Repeat work from its beginning; `StoreUnavailable` or `SnapshotGone` if the store was
+        away for too long."""
         while True:
             try:
                 found = work()

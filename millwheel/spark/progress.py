@@ -1,7 +1,7 @@
 """Show Spark's progress: a bar per running stage on a terminal, otherwise log lines.
 
-A separate thread polls Spark's status tracker a few times a second, because the main thread is
-inside the job's function.
+A separate thread polls Spark's status tracker, because the main thread is inside the job's
+function.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 10.0
-"""Time between two log lines of a running stage."""
+"""Between two log lines of a running stage."""
 
 log = structlog.get_logger("millwheel.spark")
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """The progress of a running stage."""
-
     id: int
     name: str
     tasks: int

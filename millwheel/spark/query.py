@@ -57,7 +57,7 @@ class Condition:
 
 
 class Whole(InputPartition):
-    """A share with all rows of a relation."""
+    """All rows of a relation."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -124,8 +124,6 @@ class Numbers(InputPartition):
 
 @dataclass
 class InGroups(InputPartition):
-    """The rows of some groups."""
-
     groups: Groups
 
     def conditions(self) -> list[Condition]:
@@ -136,8 +134,8 @@ Share: TypeAlias = Whole | Slots | Blocks | Numbers | InGroups
 
 
 def shares(relation: SparkRelation, wanted: int, groups: Groups | None = None) -> list[Share]:
-    """Divide a relation, or some groups of its rows, into at most `wanted` shares that together
-    contain each row once."""
+    """At most `wanted` shares that together contain each row of a relation, or of some groups of
+    it, once."""
     if relation.has_blocks:
         # A share smaller than a block would be empty.
         wanted = min(wanted, relation.blocks)
@@ -160,7 +158,7 @@ def select(
     share: Share,
     filters: Sequence[Condition] = (),
 ) -> tuple[sql.Composed, list[Any]]:
-    """Return the statement that reads one share, and its parameters."""
+    """The statement that reads one share, and its parameters."""
     chosen = sql.SQL(", ").join(column.expression for column in columns)
     text, values = _from(relation, chosen, share, [*share.conditions(), *filters])
     if isinstance(share, Numbers):
@@ -169,7 +167,7 @@ def select(
 
 
 def count(relation: SparkRelation, share: Share) -> tuple[sql.Composed, list[Any]]:
-    """Return the statement that counts the rows of one share, and its parameters."""
+    """The statement that counts the rows of one share, and its parameters."""
     return _from(relation, sql.SQL("COUNT(*)"), share, share.conditions())
 
 
@@ -192,7 +190,6 @@ def _from(
 
 
 def condition(column: SparkColumn, written: WrittenFilter) -> Condition:
-    """Translate one filter to SQL."""
     _, operator, value = written
     if isinstance(value, list):
         known, kind = LISTS, "a list"

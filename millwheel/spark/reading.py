@@ -25,12 +25,10 @@ FIRST_ROWS = 16
 """Rows of the first batch; their size is unknown, up to some megabytes each."""
 MAX_ROWS = 2_000
 GROWTH = 4
-"""Maximum growth factor of the rows per batch, since row sizes may vary."""
+"""Of the rows per batch, at most, since row sizes may vary."""
 
 
 class RelationRows:
-    """Columns and rows of a relation, to be read in shares."""
-
     def __init__(
         self,
         store: str,
@@ -56,7 +54,7 @@ class RelationRows:
         return reading(self.store, snapshot=self._snapshot)
 
     def count(self, connection: Connection, share: Share) -> int:
-        """Count the rows of a share, without regard to filters."""
+        """Without regard to filters."""
         query, values = count(self.relation, share)
         row = connection.execute(query, values).fetchone()
         assert row is not None
@@ -96,7 +94,7 @@ class RelationRows:
 
 
 def _next_rows(rows: int, size: int) -> int:
-    """Return the number of rows for a batch of BATCH_BYTES, estimated from the last batch."""
+    """Rows for a batch of BATCH_BYTES, estimated from the last batch."""
     return max(1, min(MAX_ROWS, rows * GROWTH, rows * BATCH_BYTES // max(1, size)))
 
 

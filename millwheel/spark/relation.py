@@ -43,7 +43,7 @@ from millwheel.spark.snapshots import no_such_relation
 MAX_DIGITS = 38
 """Maximum precision of a decimal in Spark and Arrow."""
 FREE_DIGITS, FREE_SCALE = 38, 18
-"""Precision and scale for a numeric without precision."""
+"""For a numeric without precision."""
 SLOTS = 1 << 16
 SLOT = "slot"
 INTEGERS = ("int2", "int4", "int8")
@@ -73,7 +73,7 @@ class TypeMapping:
     """For times: the counts from 1970 that stand for -infinity and infinity."""
 
     def parameter(self, *, is_list: bool) -> sql.Composable:
-        """Return the placeholder of a filter's value, with its casts."""
+        """The placeholder of a filter's value, with its casts."""
         place: sql.Composable = sql.Placeholder()
         for name in self.literal:
             place = _cast(place, name, is_array=is_list)
@@ -130,8 +130,6 @@ TYPE_MAPPINGS: Mapping[str, TypeMapping] = {
 
 @dataclass(frozen=True)
 class SparkColumn:
-    """A column, and how to read it."""
-
     name: str
     declared: str
     kind: TypeMapping
@@ -153,17 +151,13 @@ class SparkColumn:
 
     @property
     def expression(self) -> sql.Composable:
-        """The column's expression in the SELECT and in filters."""
+        """In the SELECT and in filters."""
         name = sql.Identifier(self.name)
         cast = self.kind.cast
         return _cast(name, cast, is_array=self.is_array) if cast else name
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a batch of this column's values.
-
-        Raises:
-            StoreError: Spark cannot represent a value.
-        """
+        """Convert a batch of values; `StoreError` if Spark cannot represent one."""
         kind = self.kind
         try:
             if self.is_array:
@@ -190,8 +184,7 @@ class SparkRelation:
     """Whether it has an integer column `slot` (0 to 65,535, a hash of the key) to divide it by."""
     columns: tuple[SparkColumn, ...]
     numbered: bool = False
-    """Whether it is a table whose rows have a `sender` and a number, `sequence`, among its
-    columns."""
+    """Whether its rows have a `sender` and a number, `sequence`."""
 
     def column(self, name: str) -> SparkColumn:
         for column in self.columns:
@@ -259,8 +252,7 @@ def _column(
 
 
 def _numeric(modifier: int) -> TypeMapping | None:
-    """Map a numeric; `modifier` packs precision and scale (``numeric.c``), the scale in 11 signed
-    bits.
+    """`modifier` packs precision and scale (``numeric.c``), the scale in 11 signed bits.
 
     None: it has too many digits for Spark.
     """

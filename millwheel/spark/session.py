@@ -1,9 +1,8 @@
 """A local Spark session that starts quietly, with bounded resources, and cleans up after itself.
 
 ``SparkSession.builder`` lets the JVM print its startup messages to the terminal, and keeps the JVM
-until the interpreter ends. Here ``pyspark.java_gateway.launch_gateway`` starts the JVM with its
-standard error on a pipe: startup output is shown only if the start fails, later output is relayed.
-At the end the JVM is stopped and awaited.
+until the interpreter ends. Here ``pyspark.java_gateway.launch_gateway`` starts it with its standard
+error on a pipe: startup output is shown only if the start fails, later output is relayed.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCRATCH = "millwheel-spark-"
-"""How the names of directories for Spark's files begin."""
+"""Beginning of the names of directories for Spark's files."""
 LOCK = "lock"
 MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
 KEPT_LINES = 100
-"""Maximum number of lines kept of the JVM's startup output."""
+"""Of the JVM's startup output."""
 CHATTER = (
     "Starting Streaming TransformWithState",
     "Streaming TransformWithState",
 )
-"""How lines begin that Spark's own processes print for each operator."""
+"""Beginnings of lines that Spark's own processes print for each operator."""
 SHUFFLE_PARTITIONS = 4
 """Spark's default of 200 is for clusters; each partition costs a task."""
 
@@ -129,8 +128,8 @@ def session(
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory for Spark's files, during the block. Those of killed sessions are removed: nobody
-    holds their lock."""
+    """A directory for Spark's files, during the block. Those of killed sessions, whose lock is
+    free, are removed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
         with suppress(OSError), open(lock, opener=_open_own) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,11 +143,10 @@ def _scratch() -> Iterator[Path]:
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Open a file of this user. Others may have put something else of that name there, such as a
-    FIFO, which would wait.
+    """Open a file of this user.
 
-    Raises:
-        PermissionError: it is no file, or not this user's.
+    Another user may have put another thing of that name there, such as a FIFO, which would wait.
+    `PermissionError` if it is no file, or not this user's.
     """
     found = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
     status = os.fstat(found)
@@ -324,7 +322,7 @@ def _from_fresh_thread(call: Callable[[], object]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """End the JVM by closing its standard input; kill it after some seconds."""
+    """Close its standard input; kill it after some seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -24,7 +24,6 @@ class Change:
     read: Vector
     """The vector after them."""
     rows: int
-    """How many there are."""
     behind: int
     """Rows that wait behind them."""
     groups: Groups | None
@@ -32,11 +31,7 @@ class Change:
 
 
 class Changes:
-    """Looks for changed groups.
-
-    Args:
-        most_rows: most rows of the followed table in one batch.
-    """
+    """`most_rows` is of the followed table in one batch."""
 
     def __init__(self, stored: Stored, most_rows: int) -> None:
         self._stored = stored
@@ -44,7 +39,6 @@ class Changes:
         self._lookout = Lookout(stored.store, stored.pipeline, stored.aggregate.follows)
 
     def after(self, progress: AggregateProgress) -> Change | None:
-        """The next change; None: nothing is new."""
         _, written = self._lookout.written()
         if progress.read is None:
             return Change(written, distance({}, written), 0, None)
@@ -71,7 +65,6 @@ class Changes:
         return Change(end, rows, distance(end, written), groups)
 
     def close(self) -> None:
-        """Close the connection."""
         self._lookout.close()
 
     def _groups(self, start: Vector, end: Vector) -> tuple[Groups, int]:

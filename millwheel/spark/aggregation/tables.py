@@ -27,8 +27,7 @@ SHOWN = 3
 class TableTarget:
     """The table of an aggregate, and its staging table.
 
-    Args:
-        options: options of Spark's tasks, with the store if they do not have it.
+    `options` are those of Spark's tasks, with the store if they do not have it.
     """
 
     def __init__(self, stored: Stored, table: Table[Any], options: Mapping[str, str]) -> None:
@@ -49,7 +48,6 @@ class TableTarget:
         self._staged.make(sql.SQL("LIKE {}").format(self._here))
 
     def begin(self) -> None:
-        """Empty the staging table."""
         self._staged.empty()
 
     def write(self, result: DataFrame) -> None:
@@ -88,7 +86,6 @@ class TableTarget:
             return found.rowcount
 
     def close(self) -> None:
-        """Drop the staging table."""
         self._staged.drop()
 
     def _delete(

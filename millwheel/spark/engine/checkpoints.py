@@ -1,5 +1,3 @@
-"""Reading the checkpoint of a query, which Spark writes."""
-
 from __future__ import annotations
 
 import json
@@ -35,7 +33,7 @@ def lines_of(spark: SparkSession, checkpoint: str, file: str) -> list[str] | Non
 
 
 def query_of(spark: SparkSession, checkpoint: str) -> str | None:
-    """The id of the query whose checkpoint it is; None: it is not there, or empty."""
+    """The id of the query that has this checkpoint; None: it is missing, or empty."""
     lines = lines_of(spark, checkpoint, "metadata")
     return str(json.loads(lines[0])["id"]) if lines else None
 
@@ -46,12 +44,7 @@ def is_finished(spark: SparkSession, checkpoint: str, batch: int) -> bool:
 
 
 def refuse_used_checkpoint(checkpoint: str) -> None:
-    """Refuse to begin a query with a checkpoint that has batches, if it is a directory of this
-    machine.
-
-    Raises:
-        UsageError: it has some.
-    """
+    """`UsageError` if a checkpoint has batches, and is a directory of this machine."""
     if is_used(checkpoint):
         raise UsageError(
             f"the checkpoint {checkpoint} is that of another query, or of an earlier one: give "

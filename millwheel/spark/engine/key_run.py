@@ -8,8 +8,8 @@ above    records on time, then the timers that are due, then late records
 =======  =======================================================================
 
 Above level 1, a production of a sender's timer in this batch is older than the watermark, but not
-late: this level had not passed it. Such records see the watermark at their own time. Only then the
-level passes on, and fires its timers; a record that was late for its sender is late here too.
+late. Such records see the watermark at their own time. Then the level fires its timers; a record
+that was late for its sender is late here too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from millwheel.spark.engine.refusals import EXECUTE, HOLD, WALL
 from millwheel.spark.engine.rows import StreamRow
 
 Timers = dict[str, int]
-"""The timers of a key: tag -> due, in microseconds."""
+"""Tag -> due, in microseconds."""
 
 Entry = tuple[str, bytes, int]
 """Name, encoded value and state version of an entry."""
@@ -178,12 +178,12 @@ class StepRunner:
 
 
 class IdRunner(StepRunner):
-    """Runs a relay that drops records whose user-supplied ids it has seen; an id is its key.
+    """Runs a relay that drops records with user-supplied ids that it has seen; an id is its key.
 
     Spark calls a task in the order of a hash of the ids. So a record keeps the place that its
-    source gave it: the records of a key reach the readers in the order of the source.
+    source gave it, and the records of a key reach the readers in the order of the source.
 
-    The engine remembers ids for a time by the clock. Here it is event time, the only time that an
+    The engine remembers ids for a time by the clock; here it is event time, the only time that an
     operator has.
     """
 
@@ -241,7 +241,6 @@ class KeyRun:
         self._context: Context[Any, Any] = context_of(step, self._call)
 
     async def record(self, item: Delivery[Any], watermark: int) -> None:
-        """Run a record that sees a watermark."""
         self._open(item.micros, watermark, watermark)
 
         async def work() -> None:
@@ -268,7 +267,6 @@ class KeyRun:
             await self._item(firing, work)
 
     def outcome(self) -> Outcome:
-        """The effects and changes of all items."""
         if not self._careful:
             self._capture()
         end_context(self._context, _late_use)  # a task that the call has left behind gets an error
@@ -312,7 +310,6 @@ class KeyRun:
         self._done.changes.update(self._state.capture(1))
 
     def _take(self) -> None:
-        """Take the effects of an item."""
         self._take_timers()
         promised = self._call.promised
         for chunks in self._effects.productions.of.values():
@@ -321,7 +318,6 @@ class KeyRun:
         self._done.effects.take(self._effects)
 
     def _take_timers(self) -> None:
-        """Apply the timers that user code has set and cancelled."""
         effects = self._effects
         for (_, kind, tag), found in effects.timers.items():
             if kind != "watermark":
@@ -344,7 +340,7 @@ class KeyRun:
 
 
 def _late_use(error: UserCodeError) -> None:
-    """It is raised where the context is used; there is nobody to tell."""
+    """It is raised where the context is used."""
 
 
 def _place(row: StreamRow) -> tuple[int, str, str]:

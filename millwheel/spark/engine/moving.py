@@ -3,8 +3,7 @@
 A pipeline is moved between records. To Spark: the injectors pause, and once no record is in flight,
 one transaction takes the intervals from their workers, and puts states, timers and the positions of
 the sources aside, for the query to begin with. Back: a query that has ended stands between two
-batches; its states, timers and positions go into the tables of the engine, again in one
-transaction. If that fails, the pipeline is where it was.
+batches; one transaction puts its states, timers and positions into the tables of the engine.
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ from millwheel.store.port.placement import ELSEWHERE
 from millwheel.store.postgres.statements import Statements
 
 LOOK_SECONDS = 0.5
-"""Time between two looks whether records are in flight."""
+"""Between two looks whether records are in flight."""
 STAGING = "staging_of_state"
 COLUMNS = ("receiver", "key", "kind", "name", "value", "version", "due", "slot")
-"""The columns of the staging table that states and timers come back by."""
+"""Of the staging table by which states and timers come back."""
 
 
 class Moving:
-    """One pipeline that is moved."""
-
     def __init__(self, plan: SparkPlan, store: str) -> None:
         self._plan = plan
         self._store = store
@@ -50,25 +47,19 @@ class Moving:
 
     # -- to Spark -------------------------------------------------------------------------
 
-    def to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int:
+    def to_spark(self, checkpoint: str, report: Callable[[int, int], None]) -> int:
         """Pause the injectors, wait until no record is in flight, and put the state aside for
-        Spark.
+        Spark; returns the number of entries and timers.
 
-        Args:
-            tell: called while it waits, with the productions and the partitions that are in flight.
-
-        Returns:
-            The number of entries and timers.
-
-        Raises:
-            UsageError: something of the pipeline cannot be moved.
+        `report` is called while it waits, with the productions and the partitions that are in
+        flight. `UsageError` if something of the pipeline cannot be moved.
         """
         refuse_used_checkpoint(checkpoint)
         with writing(self._store) as connection:
             self._refuse(connection)
         paused = self._pause()
         try:
-            while (moved := self._try_to_spark(checkpoint, tell)) is None:
+            while (moved := self._try_to_spark(checkpoint, report)) is None:
                 time.sleep(LOOK_SECONDS)
         finally:
             self._resume(paused)
@@ -82,11 +73,7 @@ class Moving:
         return [name for (name,) in rows]
 
     def _resume(self, names: list[str]) -> None:
-        """Let the injectors go on.
-
-        Raises:
-            StoreUnavailable: they stay paused.
-        """
+        """Resume the injectors; `StoreUnavailable` if they stay paused."""
         try:
             with writing(self._store) as connection:
                 connection.execute(self._get("pause_injectors"), {"paused": False, "names": names})
@@ -96,7 +83,7 @@ class Moving:
                 f"{error}. When it is back: millwheel resume {self._name}"
             ) from error
 
-    def _try_to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int | None:
+    def _try_to_spark(self, checkpoint: str, report: Callable[[int, int], None]) -> int | None:
         """Move the pipeline, unless records are in flight."""
         with writing(self._store) as connection, connection.transaction() as transaction:
             connection.execute(self._get("lock_pipeline"))
@@ -104,7 +91,7 @@ class Moving:
             self._give_intervals(connection, ELSEWHERE)
             ((productions, partitions),) = connection.execute(self._own("in_flight")).fetchall()
             if productions or partitions:
-                tell(productions, partitions)
+                report(productions, partitions)
                 raise psycopg.Rollback(transaction)
             self._fold(connection)
             kept = connection.execute(self._own("keep_start")).rowcount
@@ -155,8 +142,7 @@ class Moving:
         """Take all intervals from their owners: commits that they have begun are waited for, later
         ones fail (I4).
 
-        Args:
-            generation: the least generation whose workers may claim them from now on.
+        Workers of `generation` or a later one may claim them afterwards.
         """
         connection.execute(
             self._get("give_intervals"), {"generation": generation, "sequence": self._sequence}
@@ -164,7 +150,7 @@ class Moving:
 
     @property
     def _sequence(self) -> str:
-        """The sequence of sequencers and ids of logs, quoted."""
+        """Of sequencers and ids of logs, quoted."""
         return self._table("sequence_number").as_string(None)
 
     def _fold(self, connection: Connection) -> None:
@@ -223,7 +209,8 @@ class Moving:
     def back(
         self, progress: QueryProgress, offset: dict[str, Any], watermark: int, staged: str
     ) -> int:
-        """Put staged states and timers, and the positions of the sources, into the engine's tables.
+        """Put staged states and timers, and the positions of the sources, into the engine's tables;
+        returns the number of entries and timers.
 
         Args:
             progress: of the query, when its state was read.
@@ -231,11 +218,8 @@ class Moving:
             watermark: the low watermark of that batch.
             staged: the id with which they are staged.
 
-        Returns:
-            The number of entries and timers.
-
         Raises:
-            UsageError: the query has gone on meanwhile.
+            UsageError: the query has done another batch.
             StoreUnavailable: see `StagingTable.counted`.
         """
         stamp = SystemClock().now()
@@ -283,8 +267,8 @@ class Moving:
             }
 
     def _end(self, connection: Connection, progress: QueryProgress) -> None:
-        """End the query, as of the batch whose state was read: a batch that it does meanwhile
-        fails, or this."""
+        """End the query, as of the batch of the read state: a concurrent batch fails, or
+        this."""
         ended = connection.execute(
             self._own("end_query"), {"number": progress.number, "batch": progress.batch}
         )
@@ -333,7 +317,6 @@ class Moving:
         )
 
     def _newest_commits(self, connection: Connection) -> str:
-        """The name of the newest table of commits."""
         ((bucket,),) = connection.execute(self._get("newest_time_bucket")).fetchall()
         return f"commit_record_{bucket}"
 
@@ -343,9 +326,7 @@ class Moving:
         return sql.Identifier(self._name, name)
 
     def _get(self, name: str) -> bytes:
-        """A statement of the store."""
         return self._statements.get(name).encode()
 
     def _own(self, name: str, **further: sql.Composable) -> sql.Composed:
-        """A statement of this package."""
         return self._staging.statement(f"moving/{name}", **further)

@@ -6,8 +6,8 @@ once more for each group with a timer that its watermark has passed. Rows for ot
 results, pass through.
 
 State is one map a key: the entries of the view ``states``, each with its JSON and its version;
-timers are another. So a pipeline is moved to Spark and back by copying rows, and the project's own
-versions and migrations go on working.
+timers are another. So a pipeline is moved to Spark and back by copying rows, and migrations keep
+working.
 """
 
 from __future__ import annotations
@@ -159,7 +159,6 @@ class LevelOperator(StatefulProcessor):
             self._handle.registerTimer(millis)
 
     def _rows(self, runner: StepRunner, done: Outcome, moment: Moment) -> Iterator[Row]:
-        """The productions and results of a run."""
         effects, name = done.effects, runner.step.name
         mark = mark_of(moment.watermark + 1_000)
         self._place = done.place
@@ -218,7 +217,6 @@ class KeyCells:
         self._all: list[Entry] | None = None
 
     def begin(self) -> None:
-        """Begin with another key."""
         self._all = None
 
     def load(self, entry: str) -> Entry | None:

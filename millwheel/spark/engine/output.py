@@ -2,9 +2,8 @@
 transaction.
 
 The transaction also stores the number of the batch (`progress`). A batch that runs again, because
-the driver was killed between this commit and Spark's own, finds its number there and writes
-nothing. The state that it leaves is the same if user code does the same again: see
-``docs/spark.md``.
+the driver was killed before Spark's own commit, finds its number and writes nothing. The state that
+it leaves is the same if user code does the same again: see ``docs/spark.md``.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ COLUMNS = ("stream", "value", "seq", "micros")
 class Results:
     """The tables of a pipeline's sinks, and the staging table.
 
-    Args:
-        options: options of Spark's tasks, with the store if they do not have it.
+    `options` are those of Spark's tasks, with the store if they do not have it.
     """
 
     def __init__(self, stored: StoredQuery, graph: Graph, options: Mapping[str, str]) -> None:
@@ -56,10 +54,7 @@ class Results:
         )
 
     def take(self, rows: DataFrame, query: str, batch: int) -> int | None:
-        """Write a batch.
-
-        Returns:
-            The number of rows in tables; None: the batch was there already.
+        """Write a batch; returns the number of rows in tables, None: the batch was there already.
 
         Raises:
             UsageError: see `StoredQuery.next_of`.
@@ -177,7 +172,6 @@ def _joined(names: Sequence[str]) -> sql.Composed:
 
 
 def tables_of(graph: Graph) -> list[Table[Any]]:
-    """The tables of all sinks."""
     found = {
         use.sink.name: use.sink
         for node in graph.nodes

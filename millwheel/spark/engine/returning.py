@@ -31,8 +31,7 @@ def bring_back(
 ) -> int:
     """Put the state of a query into the engine's tables; returns the number of entries and timers.
 
-    Raises:
-        UsageError: the checkpoint is not there, or its last batch is not finished.
+    `UsageError` if the checkpoint is missing, or its last batch is not finished.
     """
     if progress.batch == FIRST:
         raise UsageError(

@@ -17,10 +17,10 @@ from millwheel.store.port.requests import DeadLetter
 RESULT: Final = ""
 """The receiver of a result."""
 TABLE, COUNTER, LETTER, CLOCK = "table", "counter", "letter", "clock"
-"""Kinds of results. A clock tells Spark and the store the watermark that the sources have
-promised."""
+"""Kinds of results. A clock has the watermark that the sources have promised, for Spark and the
+store."""
 BUNCHES = 16
-"""Results of a task travel on in so many groups."""
+"""Number of groups in which the results of a task continue."""
 
 SCHEMA: Final = (
     "receiver STRING, key STRING, stream STRING, value STRING, micros BIGINT, late BOOLEAN, seq "
@@ -29,20 +29,18 @@ SCHEMA: Final = (
 
 
 class StreamRow(NamedTuple):
-    """One row."""
-
     receiver: str
     """The name of the step that gets the record, or `RESULT`."""
     key: str
-    """The key as JSON; of a result the number of its group."""
+    """As JSON; of a result the number of its group."""
     stream: str
-    """The name of the record's stream, or the kind of the result."""
+    """Of the record, or the kind of the result."""
     value: str
-    """The value as JSON."""
+    """JSON."""
     micros: int
     """The timestamp, in microseconds."""
     late: bool
-    """Whether its sender made it after the low watermark had passed its timestamp."""
+    """Its sender made it after the low watermark had passed its timestamp."""
     seq: int
     """Its place among the rows of its sender in this batch."""
     mark: datetime
@@ -55,11 +53,7 @@ def table_row(table: Table[Any], values: Sequence[Any]) -> str:
 
 
 def column_text(value: Any) -> str | None:
-    """A column's value as Postgres reads it.
-
-    Raises:
-        UserCodeError: Postgres cannot store it.
-    """
+    """A column's value as Postgres reads it; `UserCodeError` if Postgres cannot store it."""
     if value is None or isinstance(value, str):
         if value is not None and "\0" in value:
             raise UserCodeError(f"a text for a table has a NUL character: {value!r:.80}")
@@ -72,12 +66,10 @@ def column_text(value: Any) -> str | None:
 
 
 def counter_row(computation: str, name: str, by: int) -> str:
-    """The value of a result that adds to a counter."""
     return msgspec.json.encode([computation, name, by]).decode()
 
 
 def letter_row(computation: str, letter: DeadLetter) -> str:
-    """The value of a result that is a dead letter."""
     found = letter._asdict()
     found["computation"] = computation
     found["record_id"] = None if letter.record_id is None else letter.record_id.hex()
@@ -91,7 +83,7 @@ LAST_MILLIS: Final = MAX_TIME // 1000
 
 
 def mark_of(micros: int) -> datetime:
-    """The event time that tells Spark a low watermark; it knows none before 1970."""
+    """The event time that stands for a low watermark; Spark knows none before 1970."""
     return EPOCH + timedelta(milliseconds=max(1, micros // 1000))
 
 
