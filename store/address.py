@@ -34,7 +34,6 @@ URL_LIKE = re.compile(r"\s*(?:[^./~\s][^/]*//|[^/]*@|\S*://|//\S*@)|\s+postgres"
 ``://host/x``."""
 
 HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-f:.]+\]):\d{1,5}(?:/[\w.-]*)?", re.IGNORECASE)
-"""Perhaps with a database, without the rest of a URL."""
 
 _ACCEPTED = """Accepted are:
   postgresql://user@host:5432/database   a Postgres (15 or later) that you run; postgres:// too
@@ -109,19 +108,16 @@ class StoreAddress:
         return self.directory is not None
 
     def open(self) -> str:
-        """The libpq URL to connect to; starts or adopts the server of a directory.
-
-        Blocks, for some seconds in a new directory. A URL is returned unchanged, without a
-        connection. Errors as ``embedded.start``.
-        """
+        """Blocks, for some seconds in a new directory. A URL is returned unchanged, without a
+        connection. Errors as ``embedded.start``."""
         if self.directory is not None:
             return embedded.start(self.directory).url
         assert self.url is not None
         return self.url
 
     def redacted(self) -> str:
-        """For people and logs: passwords and other secrets are ``***``, in the user part and in the
-        query. The rest may be in another spelling."""
+        """Passwords and other secrets are ``***``, in the user part and in the query. The rest may
+        be in another spelling."""
         if self.url is None:
             return str(self.directory)
         return _redacted(self.url)
@@ -153,7 +149,7 @@ def _checked(url: str, source: str) -> str:
 def _misread(url: str, given: Mapping[str, object]) -> bool:
     """Whether libpq took a part of an unescaped password for a port, host or database.
 
-    It notices only when it connects, but messages would show that part before.
+    It notices that only when it connects, but messages would show the part before.
     """
     hosts = str(given.get("host") or "").split(",")
     ports = str(given.get("port") or "").split(",")

@@ -1,7 +1,7 @@
 """Keys chosen by the engine: those of spread and of broadcast records.
 
-A spread record's key is one of 1,024 numbers, one for each range of 64 slots. Which one is free;
-but the slot of a number must never change, because the ids of seen records are kept by slot.
+A spread record's key is one of 1,024 numbers, one for each range of 64 slots. The slot of a number
+must never change, because the ids of seen records are kept by slot.
 
 A broadcast record goes to each *cell* of its reader; cells divide the slots into equal parts. A
 cell's key is a JSON object, which no user's key is; its slot is the first of the cell, so that its
@@ -24,12 +24,10 @@ MOST_CELLS = 1024
 """With more cells, a broadcast record would cost more than it is worth."""
 
 CELL_MARK = b"{"
-"""First canonical byte of every cell's key, and of no other key."""
+"""No other key begins with this byte."""
 
 
 class Address(NamedTuple):
-    """Key, canonical bytes and slot."""
-
     key: Any
     key_text: bytes
     slot: int
@@ -37,8 +35,7 @@ class Address(NamedTuple):
 
 @cache
 def spread_addresses() -> tuple[Address, ...]:
-    """One number for each of the `SPREAD_KEYS` ranges of slots, adjacent numbers far apart: the
-    first that hashes into the range."""
+    """Adjacent numbers are far apart; each is the first that hashes into its range of slots."""
     found: dict[int, Address] = {}
     number = 0
     while len(found) < SPREAD_KEYS:
@@ -49,5 +46,4 @@ def spread_addresses() -> tuple[Address, ...]:
 
 
 def cell_address(cell: int, grain: int) -> Address:
-    """Each cell has `grain` slots."""
     return Address({"cell": cell}, b'{"cell":%d}' % cell, cell * grain)

@@ -5,13 +5,12 @@ import math
 from millwheel.core.clock import Clock
 
 FIRST_SECONDS = 0.05
-"""First pause before a store that has not answered is asked again."""
 
 LONGEST_SECONDS = 2.0
 
 
 class Backoff:
-    """Pauses between tries, in seconds: each is doubled, until patience ends."""
+    """Pauses in seconds, doubled until patience ends."""
 
     def __init__(
         self,
@@ -34,6 +33,5 @@ class Backoff:
         self._pause = self._first
 
     async def wait(self, share: float = 1.0) -> None:
-        """Wait for the next pause, or for a share of it."""
         pause, self._pause = self._pause, min(2 * self._pause, self._longest)
         await self._clock.sleep(pause * share)

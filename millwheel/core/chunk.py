@@ -24,13 +24,12 @@ from millwheel.core.model import Delivery, Key, record_id
 T = TypeVar("T")
 
 ASSUMED_ROW_BYTES = 256
-"""Size in the credits of a row without an encoded value: its reader is on this worker, and cannot
-change it."""
+"""Size in the credits of a row without an encoded value, which its reader on this worker cannot
+change."""
 
 
 class Chunk:
-    """See `Delivery` for the fields. A new production has no log and no numbers before its commit
-    is built."""
+    """A new production has no log and no numbers before its commit is built."""
 
     __slots__ = (
         "bucket", "encoded", "holds", "key_texts", "keys", "log", "micros", "numbers", "origin",
@@ -40,21 +39,19 @@ class Chunk:
     def __init__(self, stream: str, receiver: int, *, source: int = 0) -> None:
         self.stream = stream
         self.receiver = receiver
-        """Id of the computation that reads it."""
         self.log = self.origin = source
         self.stamp = 0
-        """Of the commit that produced the records; of a source's rows, each one's own number."""
+        """Logical time of the producing commit; of a source's rows, each one's own number."""
         self.bucket = 0
         """The receiver's bucket that keeps the ids."""
         self.numbers: Sequence[int] = ()
-        """In the log."""
         self.keys: Sequence[Key] = []
         self.key_texts: list[bytes] = []
         self.slots: list[int] = []
         self.values: list[Any] = []
         self.encoded: list[bytes] = []
-        """The values as JSON: a production's stored form; of a source's row, which is stored
-        nowhere, any form, or nothing if the value cannot be changed."""
+        """A production's stored form; of a source's row, which is stored nowhere, any JSON, or
+        nothing if the value cannot be changed."""
         self.micros: list[int] = []
         self.holds: list[int] = []
 
@@ -63,14 +60,13 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Bytes of credits."""
+        """Bytes in the credits."""
         return sum(map(len, self.encoded))
 
     def ids(self) -> list[bytes]:
         return [record_id(self.log, number) for number in self.numbers]
 
     def part(self, places: Sequence[int]) -> Chunk:
-        """The records at some places, in ascending order."""
         part = Chunk(self.stream, self.receiver)
         part.log, part.origin, part.stamp = self.log, self.origin, self.stamp
         part.bucket = self.bucket
@@ -81,7 +77,6 @@ class Chunk:
         return part
 
     def split(self, place: int) -> tuple[Chunk, Chunk]:
-        """The records before a place, and those from there on."""
         return self.part(range(place)), self.part(range(place, len(self)))
 
     def extend(self, more: Chunk) -> None:
@@ -107,7 +102,6 @@ class Chunk:
 
 
 _COLUMNS = ("keys", "key_texts", "slots", "values", "encoded", "micros", "holds")
-"""Besides the numbers."""
 
 
 class Outbox:
@@ -118,7 +112,6 @@ class Outbox:
 
     def __init__(self) -> None:
         self.of: dict[int, list[Chunk]] = {}
-        """By receiver."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -141,7 +134,6 @@ class Outbox:
 
 
 def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
-    """Records in the order of their logs, as chunks where a chunk can hold them."""
     found: list[Chunk | Delivery[Any]] = []
     for kind, run in groupby(records, key=_kind):
         alike = list(run)
@@ -150,7 +142,7 @@ def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
 
 
 def _kind(record: Delivery[Any]) -> tuple[Any, ...] | None:
-    """The properties that the records of a chunk share; None: the record cannot be in one."""
+    """The properties that records of a chunk share; None: the record cannot be in a chunk."""
     log, number, origin = record.log, record.seq, record.origin
     if record.named or log <= 0 or record.id != record_id(log, number):
         return None
@@ -173,7 +165,7 @@ def _chunk_of(records: Sequence[Delivery[Any]]) -> Chunk:
 
 
 class PackedRows(Sequence[T], Generic[T]):
-    """Rows in another form: an iteration yields single ones."""
+    """An iteration yields single rows."""
 
     @overload
     def __getitem__(self, place: int) -> T: ...
@@ -184,11 +176,8 @@ class PackedRows(Sequence[T], Generic[T]):
 
 
 class Ids(PackedRows[bytes]):
-    """The ids of records (`record_id`), kept as numbers of logs."""
-
     def __init__(self) -> None:
         self.runs: list[tuple[int, Sequence[int]]] = []
-        """Logs with numbers."""
         self._count = 0
 
     def add(self, log: int, numbers: Sequence[int]) -> Ids:
@@ -206,7 +195,6 @@ class Ids(PackedRows[bytes]):
 
 
 def _taker(places: Sequence[int]) -> Any:
-    """A function that takes the elements at some places of a list."""
     if isinstance(places, range):
         return itemgetter(slice(places.start, places.stop))
     if len(places) == 1:
@@ -216,7 +204,7 @@ def _taker(places: Sequence[int]) -> Any:
 
 
 class Columns(PackedRows[T]):
-    """Rows as columns; `row` makes one of its values at iteration, None: plain tuples."""
+    """`row` makes a row at iteration; None: plain tuples."""
 
     def __init__(
         self, *columns: Sequence[Any], row: Callable[[Iterable[Any]], T] | None = None
@@ -233,14 +221,11 @@ class Columns(PackedRows[T]):
 
 
 class Chunks(PackedRows["Delivery[Any]"]):
-    """Iteration takes them apart."""
-
     def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
         self.chunks = list(chunks)
 
     @classmethod
     def of(cls, deliveries: Iterable[Delivery[Any]]) -> Chunks:
-        """Single productions as chunks of one record."""
         return cls(_chunk_of([each]) for each in deliveries)
 
     def column(self, name: str) -> list[Any]:
@@ -248,7 +233,6 @@ class Chunks(PackedRows["Delivery[Any]"]):
         return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
 
     def constant(self, name: str) -> list[Any]:
-        """A value of each record's chunk, as a column."""
         values: list[Any] = []
         for chunk in self.chunks:
             values += [getattr(chunk, name)] * len(chunk)

@@ -56,7 +56,6 @@ class VirtualClock:
         await future
 
     def advance(self, seconds: float) -> None:
-        """Move time forward, and wake the tasks that have slept long enough."""
         self._now += int(seconds * 1e6)
         while self._sleepers and self._sleepers[0][0] <= self._now:
             future = heapq.heappop(self._sleepers)[2]

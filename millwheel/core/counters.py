@@ -10,6 +10,6 @@ REPLAYS = "replays"
 COMMON_COUNTERS = frozenset(
     [PROCESSED, RECORDS_OUT, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED]
 )
-"""With a column in `millwheel status`, and a metric of their own."""
+"""Counters with a column in `millwheel status`, and a metric of their own."""
 ENGINE_COUNTERS = COMMON_COUNTERS | {WEAK_CHANGED, STRAGGLERS, REPLAYS}
-"""Shown beside the counters of user code, which may not change them."""
+"""Counters of the engine, which user code may not change."""

@@ -10,11 +10,9 @@ from pathlib import Path
 from millwheel.errors import UsageError
 
 DISTRIBUTION = "millwheel-engine"
-"""As in pyproject.toml, and in every message about installing."""
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra, for messages."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

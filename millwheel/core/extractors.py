@@ -32,23 +32,17 @@ MOST_DEPTH = 8
 
 _FIXED = (str, int, float, bool, bytes, type(None))
 _CONSTANTS = (*_FIXED, tuple, frozenset, re.Pattern)
-"""Types of a module's constants. Lists and dicts do not count: they may be filled at run time."""
+"""Lists and dicts do not count: they may be filled at run time."""
 _LEFT_OUT = frozenset(
     {"annotation", "ctx", "decorator_list", "kind", "returns", "type_comment", "type_params"}
 )
-"""Parts of the syntax that have no influence on a key."""
 
 
 class Keys(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of the extractor that one computation uses for one stream."""
-
     version: int
-    """The `version` argument of `Stream.by`."""
     fingerprint: str | None
-    """None: unknown."""
 
     def may_differ(self, other: Keys) -> bool:
-        """Whether both may give different keys for the same value."""
         if self.version != other.version:
             return True
         known = comparable(self.fingerprint, other.fingerprint)
@@ -56,7 +50,6 @@ class Keys(msgspec.Struct, frozen=True, array_like=True):
 
 
 AllKeys: TypeAlias = dict[str, dict[str, Keys]]
-"""By computation and stream."""
 
 
 class _NoSource(Exception):
@@ -76,20 +69,17 @@ def fingerprint(extractor: Callable[..., Any]) -> str | None:
 
 
 def comparable(one: str | None, other: str | None) -> bool:
-    """Whether two fingerprints have the same origin, so that a difference means different code."""
     return one is not None and other is not None and one.split(":")[0] == other.split(":")[0]
 
 
 class _Reading:
-    """Describes functions, each once."""
-
     def __init__(self) -> None:
         self.from_source = True
         self._known: dict[int, int] = {}
-        """Functions already described: their order, by identity."""
+        """Functions by identity, numbered in order."""
 
     def of(self, function: Any, depth: int = 0) -> Any:
-        """A callable's code as JSON values; `_NoSource` if it cannot be inspected."""
+        """`_NoSource` if the code cannot be inspected."""
         if id(function) in self._known:
             return ["again", self._known[id(function)]]
         self._known[id(function)] = len(self._known)
@@ -150,7 +140,6 @@ class _Reading:
         return ["function", said, defaults, self._closed(function, depth), used]
 
     def _closed(self, function: FunctionType, depth: int) -> Any:
-        """The variables that a function closes over."""
         closed = []
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
@@ -162,7 +151,7 @@ class _Reading:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names and attributes that a function uses, inner functions included."""
+    """Globals and attributes, those of inner functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -224,7 +213,6 @@ Place = tuple[int, int]
 
 
 def _span(node: ast.Lambda) -> tuple[Place, Place]:
-    """The first and the last place of a lambda's body."""
     body = node.body
     return (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
 
@@ -245,7 +233,6 @@ def _holds(node: ast.Lambda, code: CodeType) -> bool:
 
 
 def _innermost(found: list[ast.Lambda]) -> list[_Node]:
-    """The lambdas that contain no other of these."""
     spans = [_span(node) for node in found]
     return [
         node
@@ -259,7 +246,7 @@ def _innermost(found: list[ast.Lambda]) -> list[_Node]:
 
 
 class _Syntax:
-    """Syntax as JSON, with local names replaced by their order."""
+    """Local names are replaced by their order."""
 
     def __init__(self) -> None:
         self._local: dict[str, str] = {}

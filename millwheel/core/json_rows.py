@@ -1,7 +1,7 @@
 """Rows of JSON: decoded to values of a stream's type, or refused with a reason.
 
-All sources of JSON and the HTTP endpoint judge rows here: a record that was accepted is one that
-its injector can read, and a bad row is bad in every source.
+All sources of JSON and the HTTP endpoint judge rows here, so that an injector can read each
+accepted record.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 from millwheel.core.codec import reason
 
 MOST_DEPTH = 500
-"""Levels of nesting. The decoder has room for what its caller leaves of the interpreter's 1,000
-frames, so a row near that limit can be decoded in one place and not in another."""
+"""The decoder has the room that its caller leaves of the interpreter's 1,000 frames, so a row near
+that limit can be decoded in one place and not in another."""
 
 _NUL = b"\\u0000"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*(?:"|\\?\Z)', re.DOTALL)
@@ -41,7 +41,7 @@ class JsonRows:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(value_type).decode
 
     def together(self, raws: Sequence[bytes], most_bytes: int = sys.maxsize) -> list[Any] | None:
-        """Values that can be passed on as they are; None: look at each row with `one`.
+        """The values, as far as they need no look at single rows; otherwise None.
 
         Rows with NUL, which Postgres does not store, or longer than `most_bytes` are never passed
         on.
@@ -83,7 +83,6 @@ def is_utf_8(data: bytes) -> bool:
 
 
 def is_too_deep(raw: bytes) -> bool:
-    """Whether JSON is nested more than `MOST_DEPTH` levels deep."""
     if raw.count(b"[") + raw.count(b"{") <= MOST_DEPTH:
         return False
     brackets = without_strings(raw).translate(None, _NO_BRACKETS)

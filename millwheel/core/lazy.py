@@ -1,5 +1,5 @@
-"""Names of a package that are imported when they are first used: a command, or a Python process
-that Spark starts, loads only the modules that it uses."""
+"""Names of a package that are imported when they are first used, so that a command, or a Python
+process of Spark, loads only its own modules."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ Key: TypeAlias = "str | int | tuple[str | int, ...]"
 TimerKind: TypeAlias = Literal["watermark", "wall"]
 
 SLOTS = 1 << 16
-"""Keys are hashed to slots; an interval is a range of slots."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ONE_MICROSECOND = timedelta(microseconds=1)
@@ -39,7 +38,7 @@ class Statement(str):
     __slots__ = ("caller",)
 
     caller: tuple[CodeType, int]
-    """The calling function's code, and the offset of the call in it; `repr` looks up the line."""
+    """Code of the caller, and the offset of the call in it; `repr` looks up the line."""
 
     def __repr__(self) -> str:
         """The first 200 characters as a literal, with file and line."""
@@ -93,7 +92,6 @@ def _outside(shown: str) -> ValueError:
 
 
 def all_event_micros(moments: Sequence[datetime]) -> list[int]:
-    """`event_micros` of each moment."""
     if not _DATETIMES.issuperset(map(type, moments)):
         return list(map(event_micros, moments))
     since = map(sub, moments, repeat(EPOCH))
@@ -104,17 +102,16 @@ def all_event_micros(moments: Sequence[datetime]) -> list[int]:
 
 
 def clamp_time(micros: int) -> int:
-    """Limited to the range from `MIN_TIME` to `MAX_TIME`."""
     return max(MIN_TIME, min(MAX_TIME, micros))
 
 
 class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
-    """One record as a computation sees it: key, value, timestamp and the stream's name."""
+    """One record as a computation sees it."""
 
     key: Key
     value: V
     micros: int
-    """The timestamp in microseconds since the epoch."""
+    """Microseconds since the epoch."""
     stream: str
 
     @property
@@ -124,7 +121,7 @@ class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False):
-    """A due timer, the argument of `Computation.process_timer`."""
+    """The argument of `Computation.process_timer`."""
 
     tag: str
     kind: TimerKind
@@ -132,7 +129,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def at(self) -> datetime:
-        """The instant for which the timer was set, an aware UTC ``datetime``."""
+        """The time that the timer was set for, an aware UTC ``datetime``."""
         return from_micros(self.micros)
 
 
@@ -142,54 +139,44 @@ record_id: Callable[[int, int], bytes] = Struct(">QQ").pack
 log_and_number: Callable[[bytes], tuple[int, int]] = Struct(">QQ").unpack
 
 NAME_BYTES = 12
-"""Length of the name with which the id of a weak production begins."""
+"""Name at the beginning of the id of a weak production."""
 
 RUN_BYTES = 2
-"""Length of the mark of the producing worker, which follows the name. The rest is a digest of the
-production."""
+"""Mark of the producing worker, which follows the name. The rest is a digest of the production."""
 
 
 def is_derived(id_: bytes) -> bool:
-    """Whether an id belongs to a weak production; only such an id begins with a set bit."""
+    """Only the id of a weak production begins with a set bit."""
     return id_[:1] > b"\x7f"
 
 
 def name_of(id_: bytes) -> bytes:
-    """The part of an id that identifies the record: of a weak production its name, or the whole
-    id."""
+    """The name in the id of a weak production; otherwise the whole id."""
     return id_[:NAME_BYTES] if id_[:1] > b"\x7f" else id_
 
 
 def run_of(id_: bytes) -> bytes:
-    """The mark of the worker that made a weak production."""
     return id_[NAME_BYTES : NAME_BYTES + RUN_BYTES]
 
 
 def digest_of(id_: bytes) -> bytes:
-    """The digest of a weak production."""
     return id_[NAME_BYTES + RUN_BYTES :]
 
 
 class Delivery(Record[V], gc=False, eq=False):
-    """A record on its way to one interval, with the data to deliver it once.
-
-    Strong productions get `log`, `seq`, `stamp` and `id` when their commit is built; records of a
-    replayable source when they are read. Weak productions get `id`, `origin` and `stamp` from their
-    input record, and `log` and `seq` when they are sent.
-    """
+    """Strong productions get `log`, `seq`, `stamp` and `id` when their commit is built; records of
+    a replayable source when they are read. Weak productions get `id`, `origin` and `stamp` from
+    their input record, and `log` and `seq` when they are sent."""
 
     key_text: bytes
     slot: int
     receiver: int
-    """Id of the computation that reads it."""
     hold: int
     """The time at which it holds the low watermark: max(timestamp, watermark published when
     sent)."""
     size: int
-    """Bytes of its encoded value."""
     encoded: bytes = b""
-    """The stored form of the value. Empty for a row of a replayable source with an immutable type:
-    such a row is not stored."""
+    """Empty for a row of a replayable source with an immutable type, which is not stored."""
     log: int = 0
     seq: int = 0
     stamp: int = 0
@@ -197,7 +184,6 @@ class Delivery(Record[V], gc=False, eq=False):
     offset. The same in every resend; decides the record's bucket of seen ids."""
     id: bytes = b""
     bucket: int = 0
-    """The receiver's bucket that keeps the id."""
     named: bool = False
     """The user supplied the id; such an id is looked up in every live bucket."""
     origin: int = 0
@@ -205,14 +191,12 @@ class Delivery(Record[V], gc=False, eq=False):
 
 
 class Firing(msgspec.Struct, gc=False, eq=False):
-    """A due timer of one key."""
-
     key: Key
     key_text: bytes
     slot: int
     timer: Timer
     hold: int
     watermark: int | None = None
-    """That user code sees; None: the present one."""
+    """Low watermark that user code sees; None: the present one."""
     aside: bool = False
-    """It was not fired, and is set again as it is."""
+    """The timer was not fired, and is set again as it is."""

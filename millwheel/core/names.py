@@ -8,8 +8,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
 
 
 def check_name(name: str, what: str) -> str:
-    """`name`; `GraphError` if it is not valid for a stream, computation, pipeline, table or
-    column."""
+    """`GraphError` if the name is not valid."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise GraphError(
             f"{name!r} cannot name a {what}: use lower-case letters, digits and underscores, "

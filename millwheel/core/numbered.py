@@ -19,11 +19,11 @@ from typing import NamedTuple, TypeAlias
 from millwheel.errors import StoreError
 
 Vector: TypeAlias = Mapping[int, int]
-"""By sender, the number of the next row."""
+"""Number of the next row by sender."""
 
 
 class RowRange(NamedTuple):
-    """Rows of one sender: from number `first` up to, but not including, `until`."""
+    """Rows of one sender, from number `first` up to, but not including, `until`."""
 
     sender: int
     first: int
@@ -35,21 +35,18 @@ class RowRange(NamedTuple):
 
 
 COMPARED = 16
-"""Rows before a position that a sign is made of. With one, a table with few different rows would
-pass by chance."""
+"""Rows of a sign. With one, a table with few different rows would pass by chance."""
 
 
 class Sign(NamedTuple):
-    """A digest of the last rows before a position, by which they are recognized."""
+    """A digest of the last rows before a position."""
 
     rows: int
-    """Rows that it is made of."""
     digest: str
     columns: str
-    """A hash of the table's columns: signs of other columns cannot be compared."""
+    """A hash: signs of other columns cannot be compared."""
 
     def written(self) -> str:
-        """The sign as a position has it."""
         return " ".join(map(str, self))
 
     @classmethod
@@ -59,7 +56,7 @@ class Sign(NamedTuple):
 
 
 class Marks:
-    """Hashes of rows of one sender, by number; `columns` is a hash of the table's columns."""
+    """Hashes of rows of one sender, by number."""
 
     def __init__(self, columns: int = 0, rows: Mapping[int, int] | None = None) -> None:
         self._columns = columns
@@ -67,7 +64,7 @@ class Marks:
 
     @classmethod
     def by_sender(cls, found: Sequence[tuple[int, int, int, int]]) -> dict[int, Marks]:
-        """From rows of ``row_marks.sql``."""
+        """Marks of each sender, from rows of ``row_marks.sql``."""
         made: dict[int, Marks] = {}
         for sender, number, row, columns in found:
             made.setdefault(sender, cls(columns))._rows[number] = row
@@ -85,10 +82,8 @@ class Marks:
         return Sign(until - first, digest, str(self._columns))
 
     def contradict(self, sign: Sign | None, until: int) -> bool:
-        """Whether the rows before a number are not those of a sign.
-
-        Rows that were deleted since, and rows with other columns than then, contradict nothing.
-        """
+        """Rows that were deleted since, and rows with other columns than then, contradict
+        nothing."""
         now = None if sign is None else self.sign(until, sign.rows)
         if sign is None or now is None:
             return False
@@ -101,7 +96,7 @@ class Marks:
         self._rows.update(newer._rows)
 
     def forget(self, before: int) -> None:
-        """Forget the rows before a number, which are at the front."""
+        """The rows before a number are at the front."""
         for number in list(takewhile(lambda number: number < before, self._rows)):
             del self._rows[number]
 
@@ -115,15 +110,12 @@ def between(start: Vector, end: Vector) -> list[RowRange]:
 
 
 def distance(start: Vector, end: Vector) -> int:
-    """Number of rows from one vector to another."""
     return sum(piece.rows for piece in between(start, end))
 
 
 def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
-    """The vector at most `most` rows behind `start` on the way to `end`.
-
-    Each sender has its share of the rows, so that all senders end together.
-    """
+    """The vector at most `most` rows behind `start`; each sender has its share, so that all end
+    together."""
     there = between(start, end)
     total = sum(piece.rows for piece in there)
     if total <= most:
@@ -143,7 +135,7 @@ def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
 
 def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[RowRange]]:
     """Divide ranges into at most `most` shares of about the same number of rows, at least
-    `least_rows` unless there is only one share."""
+    `least_rows` if there are several."""
     total = sum(piece.rows for piece in ranges)
     wanted = max(1, min(most, total // least_rows))
     size = -(-total // wanted)
@@ -165,7 +157,7 @@ def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[
 def refuse_other_rows(
     read: Vector, signs: Mapping[int, Sign], there: Mapping[int, Marks], table: str
 ) -> None:
-    """`StoreError` if a sign is not that of the rows before `read` that are `there` now."""
+    """`StoreError` if the rows that are `there` do not have a sign."""
     for sender, sign in sorted(signs.items()):
         if sender in there and there[sender].contradict(sign, read[sender]):
             raise StoreError(
@@ -178,8 +170,7 @@ def refuse_other_rows(
 
 
 def refuse_older(read: Vector, written: Vector, table: str) -> None:
-    """`StoreError` if a table has fewer rows than were read: the store has lost commits, or was
-    restored from a backup."""
+    """`StoreError` if the table has fewer rows than were read."""
     for sender, number in sorted(read.items()):
         if number > written.get(sender, 0):
             raise StoreError(

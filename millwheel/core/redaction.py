@@ -1,4 +1,4 @@
-"""Keys in logs and pages, which are often personal data: shown or redacted.
+"""Redacts keys, which are often personal data, in logs and pages.
 
 With ``MILLWHEEL_REDACT_KEYS=1`` a key is shown as ``key#1a2b3c4d``, a hash that is the same
 wherever it appears. The tables of the store, and the commands that read them, show keys.
@@ -22,7 +22,6 @@ def redacts() -> bool:
 
 
 def shown_key(key: Key) -> str:
-    """For a message or a log line."""
     text = shown(key, KEY_CHARACTERS)
     return hidden(repr(key)) if redacts() else text
 

@@ -38,8 +38,7 @@ _NOT_AS_STORED = (*_IN_NO_ORDER, inspect.DateTimeType, inspect.TimeType)
 
 
 def may_come_reordered(info: inspect.Type) -> bool:
-    """Whether values may have parts in an order that the store does not keep, or of no fixed
-    type."""
+    """Parts may be in an order that the store does not keep, or of no fixed type."""
     return any(isinstance(part, _IN_NO_ORDER) or _is_any_number(part) for part in parts_of(info))
 
 
@@ -47,9 +46,7 @@ class Fidelity(IntEnum):
     """How far values equal those that are read from the store, in all that user code can see."""
 
     NONE = 0
-    """Not always."""
     BUT_MINUS_ZERO = 1
-    """Always, but for minus zero."""
     FULL = 2
 
 
@@ -67,7 +64,6 @@ def fidelity(info: inspect.Type) -> Fidelity:
 
 
 def _is_any_number(info: inspect.Type) -> bool:
-    """Whether a whole float may come back as an int."""
     kinds = set(map(type, info.types)) if isinstance(info, inspect.UnionType) else set()
     return {inspect.IntType, inspect.FloatType} <= kinds
 
@@ -83,7 +79,6 @@ def parts_of(info: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def parts(info: inspect.Type) -> Iterable[inspect.Type]:
-    """The types that a type directly consists of."""
     for name in info.__struct_fields__:
         value = getattr(info, name)
         for part in value if isinstance(value, tuple) else (value,):
@@ -94,7 +89,7 @@ def parts(info: inspect.Type) -> Iterable[inspect.Type]:
 
 
 def are_in_order(encoded: Sequence[bytes], values: Sequence[Any]) -> bool:
-    """Whether `in_order` certainly changes nothing; cheaper than to do it."""
+    """Cheaper than `in_order`; true if that certainly changes nothing."""
     try:
         if list(map(_encode_in_order, values)) != encoded:
             return False
@@ -104,8 +99,8 @@ def are_in_order(encoded: Sequence[bytes], values: Sequence[Any]) -> bool:
 
 
 def in_order(encoded: bytes) -> bytes:
-    """JSON with the names of objects in order and numbers as ``jsonb`` has them: one text for all
-    texts that are equal to the store."""
+    """One text for all texts that are equal to the store: ordered names, numbers as ``jsonb`` has
+    them."""
     value = _decode_any(encoded)
     if _ODD_NUMBER.search(encoded):
         value = _with_numbers_of_jsonb(value)

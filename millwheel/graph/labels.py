@@ -13,7 +13,7 @@ INJECTED = "__injected"
 
 
 def sink_name(use: SinkUse) -> str:
-    """In graphs and step names."""
+    """The name of a sink in graphs and step names."""
     match use.sink:
         case Table(name=name):
             return str(name)

@@ -39,7 +39,7 @@ class Injection:
 
     source: Source
     timestamp: Callable[[Any], datetime] | None
-    """None: the rows have timestamps of their own."""
+    """None if the rows have timestamps of their own."""
     seen: Callable[[Any], datetime] | None
     lateness: timedelta
     on_error: OnError
@@ -76,17 +76,17 @@ class Node:
     cells: int = 0
     """Parts of its slots with a table each; 0: it has no broadcast input."""
     bundles: Bundles | None = None
-    """None: it reads record by record."""
+    """Limits of its numbered bundles; None: it reads record by record."""
     on_error: OnFailure = "fail"
     park: Park | None = None
-    """With ``on_error="park"``."""
+    """How its keys are parked, with ``on_error="park"``."""
     retries: int = 0
     productions: Productions = "strong"
     exactly_once: bool = True
     """Copies of a record are dropped, even if they arrive late."""
     delivery: DeliveryMode = "acknowledged"
     straggler_seconds: float = 1.0
-    """With weak productions, the time that an input waits for their acknowledgement."""
+    """Time that an input of weak productions waits for their acknowledgement."""
     acknowledgement: Acknowledgement = "chain"
     """The way in which an input waits for its weak productions."""
     replay_seconds: float = 5.0
@@ -94,11 +94,10 @@ class Node:
     named: bool = False
     """Its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
-    """By stream, the sinks that are written in its own commits."""
+    """Sinks that are written in its own commits, by stream."""
 
     @property
     def label(self) -> str:
-        """For display: see `label_of`."""
         return label_of(self.name, self.describe())
 
     @property

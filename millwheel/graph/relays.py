@@ -124,7 +124,8 @@ def _copy(stream: Stream[Any], name: str) -> Stream[Any]:
 
 
 def _pane_order(stream: str, nodes: Mapping[str, Node]) -> PaneOrder:
-    """By the computations that have made the panes' windows, directly or further up."""
+    """The order of panes, by the computations that have made their windows, directly or further
+    up."""
     found: list[PaneOrder] = []
     waiting, seen = [stream], {stream}
     while waiting:

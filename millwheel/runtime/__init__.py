@@ -1,6 +1,6 @@
 """The inside of one worker: rooms that import in one direction, put together by `engine.py`.
 
-One record's way, room by room. Read these modules in this order, from the bottom up::
+One record's way, room by room::
 
     source ──▶ interval ──▶ lane ──────────────────────────────▶ store
                   ▲           runner ─▶ user code ─▶ open commit ─▶ committer

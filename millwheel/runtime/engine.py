@@ -96,31 +96,27 @@ class Engine:
         self._process = process or Process()
         self._network = None if network is None else network(self.worker)
         self._listens = False
-        """The network was started."""
         self.failure: BaseException | None = None
         self._failed = asyncio.Event()
         self._ended = asyncio.Event()
-        """Set when the engine was stopped or killed."""
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that run with the engine, by maker and name."""
         self._restarts = Restarts(self)
         self.heartbeat: Heartbeat | None = None
-        """None: the worker has not registered yet."""
+        """None before the worker has registered."""
         self.blocked_by: str | None = None
         """What blocks the event loop at this moment, set by another thread; None: nothing does."""
         self.blocked_seconds = 0.0
         """Total time for which the event loop was blocked, without short times."""
         self._processed_before = 0
-        """Records and timers processed before the engine last started over."""
         self._given = 0
-        """The greatest bundle number that this process knew when it started over; 0: it never
-        has."""
+        """The greatest bundle number known at a start over; 0: there was none."""
         self._build()
 
     def _build(self) -> None:
-        """Build all parts: nothing in them is older than this start."""
+        """Nothing in the parts is older than this start."""
         self.started = False
-        """`begin` has ended: intervals were claimed or, in a shared pipeline, located."""
+        """Intervals were claimed or, in a shared pipeline, located."""
         self.done.clear()
         self.env = env = Environment(
             self.graph,
@@ -145,7 +141,7 @@ class Engine:
         self.sources = SourceTasks(env, exchange, self.buckets, self.publisher)
         self.lane = Lane(env, exchange, self.buckets, self.publisher, self.modes)
         self.courier = None if self._network is None else self._build_courier(self._network)
-        """None: this worker is alone."""
+        """None if this worker is alone."""
         self.owned = OwnedIntervals(
             env,
             exchange,
@@ -174,7 +170,7 @@ class Engine:
     # -- start ------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Deploy and run; a worker that is alone claims every interval.
+        """A worker that is alone claims every interval.
 
         Raises:
             DeployRefused: the stored pipeline and this code do not agree.
@@ -189,17 +185,14 @@ class Engine:
         self._restarts.watch()
 
     def attend(self, make: Callable[[Engine], Service], name: str) -> None:
-        """Run a service with the engine, also after the engine has started over."""
         self._beside.append((make, name))
         if self.started:  # otherwise `begin` starts it
             self.env.spawn(make(self).run(), name)
 
     def observe(self, observer: Observer) -> None:
-        """Call an observer's hooks, also after the engine has started over."""
         self.observer = self.exchange.observer = observer
 
     async def begin(self) -> None:
-        """Start from the stored state, with empty memory."""
         env = self.env
         incarnation = await env.patiently(self.store.incarnation)
         # Listen first: a worker that cannot be reached must not begin a generation.
@@ -223,7 +216,7 @@ class Engine:
         self.log.info("started", intervals=len(self.intervals), generation=deployment.generation)
 
     async def _listen(self, network: Network, incarnation: str) -> str:
-        """Listen for other workers, and adopt the store's clock; returns this worker's address."""
+        """Adopts the store's clock too; returns this worker's address."""
         assert self.courier is not None
         if self._listens:
             network.begin_again(self.courier, incarnation)
@@ -262,7 +255,7 @@ class Engine:
             env.spawn(make(self).run(), name)
 
     async def _attend_requests(self) -> None:
-        """Read the requests of operators; a run does not end before it has looked for them once."""
+        """A run does not end before it has looked for requests once."""
         desk = RequestDesk(self.env, self.exchange)
         await self.env.patiently(desk.run_once)
         self._completion.is_open = True
@@ -326,7 +319,6 @@ class Engine:
         self._ended.set()
 
     async def _drop_everything(self) -> None:
-        """Stop as in a crash; all work that is not durable is dropped."""
         self._given = max(self._given, self.modes.close())
         self.lane.letters.flush(all_of_them=True)
         while self.env.tasks:
@@ -341,7 +333,6 @@ class Engine:
                 interval.part_file.close()
 
     async def drop_and_forget(self) -> None:
-        """Stop as in a crash, and drop everything in memory that is not in the store."""
         self.started = False
         if self.courier is not None:  # first: no message from before the store went back may pass
             self.courier.hang_up()
@@ -365,19 +356,16 @@ class Engine:
 
     @property
     def remotes(self) -> RemoteIntervals:
-        """Only in a shared pipeline."""
         assert self.courier is not None
         return self.courier.remotes
 
     @property
     def out_of_touch(self) -> frozenset[str]:
-        """Workers that this one cannot reach, if that keeps it from sharing the pipeline; otherwise
-        none."""
+        """Empty unless it keeps this worker from sharing the pipeline."""
         return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
 
     @property
     def unowned(self) -> int:
-        """Intervals that no worker owns, by the last look at the placement."""
         return 0 if self.courier is None else self.courier.remotes.unowned
 
     # -- state ------------------------------------------------------------------
@@ -399,7 +387,6 @@ class Engine:
 
     @property
     def stopping(self) -> bool:
-        """It takes no new work, commits finished work, and ends."""
         return self.env.stopping
 
     @property
@@ -413,9 +400,7 @@ class Engine:
 
     @property
     def injectors(self) -> list[Injector]:
-        """The source tasks that read a partition."""
         return [task for task in self.exchange.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
-        """Processed records, watermark, backlog, share of the input read."""
         return {**self.figures.progress(), "processed": self.processed}

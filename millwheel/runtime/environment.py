@@ -26,16 +26,15 @@ from millwheel.store.port import Store
 T = TypeVar("T")
 
 UserCode = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
-"""The user's `process_record`."""
 
 Wrap = Callable[[Any, UserCode, Any, Effects], UserCode]
-"""Wraps a user's `process_record`, given its `Step`, the code, a function that makes a context for
-a step and effects, and the effects that the engine commits."""
+"""Arguments: the `Step`, its `process_record`, a function that makes a context for a step and
+effects, and the effects that the engine commits."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one run, which other runs of the same pipeline need not share."""
+    """Other runs of the same pipeline need not share them."""
 
     keep_open: bool = False
     """Leave event time at the last data when a bounded source ends. Otherwise its partitions
@@ -55,14 +54,11 @@ class Options:
 
 @dataclass(frozen=True)
 class StoreWait:
-    """A commit or heartbeat that the store has not finished for long."""
-
     what: str
     """"commit" or "heartbeat"."""
     seconds: float
     sessions: tuple[str, ...]
-    """The sessions of Postgres that hold the locks that it needs, in words; none: it waits for no
-    lock."""
+    """Postgres' sessions that hold the locks that it needs, in words."""
 
     def __str__(self) -> str:
         whom = f", for {'; '.join(self.sessions)}" if self.sessions else ""
@@ -70,13 +66,11 @@ class StoreWait:
 
 
 class Environment:
-    """Of one worker since its last start.
-
-    Args:
-        fail: stops the engine with an error; the first one counts.
-        check_finished: called when work has ended that may have been the last.
-        done: set when all input is processed; a source clears it when a row arrives.
-        is_shared: other workers may hold intervals of the pipeline.
+    """Args:
+    fail: stops the engine with an error; the first one counts.
+    check_finished: called when work has ended that may have been the last.
+    done: set when all input is processed; a source clears it when a row arrives.
+    is_shared: other workers may hold intervals of the pipeline.
     """
 
     def __init__(
@@ -111,16 +105,13 @@ class Environment:
         self.is_shared = is_shared
         self.stamps = Stamps(clock)
         self.generation = 0
-        """Of this worker's code; 0 until it has deployed."""
+        """0 before it has deployed."""
         self.rekeyed: frozenset[str] = frozenset()
         """Computations that may have had other keys for the same records under former code."""
         self.stopping = False
-        """The worker takes no new work, commits finished work, and ends."""
         self.store_wait: StoreWait | None = None
         self.processed = 0
-        """Records and timers with durable effects since this start."""
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Tasks that run as long as the engine."""
 
     def now(self) -> int:
         """Wall time in microseconds. Workers that share a pipeline use the store's, so that timers
@@ -140,7 +131,7 @@ class Environment:
             self.fail(task.exception())
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call the store until it answers; `StoreUnavailable` after `store_patience_seconds`."""
+        """`StoreUnavailable` after `store_patience_seconds`."""
         backoff = self.backoff()
         while True:
             try:
@@ -151,5 +142,4 @@ class Environment:
             await backoff.wait()
 
     def backoff(self) -> Backoff:
-        """Pauses between attempts for up to `store_patience_seconds`."""
         return Backoff(self.clock, patience=self.settings.store_patience_seconds)

@@ -28,8 +28,6 @@ from millwheel.settings import Settings
 
 
 class Restartable(Protocol):
-    """The parts of an engine that starting over uses."""
-
     clock: Clock
     settings: Settings
     log: Any
@@ -39,8 +37,7 @@ class Restartable(Protocol):
 
     async def begin(self) -> None: ...
 
-    async def drop_and_forget(self) -> None:
-        """Stop all work as a crash would, and forget everything that was read from the store."""
+    async def drop_and_forget(self) -> None: ...
 
     def fail(self, error: BaseException | None) -> None: ...
 
@@ -55,13 +52,12 @@ class Restarts:
         """Parts of the engine are dropped, or not started yet."""
 
     def wanted(self, reason: StoreWentBack) -> None:
-        """Request a start over: a task has found that the store went back."""
         self._reason = reason
         self._wanted.set()
 
     @property
     def is_wanted(self) -> bool:
-        """A start over was requested and has not begun: memory and store differ."""
+        """Memory and store differ."""
         return self._wanted.is_set()
 
     def watch(self) -> None:
@@ -78,10 +74,7 @@ class Restarts:
                 return
 
     async def start_over(self, reason: StoreWentBack) -> None:
-        """Drop everything, and start from the store.
-
-        `MillwheelError` if the engine cannot start, or not within `store_patience_seconds`.
-        """
+        """`MillwheelError` if the engine cannot start, or not within `store_patience_seconds`."""
         engine = self._engine
         engine.log.warning(
             "starts_over",

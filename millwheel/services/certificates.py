@@ -23,7 +23,7 @@ WARN_DAYS = 14
 """Days before the end at which the log warns for the first time."""
 
 AGAIN_SECONDS = 86_400.0
-"""Between two warnings."""
+"""Pause between two warnings."""
 
 PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 VERSION_TAG, UTC_TIME_TAG = 0xA0, 0x17

@@ -24,7 +24,7 @@ from millwheel.services.hosting import RunProgress
 from millwheel.store.console.inspection import Totals, inspect
 
 END_SECONDS = 30.0
-"""For a worker's shutdown; after it the worker is killed, which loses nothing."""
+"""Time limit for a worker's shutdown; after it the worker is killed, which loses nothing."""
 
 KILLED_OFTEN = 5
 """Workers killed within a minute at which the crew gives up."""
@@ -32,7 +32,7 @@ KILLED_OFTEN = 5
 MINUTE = 60.0
 
 ERROR = "error: "
-"""Of the message of a failing worker (`millwheel.cli.reporting`)."""
+"""Prefix of the message of a failing worker (`millwheel.cli.reporting`)."""
 
 POLL_SECONDS = 1.0
 """Shortest time between two reads of the stored totals."""

@@ -64,19 +64,19 @@ class ComputationFigures:
     unacked: int = 0
     """Records sent and not yet acknowledged."""
     lag_rows: int | None = None
-    """For an injector: rows available and not yet read; None: unknown."""
+    """Rows available and not yet read, of an injector; None: unknown."""
     lag_bytes: int | None = None
-    """For an injector: bytes available and not yet read; None: unknown."""
+    """Bytes available and not yet read, of an injector; None: unknown."""
     pending_cap: int | None = None
-    """For an injector: limit of un-ACKed rows, summed over its partitions on this worker."""
+    """Limit of un-ACKed rows of an injector, summed over its partitions on this worker."""
     acknowledge_seconds: float | None = None
-    """For an injector: 95th percentile of the time from reading to acknowledgement, of the slowest
-    partition on this worker; None: nothing was acknowledged yet."""
+    """95th percentile of the time from reading to acknowledgement, of an injector's slowest
+    partition here; None: nothing was acknowledged yet."""
     latency_target_seconds: float | None = None
-    """For an injector: target of `acknowledge_seconds`, if configured."""
+    """Target of `acknowledge_seconds`, if configured."""
     bundle_open_seconds: float | None = None
-    """For a sink outside the store: how long its oldest bundle is being delivered; 0: none is;
-    None: it has no numbered bundles."""
+    """Age of the oldest bundle in delivery to a sink outside the store; 0: none is; None: it has no
+    numbered bundles."""
     input_watermark: int
     """Lowest of its intervals on this worker, microseconds."""
     low_watermark: int
@@ -91,7 +91,7 @@ class Figures:
     now: int
     """Microseconds, by the clock that stamps records."""
     lease_seconds_left: float
-    """Without the safety margin; at 0 the worker releases all intervals."""
+    """Rest of the lease without the safety margin; at 0 the worker releases all intervals."""
     fenced: int = 0
     """Intervals lost to another owner since this process started."""
     certificates: Mapping[str, float] = field(default_factory=dict)
@@ -103,13 +103,13 @@ class Figures:
     blocked_seconds: float = 0.0
     """Time for which code has blocked the event loop, for two seconds or longer each."""
     code: Mapping[str, Distribution] = field(default_factory=dict)
-    """By computation, time of one call of user code, waits included; of code that does not wait,
+    """Time of one call of user code, waits included, by computation; of code that does not wait,
     the mean of its chunk."""
     stages: Mapping[str, Distribution] = field(default_factory=dict)
-    """By computation or sink, time from the commit that produced a record until that with its
-    effects is durable. Not of records of weak productions since their source's row."""
+    """Time from the commit that produced a record until that with its effects is durable, by
+    computation or sink. Records of weak productions since their source's row have none."""
     acknowledgements: Mapping[str, Distribution] = field(default_factory=dict)
-    """By injector, time from reading rows until their effects are durable at all readers."""
+    """Time from reading rows until their effects are durable at all readers, by injector."""
     computations: tuple[ComputationFigures, ...] = ()
 
 

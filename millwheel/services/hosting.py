@@ -32,10 +32,10 @@ from millwheel.services.block_watch import BlockWatch, Heartbeats
 from millwheel.store.postgres.store import PostgresStore
 
 AFTER_INPUT_SECONDS = 10.0
-"""For which timers fire after all input before a warning, and between two warnings."""
+"""Time for which timers fire after all input before a warning, and between two warnings."""
 
 TEND_SECONDS = 2.0
-"""Of the upkeep of an embedded server, which costs one round trip."""
+"""Period of the upkeep of an embedded server, which costs one round trip."""
 
 
 @asynccontextmanager
@@ -98,15 +98,15 @@ class RunProgress:
     read: int | None
     """Rows read from the sources in this run."""
     per_second: float
-    """Since the previous report."""
+    """Records and timers per second since the previous report."""
     low_watermark: int
     """Lowest of all intervals, microseconds."""
     backlog: int | None
     """Records waiting to be processed."""
     share: float | None
-    """Of the input read so far, 0 to 1."""
+    """Share of the input read so far, 0 to 1."""
     seconds: float
-    """Since the run started."""
+    """Seconds since the run started."""
 
 
 class Reporter(Service):

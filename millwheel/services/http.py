@@ -34,8 +34,8 @@ from millwheel.services.http_server import HttpServer, Response
 T = TypeVar("T")
 
 ANSWER_SECONDS = 2.0
-"""For the worker's event loop to answer, and for its readiness check; a chunk of records takes
-milliseconds."""
+"""Time limit for the worker's event loop to answer, and for its readiness check; a chunk of records
+takes milliseconds."""
 
 
 class HttpService:
@@ -49,7 +49,7 @@ class HttpService:
 
     @property
     def address(self) -> Endpoint:
-        """After `start` with the port that was chosen."""
+        """The listening address; after `start` with the port that was chosen."""
         return self._address
 
     @property
@@ -188,7 +188,7 @@ class _Routes:
 
 
 def _as_json(figures: Figures) -> dict[str, Any]:
-    """With times as in `millwheel status --json`."""
+    """JSON values, with times as in `millwheel status --json`."""
     commits = figures.commits
     mean = commits.total / commits.count if commits.count else None
     return {

@@ -59,7 +59,7 @@ def certificate_in_use() -> Certificate | None:
 class Access:
     tokens: tuple[bytes, ...] = ()
     tls: ssl.SSLContext | None = None
-    """None: requests come without TLS."""
+    """None if requests come without TLS."""
     knows_clients: bool = False
     """A client's certificate is as good as a token."""
 

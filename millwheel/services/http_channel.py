@@ -26,7 +26,7 @@ class Channel:
         """Do all that comes before the first byte."""
 
     async def receive(self) -> bytes:
-        """None: the client sends no more."""
+        """Returns nothing if the client sends no more."""
         return await self._loop.sock_recv(self._connection, CHUNK_BYTES)
 
     async def send(self, data: bytes) -> None:

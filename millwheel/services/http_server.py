@@ -30,7 +30,7 @@ from millwheel.services.http_access import Access
 from millwheel.services.http_channel import Channel, TlsChannel
 
 EXCHANGE_SECONDS = 10.0
-"""Of a connection. The slowest response, that of `/readyz`, takes 4 s."""
+"""Lifetime of a connection. The slowest response, that of `/readyz`, takes 4 s."""
 
 CONNECTIONS = 64
 
@@ -41,7 +41,7 @@ HEAD_BYTES = 16 * 1024
 """Request line with headers; a longer one gets status 431."""
 
 RETRY_SECONDS = 0.1
-"""After accepting a connection failed."""
+"""Pause after accepting a connection failed."""
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -83,7 +83,7 @@ class HttpServer:
         self._answering: dict[asyncio.Task[None], None] = {}
         """Connections with a response being computed, oldest first."""
         self._accept_failed = False
-        """Since the last accepted connection."""
+        """Accepting has failed since the last accepted connection."""
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:

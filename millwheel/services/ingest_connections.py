@@ -34,13 +34,13 @@ from millwheel.runtime.network.ports import AbandonKind, Visitor
 from millwheel.services.tcp import Listener
 
 HEAD_BYTES = 16 * 1024
-"""Of a request's line with its headers and trailers."""
+"""Most bytes of a request's line with its headers and trailers."""
 
 HEAD_SECONDS = 10.0
 """Longest wait for a complete head."""
 
 REQUEST_SECONDS = 120.0
-"""From a head to the end of its answer: a body takes 30 s at most, the store 40 s."""
+"""Longest time from a head to the end of its answer: a body takes 30 s at most, the store 40 s."""
 
 REST_SECONDS = 2.0
 """Longest time that the rest of a body comes after the answer, which would be lost in a reset."""
@@ -69,7 +69,7 @@ class Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[BoundedProtocol, str] = {}
-        """With the address of each."""
+        """Address of each connection."""
         self._of_address: Counter[str] = Counter()
 
     def take(self, connection: BoundedProtocol, address: str) -> bool:

@@ -23,13 +23,13 @@ from millwheel.services.http_access import tokens_of
 VARIABLE = "MILLWHEEL_INGEST_TOKENS"
 
 KEEP_ALIVE_SECONDS = 75
-"""Of an idle connection: longer than load balancers keep theirs."""
+"""Lifetime of an idle connection: longer than load balancers keep theirs."""
 
 BACKLOG = 1024
 """Length of the kernel's accept queue; the system may allow less."""
 
 STOP_SECONDS = 5.0
-"""For requests in progress at the end."""
+"""Longest wait for requests in progress at the end."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class IngestServer:
 
     @property
     def url(self) -> str:
-        """After `start` with the port that was chosen."""
+        """The base URL; after `start` with the port that was chosen."""
         return f"http://{self._address}"
 
     async def start(self) -> None:

@@ -30,7 +30,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """By the convention of shells: 128 + the signal's number."""
+        """128 + the signal's number, the convention of shells."""
         assert self.signal is not None
         return 128 + self.signal
 

@@ -61,7 +61,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _until_done(task: asyncio.Task[Any]) -> None:
-    """Without raising its error; cancellation (Ctrl-C) cancels the task too."""
+    """Does not raise the task's error; cancellation (Ctrl-C) cancels the task too."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:

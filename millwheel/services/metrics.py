@@ -28,7 +28,7 @@ LATE = "late_"
 """Prefix of the counters of late records; the rest of the name is the outcome."""
 
 OUTCOMES = ("amended", "dropped", "passed_on", "sent")
-"""Of late records in the library's computations; user code may count others."""
+"""Outcomes of late records in the library's computations; user code may count others."""
 
 OWN = {
     "processed": ("records_processed", "Records and timers whose effects are durable"),

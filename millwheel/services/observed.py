@@ -30,7 +30,7 @@ from millwheel.services.certificates import Certificate
 from millwheel.services.figures import ComputationFigures, Figures, Tally
 
 STORE_SECONDS = 1.0
-"""For the store to return its time; a round trip takes a millisecond."""
+"""Time limit for the store to return its time; a round trip takes a millisecond."""
 
 
 class EngineObserved(Observer):

@@ -96,7 +96,7 @@ class Merging:
     upper_id: int
     computation: int
     slots: tuple[int, int]
-    """Of the merged interval: first, end (exclusive)."""
+    """First slot of the merged interval, and one past its last."""
 
     def is_done(self, placement: Placement) -> bool:
         return any(
@@ -157,7 +157,7 @@ class Operator:
         await self._carry_out(Relocation(interval_id, choose_worker(placement, worker).id), seconds)
 
     async def unpin(self, interval_id: int) -> bool:
-        """False if it was not pinned."""
+        """Returns false if the interval was not pinned."""
         row = find(await self._read(), interval_id)
         while row.pinned and not await self._store.wish([Unpin(row.id, row.sequencer, REASON)]):
             row = find(await self._read(), interval_id)  # it was claimed in between

@@ -31,7 +31,7 @@ class Summary:
     seconds: float
     low_watermark: int
     counters: dict[str, int] = field(default_factory=dict)
-    """Of the computations, in this run."""
+    """Counters of the computations, in this run."""
 
     @property
     def per_second(self) -> float:

@@ -45,10 +45,10 @@ from millwheel.runtime.process.tasks import end
 from millwheel.services.certificates import Certificate, first_to_expire
 
 HANDSHAKE_SECONDS = 5.0
-"""For the TLS handshake of an outgoing connection."""
+"""Time limit for the TLS handshake of an outgoing connection."""
 
 FAREWELL_SECONDS = 1.0
-"""For the TLS shutdown; a peer that does not answer is disconnected."""
+"""Time limit for the TLS shutdown; a peer that does not answer is disconnected."""
 
 BACKLOG = 100
 """Length of the system's accept queue, and most connections accepted in one turn."""
@@ -57,7 +57,7 @@ SPARE_DESCRIPTORS = 16
 """File descriptors that a listener leaves for the rest of the process: Postgres, sources, sinks."""
 
 PAUSE_SECONDS = 0.5
-"""Of a listener when file descriptors are scarce."""
+"""Pause of a listener when file descriptors are scarce."""
 
 QUIET_SECONDS = 60.0
 """A pause is not logged if the previous one was less than this ago."""
@@ -84,7 +84,7 @@ class Tls:
     these workers."""
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For listening and for connecting."""
+        """The contexts for listening and for connecting."""
         if self.authority is None and not self.check_host:
             raise UsageError(
                 "TLS without an authority of its own trusts all CAs of the system, so it must "

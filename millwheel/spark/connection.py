@@ -27,7 +27,7 @@ from millwheel.store.postgres.statements import filled
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""For a table that is locked, by a migration for example."""
+"""Longest wait for a locked table, during a migration for example."""
 
 SOLE_SECONDS = 30.0
 """Longest wait for a process that does the same and is about to end."""
@@ -60,7 +60,7 @@ def store_url(options: Mapping[str, str]) -> str:
 
 
 def redacted(url: str) -> str:
-    """Without the password, for messages and logs."""
+    """The URL without its password, for messages and logs."""
     return StoreAddress(url=url).redacted()
 
 
@@ -105,7 +105,7 @@ def reading(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
 
 @contextmanager
 def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """As :func:`reading`, but without translating errors inside the block.
+    """Like :func:`reading`, but without translating errors inside the block.
 
     Idle timeouts are disabled: a reader waits for Spark between two batches, and the holder of a
     snapshot is idle by design.

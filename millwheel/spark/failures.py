@@ -55,7 +55,7 @@ def from_worker(error: Exception) -> MillwheelError | None:
 
 
 def error_text(error: Exception) -> str:
-    """With the user's lines that led to it, here or in a Python worker."""
+    """The text of an error, with the user's lines that led to it, here or in a Python worker."""
     text = _text(error)
     if HEAD in text:
         body = text.rpartition(HEAD)[2].splitlines()

@@ -26,7 +26,7 @@ WrittenFilter: TypeAlias = tuple[str, str, str | list[str] | None]
 
 
 def written(filters: Iterable[Filter]) -> str:
-    """As the option's text.
+    """The option's text for filters.
 
     A column with a time zone takes a datetime without one as UTC.
     """

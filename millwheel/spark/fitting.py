@@ -17,7 +17,7 @@ from millwheel.errors import UsageError
 Schema = Mapping[str, Any]
 
 ACCEPTED = {"number": {"number", "integer"}, "integer": {"number", "integer"}}
-"""By kind of JSON in a schema, the kinds of values that fit; otherwise only the same one."""
+"""Kinds of values that fit a kind of JSON in a schema; otherwise only the same one."""
 KINDS: Sequence[tuple[type[spark.DataType], str, str]] = (
     (spark.BooleanType, "boolean", ""),
     (spark.IntegralType, "integer", ""),
@@ -31,8 +31,7 @@ KINDS: Sequence[tuple[type[spark.DataType], str, str]] = (
     (spark.TimeType, "string", "time"),
     (spark.DayTimeIntervalType, "string", "duration"),
 )
-"""By type of Spark, the kind and the format of its values in JSON; a text and bytes are strings of
-any format."""
+"""Kind and format of the JSON of a type of Spark; a text and bytes are strings of any format."""
 
 
 def check_fit(fields: Sequence[spark.StructField], fingerprint: Schema, stream: str) -> None:

@@ -31,7 +31,7 @@ class Groups:
 
     @classmethod
     def of(cls, parts: Sequence[GroupPart], values: Sequence[Values]) -> Groups:
-        """By columns and periods of the table that they are found in, or read from."""
+        """Groups by columns and periods of the table that they are found in, or read from."""
         columns = ((p.column, True) if isinstance(p, Period) else (p, False) for p in parts)
         return cls(tuple(columns), tuple(values))
 
@@ -81,7 +81,7 @@ class Groups:
         return sql.SQL(" AND ").join(conditions)
 
     def written(self) -> str:
-        """As an option's text."""
+        """The groups as an option's text."""
         return msgspec.json.encode([self.columns, self.values]).decode()
 
     @classmethod
@@ -93,7 +93,6 @@ class Groups:
 
 
 def _places(columns: Sequence[tuple[str, bool]]) -> Iterator[tuple[int, tuple[str, bool]]]:
-    """Each column, with the place of its first value."""
     place = 0
     for column in columns:
         yield place, column

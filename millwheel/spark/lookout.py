@@ -17,7 +17,7 @@ from millwheel.store.postgres.statements import composed
 LOOK_SECONDS = 0.1
 """Least time between two looks. Spark by itself looks a hundred times a second."""
 WAIT_SECONDS = 60.0
-"""For a server that does not answer, as it does while another one takes over."""
+"""Longest wait for a server that does not answer, as it does while another one takes over."""
 RETRY_SECONDS = 0.5
 
 
@@ -40,7 +40,7 @@ class Lookout:
         return id_, {int(sender): rows for sender, rows in written.items()}
 
     def first_rows(self) -> Vector:
-        """By sender, the number of the first row that is still there."""
+        """Number of the first row that is still there, by sender."""
         return dict(self._rows("first_rows"))
 
     def marks(self, ranges: Sequence[RowRange]) -> dict[int, Marks]:

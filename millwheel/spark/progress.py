@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 10.0
-"""Between two log lines of a running stage."""
+"""Pause between two log lines of a running stage."""
 
 log = structlog.get_logger("millwheel.spark")
 

@@ -134,8 +134,8 @@ Share: TypeAlias = Whole | Slots | Blocks | Numbers | InGroups
 
 
 def shares(relation: SparkRelation, wanted: int, groups: Groups | None = None) -> list[Share]:
-    """At most `wanted` shares that together contain each row of a relation, or of some groups of
-    it, once."""
+    """Divide a relation, or some groups of its rows, into shares that together contain each row
+    once."""
     if relation.has_blocks:
         # A share smaller than a block would be empty.
         wanted = min(wanted, relation.blocks)

@@ -25,7 +25,7 @@ FIRST_ROWS = 16
 """Rows of the first batch; their size is unknown, up to some megabytes each."""
 MAX_ROWS = 2_000
 GROWTH = 4
-"""Of the rows per batch, at most, since row sizes may vary."""
+"""Largest growth of the rows per batch, since row sizes may vary."""
 
 
 class RelationRows:
@@ -54,7 +54,7 @@ class RelationRows:
         return reading(self.store, snapshot=self._snapshot)
 
     def count(self, connection: Connection, share: Share) -> int:
-        """Without regard to filters."""
+        """The number of rows without filters."""
         query, values = count(self.relation, share)
         row = connection.execute(query, values).fetchone()
         assert row is not None

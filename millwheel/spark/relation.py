@@ -43,7 +43,7 @@ from millwheel.spark.snapshots import no_such_relation
 MAX_DIGITS = 38
 """Maximum precision of a decimal in Spark and Arrow."""
 FREE_DIGITS, FREE_SCALE = 38, 18
-"""For a numeric without precision."""
+"""Precision and scale of a numeric without them."""
 SLOTS = 1 << 16
 SLOT = "slot"
 INTEGERS = ("int2", "int4", "int8")
@@ -66,11 +66,11 @@ class TypeMapping:
     cast: LiteralString = ""
     """Type that the SELECT casts the column to; empty: none."""
     wire: pa.DataType | None = None
-    """For times: the type of the integers that Postgres sends, counted from 2000."""
+    """Type of the integers that Postgres sends for a time, counted from 2000."""
     epoch: int = 0
-    """For times: the offset that converts these integers to counts from 1970."""
+    """Offset that converts these integers to counts from 1970."""
     ends: tuple[int, int] = (0, 0)
-    """For times: the counts from 1970 that stand for -infinity and infinity."""
+    """Counts from 1970 that stand for -infinity and infinity."""
 
     def parameter(self, *, is_list: bool) -> sql.Composable:
         """The placeholder of a filter's value, with its casts."""
@@ -135,7 +135,7 @@ class SparkColumn:
     kind: TypeMapping
     is_array: bool = False
     byte_order: bool = True
-    """False for a collation in which unequal bytes may be equal."""
+    """A collation in which unequal bytes may be equal has none."""
 
     @property
     def spark(self) -> spark.DataType:
@@ -151,7 +151,7 @@ class SparkColumn:
 
     @property
     def expression(self) -> sql.Composable:
-        """In the SELECT and in filters."""
+        """The column in the SELECT and in filters."""
         name = sql.Identifier(self.name)
         cast = self.kind.cast
         return _cast(name, cast, is_array=self.is_array) if cast else name
@@ -178,7 +178,7 @@ class SparkRelation:
     pipeline: str
     name: str
     kind: str
-    """As ``pg_class.relkind``: r table, p partitioned table, m materialized view, v view."""
+    """Value of ``pg_class.relkind``: r table, p partitioned table, m materialized view, v view."""
     blocks: int
     has_slots: bool
     """Whether it has an integer column `slot` (0 to 65,535, a hash of the key) to divide it by."""

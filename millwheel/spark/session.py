@@ -38,7 +38,7 @@ MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
 KEPT_LINES = 100
-"""Of the JVM's startup output."""
+"""Lines of the JVM's startup output that are kept."""
 CHATTER = (
     "Starting Streaming TransformWithState",
     "Streaming TransformWithState",

@@ -46,7 +46,7 @@ MOST_SECONDS = 3600.0
 """Longest time for which a snapshot is held by default."""
 
 LOCK_ATTEMPTS = 5
-"""To list and lock the tables, which may be dropped in between."""
+"""Attempts to list and lock the tables, which may be dropped in between."""
 
 
 log = structlog.get_logger("millwheel.spark")

@@ -22,15 +22,13 @@ from millwheel.store.rules.code import Code
 from millwheel.store.rules.generations import refuse_with_members, without
 
 LOCK_SECONDS = 10
-"""Longest wait of a removal for readers."""
 
 OWNER_LOCK_MILLISECONDS = 500
-"""Longest wait for an interval; a commit of a live owner releases it sooner."""
+"""A commit of a live owner releases its interval sooner."""
 
 ATTEMPTS = 20
 
 SLOTS_AT_A_TIME = 1024
-"""Slots from which one transaction deletes the rows of a removed node."""
 
 
 @contextlib.contextmanager
@@ -73,7 +71,7 @@ def pause(
 ) -> Paused:
     """Pause injectors (none named: all), or resume them.
 
-    `UsageError` if there is no such pipeline or injector; nothing is changed.
+    `UsageError` if there is no such pipeline or injector.
     """
     with transaction(url) as connection:
         _find(connection, pipeline)
@@ -102,7 +100,7 @@ def pause(
 
 
 def schema_size(url: str, pipeline: str) -> tuple[int, int]:
-    """Number of tables of a pipeline, and their size in bytes."""
+    """Number of tables, and bytes."""
     with transaction(url) as connection:
         _find(connection, pipeline)
         text = Statements(pipeline).get("schema_size")
@@ -139,7 +137,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
 def _alive(
     connection: psycopg.Connection[Any], statements: Statements
 ) -> list[tuple[str, int, float]]:
-    """Host, process id and remaining seconds of the lease of each worker that runs."""
+    """Host, process id and remaining seconds of the lease."""
     return [
         (host.split()[0], pid, lease_left)
         for _, host, pid, pid_started, _, lease_left in connection.execute(
@@ -175,7 +173,6 @@ def remove_computations(
 
 
 def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[int]:
-    """Take nodes out of the graph; returns their ids."""
     statements = Statements(pipeline)
     with transaction(url) as connection:
         _lock(connection, statements, pipeline)
@@ -207,7 +204,6 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
 def _begin_without(
     connection: psycopg.Connection[Any], statements: Statements, pipeline: str, names: list[str]
 ) -> list[int]:
-    """Begin a generation without these nodes; returns their ids."""
     history = connection.execute(statements.get("deployed")).fetchall()
     if not history:
         raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")

@@ -26,8 +26,6 @@ from millwheel.store.postgres.statements import Statements
 
 
 class Actor(NamedTuple):
-    """The author of a request, and the reason."""
-
     name: str
     reason: str
 
@@ -38,7 +36,6 @@ ITEM = re.compile(r"record:[0-9a-f]{32}|timer:\[.*\]")
 """Names of records and timers, as errors of computations have them."""
 
 SHOWN_PARTITIONS = 20
-"""Names of partitions in a message."""
 
 
 class LetterFilter(NamedTuple):
@@ -48,12 +45,12 @@ class LetterFilter(NamedTuple):
     computation: str | None = None
     stream: str | None = None
     key: str | None = None
-    """As JSON."""
+    """Key as JSON."""
     error: str | None = None
     """A part of the error's text, in any case."""
     since: datetime | None = None
     waiting: bool = False
-    """Also the records that only wait in parked keys."""
+    """Includes records that only wait in parked keys."""
 
     @property
     def selects(self) -> bool:
@@ -67,24 +64,20 @@ EVERY_LETTER = LetterFilter()
 class MatchedLetters(NamedTuple):
     ids: list[int]
     without_key: int
-    """Rows of sources that could not be read: they have no key, so no owner."""
+    """Rows of sources that could not be read have no key, so no owner."""
     removed: int
-    """Letters of computations that were removed: no code processes them."""
+    """No code processes letters of removed computations."""
     retried: int
-    """Letters that are being retried."""
     behind: dict[str, int]
-    """By computation, letters with timestamps before its low watermark."""
+    """Letters with timestamps before the low watermark, by computation."""
     waiting: int
-    """Records that wait behind them in parked keys."""
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of requests that were asked together."""
-
     counts: dict[str, int]
-    """By outcome: open, done, refused, failed, withdrawn."""
+    """Requests by outcome: open, done, refused, failed, withdrawn."""
     details: dict[str, str]
-    """By outcome, the words of the newest request."""
+    """Words of the newest request by outcome."""
 
     @property
     def open(self) -> int:
@@ -112,7 +105,6 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 FURTHER = ("watermarks", "forget_requests")
-"""A view and a function that statements name."""
 
 
 class Asking:
@@ -197,7 +189,7 @@ class Asking:
         return self._ask_about("retry", actor, ids, rate, payload)
 
     def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
-        """Delete dead letters that are not being retried, and not of parked keys; returns their
+        """Delete letters that are not being retried, and not in parked keys; returns their
         numbers."""
         gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
         if gone:
@@ -240,7 +232,7 @@ class Asking:
         self._connection.execute(self._statements.get("note_request"), params)
 
     def withdraw(self, batch: int) -> int:
-        """Take back the open requests of a batch; returns their number."""
+        """Returns the number of requests that were open."""
         return len(self._rows("withdraw_requests", batch=batch))
 
     def match(self, letters: LetterFilter) -> MatchedLetters:

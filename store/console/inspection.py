@@ -48,7 +48,7 @@ VIEWED = (
 
 END_OF_TIME = "infinity"
 LATE = "late_"
-"""First part of the names of counters of late records; the rest names their outcome."""
+"""Counters of late records begin with it."""
 
 BEGIN_OF_TIME = "-infinity"
 
@@ -64,19 +64,17 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     started_at: datetime
     heartbeat_at: datetime
     lease_seconds: float
-    """Of its lease; 0 or less if it has expired."""
+    """0 or less if the lease has expired."""
     state: Literal["running", "silent", "dead"]
     """running or silent, by its lease; dead: its process ran on this machine and has ended."""
     intervals: int
-    """That it owns."""
     generation: int
-    """Of its code."""
     address: str = ""
-    """For other workers; empty if it runs alone."""
+    """Empty if it runs alone."""
     cpu: float | None = None
     """CPU seconds per second, from its last heartbeat."""
     rss_bytes: int | None = None
-    """From its last heartbeat."""
+    """Memory, from the last heartbeat."""
     blocked_by: str | None = None
     """User code that blocks its event loop, from its last heartbeat."""
     waits: str | None = None
@@ -89,13 +87,12 @@ class Holder(msgspec.Struct, frozen=True):
     watermark."""
 
     kind: str
-    """timer, state, record, input, source or parked."""
     what: str
     key: Any
     at: str
     """The time at which it holds the watermark."""
     age_seconds: float | None = None
-    """Of the root: since its timer or hold was set, its record produced, or its row read."""
+    """Time since the root's timer or hold was set, its record produced, or its row read."""
     path: list[str] = msgspec.field(default_factory=list)
     """Computations from this one upstream to the root's."""
     root: str = ""
@@ -103,11 +100,10 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ParkedStatus(msgspec.Struct, frozen=True):
-    """Keys that stand still since a record failed (``on_error="park"``)."""
+    """See ``on_error="park"``."""
 
     keys: int = 0
     records: int = 0
-    """Records that wait behind the failed ones."""
     seconds: float = 0.0
     """How long the first of these keys has been parked."""
 
@@ -127,37 +123,33 @@ class ComputationStatus(msgspec.Struct):
     name: str
     kind: str
     paused: bool = False
-    """An operator has paused this injector."""
     intervals: int = 0
     processed: int = 0
     records_out: int = 0
     """Records sent to readers (one for each reader), and rows and lines written."""
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
-    """Records that a Bloom filter may have seen, and that were looked up in the table."""
+    """A Bloom filter may have seen them, so they were looked up in the table."""
     late: int = 0
-    """Sum of all counters that begin with late_."""
     dead_letters: int = 0
-    """Since deploy."""
     dead_letters_kept: int = 0
-    """Dead letters that are neither retried nor discarded."""
+    """Neither retried nor discarded."""
     parked: ParkedStatus = ParkedStatus()
     backlog: int = 0
-    """Records that wait for it: the larger of those that were sent to it and are not acknowledged,
-    and those that its owners have received and that are not durable, which include rows of sources,
-    as of their last heartbeats."""
+    """The larger of records that were sent to it and are not acknowledged, and of those that its
+    owners have received (rows of sources included) and that are not durable, as of their last
+    heartbeats."""
     at_work: int = 0
-    """Keys whose user code had begun and waited, at the last heartbeat of their owners."""
+    """Keys with user code that had begun and waited, at the last heartbeat of their owners."""
     oldest_key: str | None = None
-    """The one of them that has waited for the longest time."""
+    """Waits for the longest time."""
     oldest_seconds: float = 0.0
-    """How long it had been at work."""
     user_code: CodeStatus | None = None
-    """Between the last two heartbeats; None: none ran."""
+    """Time of its user code between the last two heartbeats; None: none ran."""
     input_watermark: str = BEGIN_OF_TIME
     low_watermark: str = BEGIN_OF_TIME
     lag_seconds: float | None = None
-    """Of the low watermark behind the database's clock; None: not known, or event time has
+    """Distance of the low watermark behind the database's clock; None: not known, or event time has
     ended."""
     per_second: float | None = None
     """Records processed (of an injector, rows read) per second between the last two heartbeats; in
@@ -168,12 +160,10 @@ class ComputationStatus(msgspec.Struct):
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     label: str = ""
-    """For display: see `millwheel.graph.labels.label_of`."""
+    """See `millwheel.graph.labels.label_of`."""
 
 
 class IntervalStatus(msgspec.Struct, frozen=True):
-    """A range of slots of a computation, or a partition of an injector."""
-
     id: int
     computation: str
     slot_from: int
@@ -187,7 +177,7 @@ class IntervalStatus(msgspec.Struct, frozen=True):
     input_watermark: str
     low_watermark: str
     wanted_by: str | None = None
-    """Its wanted owner; None: it stays."""
+    """The wanted owner; None: the interval stays."""
 
 
 class SourceFlow(msgspec.Struct, frozen=True):
@@ -195,7 +185,6 @@ class SourceFlow(msgspec.Struct, frozen=True):
 
     pending: int
     cap: int
-    """Largest number of pending rows."""
     latency: float | None
     """95th percentile of the time from read to acknowledgement; None before the first."""
     target: float | None
@@ -203,25 +192,22 @@ class SourceFlow(msgspec.Struct, frozen=True):
     lag_rows: int | None = None
     """Rows that are not read yet; None: not known."""
     lag_bytes: int | None = None
-    """Size of the rows that are not read yet; None: not known."""
+    """Bytes that are not read yet; None: not known."""
     log_start: int | None = None
     """Offset of the first row that the partition still has; None: not known."""
     log_end: int | None = None
     """One past the offset of its last row; None: not known."""
     seconds_left: float | None = None
-    """To read all of `lag_rows` at the present rate; None: not known."""
+    """Time to read `lag_rows` at the present rate; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
-    """One partition that an injector reads."""
-
     computation: str
     source: str
     ended: bool
-    """Its rows were read to the end."""
     position: Any
     flow: SourceFlow | None = None
-    """From the last heartbeat of its owner."""
+    """Figures from the last heartbeat of its owner."""
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
@@ -229,14 +215,13 @@ class SinkStatus(msgspec.Struct, frozen=True):
 
     computation: str
     scope: int
-    """Id of the key interval."""
     acked: int
-    """Number of the last delivered bundle."""
+    """The last delivered bundle."""
     open: int | None
-    """Number of the bundle that is being delivered."""
+    """The bundle that is being delivered."""
     open_records: int | None
     open_seconds: float | None
-    """Since when, by the clock of its owner."""
+    """Age of the open bundle, by the clock of its owner."""
     waiting: int | None
     """Records in its owner's memory, from the last heartbeat; None: it has no owner."""
 
@@ -244,13 +229,13 @@ class SinkStatus(msgspec.Struct, frozen=True):
 class SparkQueryStatus(msgspec.Struct, frozen=True):
     checkpoint: str
     batch: int
-    """The last batch in the tables; -1: there is none yet."""
+    """-1: there is no batch in the tables yet."""
     low_watermark: str
     """The promise of the sources when that batch was cut."""
     age_seconds: float
     """Time since it was done."""
     counters: dict[str, dict[str, int]]
-    """By computation and counter."""
+    """Counters by computation."""
 
 
 class PipelineStatus(msgspec.Struct):
@@ -259,7 +244,6 @@ class PipelineStatus(msgspec.Struct):
     schema_current: bool
     """Whether this code can work with the schema; if not, all other fields are empty."""
     at: str = ""
-    """By the database's clock."""
     deployed: bool = False
     complete: bool = False
     """All input was read and processed, and event time has ended."""
@@ -282,10 +266,7 @@ class KeptBucket(msgspec.Struct, frozen=True):
 
 
 class Operating(NamedTuple):
-    """Figures of a whole pipeline, for operators."""
-
     open_requests: int
-    """Requests that are not carried out yet."""
     disk: dict[str, int]
     """Bytes of tables and indexes, by kind."""
     dead_rows: dict[str, int]
@@ -295,32 +276,28 @@ class Operating(NamedTuple):
 
 
 UNKNOWN = Operating(0, {}, {}, 0.0)
-"""Of a schema that this code cannot read."""
+"""Used if this code cannot read the schema."""
 
 
 class DiskStatus(msgspec.Struct, frozen=True):
-    """A pipeline on disk."""
-
     kinds: dict[str, int]
     """Bytes of tables and indexes, by kind."""
     oldest: list[KeptBucket]
     """Empty: nothing keeps the oldest bucket."""
     unfolded: int
-    """Commits of all intervals that are not folded yet."""
     fold_age_seconds: float | None
-    """Of the oldest of them; None: all are folded."""
+    """The oldest unfolded commit; None: all are folded."""
     dead_rows: int
-    """Former versions of rows that are not removed yet."""
     snapshot: str | None
-    """The session whose snapshot has kept dead rows for longer than a minute, and longest."""
+    """The session with the oldest snapshot, if that has kept dead rows for longer than a minute."""
 
 
 class Totals(NamedTuple):
-    """A pipeline's counters since its first deploy, summed over all computations."""
+    """Counters since the first deploy, summed over all computations."""
 
     counters: Counter[str]
     low_watermark: int
-    """Of all computations, microseconds."""
+    """Microseconds."""
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True):
@@ -338,48 +315,41 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
     given_up_at: str
     record_id: str | None
     parked: str | None = None
-    """In a parked key: ``failed`` (it stops the key), or ``waiting``."""
+    """``failed`` (it stops the key), or ``waiting``."""
     traceback: str = ""
 
 
 class DeadLetterKind(msgspec.Struct, frozen=True):
-    """Dead letters of one computation with the same error, but for the numbers in it."""
+    """Numbers in the error may differ."""
 
     computation: str
     error: str
     letters: int
     keys: int
     oldest: int
-    """Number of the oldest one."""
+    """Number of a letter."""
     newest_at: str
 
 
 class OwnedInterval(msgspec.Struct, frozen=True):
-    """With its owner, its wanted owner, and wishes to cut it."""
-
     id: int
     computation: str
     kind: str
-    """injector, computation or relay."""
     slot_from: int
     slot_to: int
     """One past the last slot."""
     sequencer: int
     owner: str | None
     owner_alive: bool
-    """It has an owner with a valid lease."""
     wanted_by: str | None
     pinned: bool
-    """An operator chose its owner."""
     split_at: int | None
     merge_with: int | None
     load: dict[str, Any] | None
-    """Its cost, from the last heartbeat of its owner."""
+    """Cost from the last heartbeat of its owner."""
 
 
 class PlacementEvent(msgspec.Struct, frozen=True):
-    """A decision about the ownership of an interval, or its execution."""
-
     id: int
     at: str
     computation: str
@@ -393,7 +363,7 @@ class PlacementEvent(msgspec.Struct, frozen=True):
 
 
 class Inspection:
-    """A look into a store at one moment. Made by `inspect`."""
+    """A look into a store at one moment; made by `inspect`."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -456,7 +426,7 @@ class Inspection:
         return status
 
     def labels(self, pipeline: str) -> dict[str, str]:
-        """For display, of all nodes of the deployed graph; empty: nothing is deployed."""
+        """The names for display, by name; empty: nothing is deployed."""
         deployed = self._rows("deployed", pipeline)
         if not deployed:
             return {}
@@ -499,7 +469,7 @@ class Inspection:
     def dead_letters(
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterEntry]:
-        """The newest dead letters that match a filter, without their tracebacks."""
+        """The newest ones, without their tracebacks."""
         self.require_current(pipeline)
         rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
@@ -507,13 +477,13 @@ class Inspection:
     def dead_letter_kinds(
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
-        """By computation and error; the most frequent first."""
+        """The most frequent first."""
         self.require_current(pipeline)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
 
     def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
-        """With its traceback; `UsageError` if there is none with this number."""
+        """A letter with its traceback; `UsageError` if there is none with this number."""
         self.require_current(pipeline)
         rows = self._rows("show_dead_letter", pipeline, id=number)
         if not rows:
@@ -521,17 +491,15 @@ class Inspection:
         return _dead_letter(rows[0])
 
     def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
-        """One key: its state, its timers, and records on their way to it."""
         self.require_current(pipeline)
         return look_at_key(self._connection, pipeline, computation, key, page)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
-        """In the order of the graph and of slots."""
         self.require_current(pipeline)
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
     def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """The last decisions about ownership and their executions, newest first."""
+        """Newest first."""
         self.require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
@@ -558,7 +526,7 @@ class Inspection:
 
 @contextlib.contextmanager
 def inspect(url: str) -> Iterator[Inspection]:
-    """Read from a store, all at the same moment; `StoreError` if it cannot be reached or read."""
+    """`StoreError` if the store cannot be reached or read."""
     with reading(url) as connection, translated():
         begin_snapshot(connection)
         yield Inspection(connection)
@@ -591,7 +559,6 @@ def _worker(row: Any) -> WorkerStatus:
 
 
 def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:
-    """A node, from the last commits of its intervals."""
     totals: Counter[str] = Counter()
     for row in intervals:
         totals.update(row.counters)

@@ -42,7 +42,7 @@ each other at its name, which is unique."""
 
 
 def schema_version(url: str, schema: str) -> str | None:
-    """The revision of a pipeline's schema; None if there is no schema."""
+    """The revision of the schema; None if there is none."""
     table = sql.Identifier(schema, "alembic_version")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
@@ -127,7 +127,6 @@ def _refuse_unreleased(schema: str, version: str | None) -> None:
 
 
 def migrate_command(pipeline: str, address: StoreAddress) -> str:
-    """For messages."""
     return f"millwheel migrate {pipeline} --store {shlex.quote(address.redacted())}"
 
 

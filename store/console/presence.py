@@ -35,9 +35,8 @@ class Presence:
         self.address = address
         self.directory = address.directory
         self.started = False
-        """This object has started the embedded server."""
         self.left_running = False
-        """After `close`: an embedded server still runs, because another process has started or uses
+        """An embedded server still runs after `close`, because another process has started or uses
         it."""
         self._connection: psycopg.Connection[Any] | None = None
         if self.directory is None:
@@ -91,8 +90,7 @@ class Presence:
         log.warning("store_restarted", store=str(self.directory))
 
     def close(self) -> None:
-        """Disconnect, and stop an embedded server that this object started, unless other clients
-        use it."""
+        """Unless other clients use it, an embedded server that this object started is stopped."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -36,14 +36,15 @@ OPERATOR = {
     "computation": "UPDATE (paused)",
     "dead_letter": "DELETE, UPDATE (attempts)",
 }
-"""Besides the rights of a reader. `retry` locks letters, which takes the right to change rows."""
+"""Rights of an operator besides those of a reader. `retry` locks letters, which takes the right to
+change rows."""
 
 WORKER = {
     "request": "SELECT, UPDATE (outcome, detail, settled_at)",
     "alembic_version": "SELECT",
 }
-"""On tables in which a worker may not change rows at will: the log of operators, and the
-version."""
+"""Rights of a worker on tables in which it may not change rows at will: the log of operators, and
+the version."""
 
 OWNED = {*metadata.tables, *VIEWS, "alembic_version"}
 """Relations that belong to the owner, those of buckets with their parents. All others are made by
@@ -58,7 +59,6 @@ CALLED = {
 """Functions that work with the owner's rights, and the only roles that may call them."""
 
 LONGEST_NAME = 63
-"""Bytes of a name in Postgres."""
 
 
 class Roles(NamedTuple):
@@ -113,8 +113,6 @@ def _refused(pipeline: str, reason: str) -> StoreError:
 
 
 class _Making:
-    """Within a transaction."""
-
     def __init__(self, connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -122,7 +120,7 @@ class _Making:
         self._table = Statements(pipeline).table
 
     def _run(self, name: str, **parts: str | sql.Composable) -> None:
-        """Run a statement on the schema; a part that is a text is a name."""
+        """A part that is a text is a name."""
         named = {
             part: sql.Identifier(value) if isinstance(value, str) else value
             for part, value in parts.items()
@@ -131,7 +129,6 @@ class _Making:
         self._connection.execute(composed(name, schema=schema, **named))
 
     def make(self) -> None:
-        """Make the roles, and let an owner be a worker, and an operator a reader."""
         for role in self._roles:
             if self._connection.execute(text_of("find_role"), {"role": role}).fetchone() is None:
                 self._run("make_role", role=role)
@@ -150,11 +147,9 @@ class _Making:
             )
 
     def join(self, role: str, member: str) -> None:
-        """Give a role the rights of another one."""
         self._run("grant_role", other=role, role=member)
 
     def give(self, former: str) -> None:
-        """Give the schema and all that is in it to the owner or to the worker."""
         owner, worker = self._roles.owner, self._roles.worker
         self._run("grant_making", role=worker)
         if former != owner:

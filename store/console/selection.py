@@ -44,8 +44,6 @@ OF_THE_SERVER = ("08", "53", "57", "58")
 
 
 class Selection:
-    """The names of its columns, and its rows as they arrive."""
-
     def __init__(self, columns: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
         self.columns = columns
         self.rows = rows

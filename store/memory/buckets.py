@@ -77,7 +77,6 @@ class BucketRows:
         return True
 
     def is_droppable(self, bucket: Bucket) -> bool:
-        """Whether no stored data needs a bucket."""
         tables = self._tables
         if bucket.family == "named":
             return all(self._sent_since(id_) >= bucket.high for id_ in self._read_by_id())

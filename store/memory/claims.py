@@ -16,7 +16,7 @@ from millwheel.store.port.requests import DeadLetter, OpenRequest, ParkedRows
 from millwheel.store.port.state import TIMER_KINDS, TIMERS_A_PAGE, TimerChange, TimerPlace
 
 Taken = tuple[dict[int, int], dict[int, int]]
-"""Of the first half of a claim: per interval its raised sequencer, and its new log."""
+"""Raised sequencer and new log by interval."""
 
 
 class MemoryClaims(MemoryPlacement):
@@ -49,8 +49,6 @@ class MemoryClaims(MemoryPlacement):
         return self.take_free(worker, interval_ids, sequencers)
 
     def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
-        """The second transaction of a claim, which reads the data that the new owner starts
-        from."""
         raised, new_logs = taken
         return [
             read_claim(self.tables, id_, sequencer, new_logs.get(id_, 0), timers)
@@ -69,7 +67,7 @@ class MemoryClaims(MemoryPlacement):
 
 
 def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:
-    """An interval after its sequencer was raised; `limit` is of timers of each kind."""
+    """`limit` is for timers of each kind."""
     # Another claim may have raised the sequencer again: with the stored one, this owner would
     # pass that claim's fence.
     if interval_id not in tables.intervals:
@@ -113,7 +111,6 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
 
 
 def _asked(tables: Tables, interval: IntervalRow) -> list[OpenRequest]:
-    """The open requests that a claim finds (``requests_at_claim.sql``)."""
     is_injector = interval.id in tables.sourced()
     return [
         OpenRequest(row.id, interval.id, row.verb, row.slot, row.key, row.payload, None, None)

@@ -15,7 +15,7 @@ from millwheel.store.postgres.translation import translate
 
 CONNECT_SECONDS = 5
 LOCK_SECONDS = 2
-"""Longest wait for a lock, such as one of a transaction that the test has left open."""
+"""A test may have left a transaction open."""
 
 
 def run_statements(url: str, schema: str, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:

@@ -1,5 +1,3 @@
-"""Deployment of a graph (`millwheel.store.postgres.deployment`)."""
-
 from __future__ import annotations
 
 import msgspec
@@ -53,7 +51,6 @@ def deploy(
 
 
 def _bundled(tables: Tables) -> set[str]:
-    """Computations with an open numbered bundle."""
     found = set()
     for row in tables.in_order():
         last, _ = tables.last_commit(row.id)

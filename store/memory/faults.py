@@ -16,7 +16,7 @@ class Faults:
     """
 
     before_call: Callable[[str], Awaitable[None]] | None = None
-    """Awaited with the name of each method of the store, before the method does anything."""
+    """Awaited with the name of each method of the store."""
 
     before_commit: Callable[[Commit], Awaitable[None]] | None = None
     """Awaited before a commit is applied: if it raises, nothing is stored."""

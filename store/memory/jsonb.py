@@ -10,7 +10,7 @@ import msgspec
 
 
 def jsonb_text(value: bytes) -> bytes:
-    """With other spaces, order of names and form of numbers."""
+    """JSON as ``jsonb`` returns it: with other spaces, order of names and form of numbers."""
     return _jsonb(json.loads(value, parse_float=Decimal)).encode()
 
 

@@ -26,7 +26,7 @@ Refuse = Callable[[str, Sequence[Any]], str | None]
 
 
 class MemoryLane:
-    """One ordered chain of commits to a `MemoryStore`. Not for concurrent use.
+    """One ordered chain of commits; not for concurrent use.
 
     `apply` is the server's part of a commit; `lives` whether the server has not restarted since the
     lane was opened.
@@ -126,8 +126,8 @@ def apply(
 
 
 def check_fence(commit: Commit, tables: Tables) -> None:
-    """Check that the worker still owns each interval (`Fenced`), and that the commit is the next of
-    its chain (`StoreWentBack`)."""
+    """`Fenced` if another worker owns an interval, `StoreWentBack` if the previous commit is
+    missing."""
     for link in commit.intervals:
         if not tables.is_current(link.interval_id, link.sequencer):
             raise Fenced("the commit was refused: another owner has claimed the interval")

@@ -1,8 +1,4 @@
-"""Ownership of intervals (`millwheel.store.postgres.placement`).
-
-Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call
-here, so no change waits for another.
-"""
+"""A transaction of the Postgres store is one call here, so no change waits for another."""
 
 from __future__ import annotations
 
@@ -41,7 +37,6 @@ class MemoryPlacement(MemoryWorkers):
         return self.placement()
 
     def placement(self) -> Placement:
-        """The placement, without the round trip."""
         tables = self.tables
         nodes = {node.id: (name, node.kind) for name, node in tables.computations.items()}
         logs: dict[int, list[int]] = {}
@@ -129,7 +124,6 @@ class MemoryPlacement(MemoryWorkers):
         return raised, new_logs
 
     def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[KeyInterval]:
-        """Existing intervals that still have the sequencer that was read."""
         for id_, sequencer in sequencers.items():
             if self.tables.is_current(id_, sequencer):
                 yield self.tables.intervals[id_]
@@ -158,7 +152,7 @@ class MemoryPlacement(MemoryWorkers):
         ]
 
     def _wish(self, change: PlacementChange) -> bool:
-        """Apply a wish; returns whether it has changed anything."""
+        """Whether it has changed anything."""
         row, reason = self.tables.intervals[change.interval_id], change.reason
         match change:
             case Wish(worker=worker, pinned=pinned):
@@ -287,10 +281,7 @@ class MemoryPlacement(MemoryWorkers):
         return found
 
     def _take_apart(self, sequencers: dict[int, int]) -> list[IntervalHistory]:
-        """Fence free intervals before a split or merge; returns their last commits.
-
-        `Fenced` if a sequencer has changed, `PlacementRefused` if one has an owner.
-        """
+        """`Fenced` if a sequencer has changed, `PlacementRefused` if one has an owner."""
         tables = self.tables
         found = {
             id_: (row.sequencer, row.owner)
@@ -301,7 +292,6 @@ class MemoryPlacement(MemoryWorkers):
         return [self._history(id_) for id_ in sequencers]
 
     def _history(self, interval_id: int) -> IntervalHistory:
-        """An interval with the data of its last commit."""
         tables = self.tables
         row, (last, _) = tables.intervals[interval_id], tables.last_commit(interval_id)
         link = last.link
@@ -326,10 +316,7 @@ class MemoryPlacement(MemoryWorkers):
     def _begin(
         self, history: IntervalHistory, parent: KeyInterval | None, generation: int
     ) -> KeyInterval:
-        """Make an interval with the first commit of its chain.
-
-        Its owner is to be the one of `parent`; without a parent the balancer finds one.
-        """
+        """The wanted owner is that of `parent`; without a parent the balancer finds one."""
         row = self.tables.make_interval(
             history.computation, history.slot_from, history.slot_to, generation
         )

@@ -25,8 +25,6 @@ MOST_TIMERS = 1 << 30
 
 @dataclass(slots=True)
 class RequestRow:
-    """With the dead letter that it is about."""
-
     id: int
     verb: str
     computation: int
@@ -48,8 +46,7 @@ class MemoryRequests(MemorySubject):
         *,
         letter: DeadLetter | None = None,
     ) -> int:
-        """Ask the owner of a key for something, as an operator does; returns the request's
-        number."""
+        """Returns the number of the request."""
         key_text, slot = encode_key(key)
         number = len(self.tables.requests) + 1
         id_ = self.tables.computations[computation].id
@@ -62,13 +59,12 @@ class MemoryRequests(MemorySubject):
         self.tables.requests[number].withdrawn = True
 
     def asked_about(self, letter: DeadLetter) -> bool:
-        """Whether an open request is about a letter."""
         return any(
             row.settled is None and row.letter is letter for row in self.tables.requests.values()
         )
 
     def outcome(self, number: int) -> SettledRequest | None:
-        """None: it is open."""
+        """None while the request is open."""
         settled: SettledRequest | None = self.tables.requests[number].settled
         return settled
 
@@ -136,7 +132,6 @@ class MemoryRequests(MemorySubject):
 
 
 def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
-    """Write the outcomes of requests, and change the dead letters that they are about."""
     for one in settled:
         row: RequestRow | None = tables.requests.get(one.id)
         if row is not None and row.settled is not None:
@@ -157,7 +152,6 @@ def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
 
 
 def _number(letter: DeadLetter) -> int:
-    """Distinguishes a letter from others, however often it has failed."""
     same = (
         letter.computation,
         letter.record_id,

@@ -60,18 +60,13 @@ class TableSinks:
         return name in self._tables
 
     def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
-        """Add a row, or replace the row with its key."""
         if table.key:
             self._upserted.setdefault(table.name, {})[table.key_of(values)] = values
         else:
             self._appended.setdefault(table.name, []).append(values)
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """The rows of a table, its JSON decoded: by key, or in the order in which they were
-        written.
-
-        `KeyError` if no pipeline was deployed with such a table.
-        """
+        """`KeyError` if no pipeline was deployed with such a table."""
         table = self._tables[name]
         if table.key:
             upserted = self._upserted.get(name, {})

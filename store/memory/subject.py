@@ -9,15 +9,14 @@ from millwheel.store.memory.tables import Tables
 
 
 class MemorySubject:
-    """The base of the subjects of `MemoryStore`; `clock` is that of leases."""
+    """`clock` is that of leases."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.tables = Tables(name)
-        """The stored rows, for a test to look into, but not those of table sinks."""
+        """Rows that a test may look at; table sinks keep their own."""
         self.faults = Faults()
         self._clock = clock
         self._incarnation: int | None = None
-        """The first incarnation of the server that this object has met."""
 
     async def _called(self, name: str) -> None:
         """Yield to the event loop, as a round trip does, and fail if a test asks for it."""

@@ -1,9 +1,5 @@
-"""The tables of one pipeline, as Postgres has them (`millwheel.store.postgres.schema`), and their
-keys.
-
-The rules for changes are in the modules that make them. Nothing here awaits, so all changes between
-two awaits are one transaction.
-"""
+"""The tables of one pipeline; the rules for changes are in the modules that make them. Nothing here
+awaits, so all changes between two awaits are one transaction."""
 
 from __future__ import annotations
 
@@ -42,13 +38,10 @@ class ComputationRow:
 
 @dataclass(slots=True)
 class LivenessLocks:
-    """The liveness locks that the server holds for the sessions of heartbeats; no part of a
-    backup."""
+    """No part of a backup."""
 
     starts: int = 1
-    """How often the server was started."""
     held: set[str] = field(default_factory=set)
-    """Workers that have their lock."""
 
     def server_started(self) -> None:
         self.held.clear()
@@ -83,8 +76,6 @@ class Leader:
 
 @dataclass(slots=True)
 class KeyInterval:
-    """With its owner, its wanted owner, and the number of its last folded commit."""
-
     id: int
     computation: int
     slot_from: int
@@ -102,7 +93,7 @@ class KeyInterval:
         return IntervalRow(self.id, self.computation, self.slot_from, self.slot_to, self.sequencer)
 
     def forget_cuts(self) -> None:
-        """End wishes to split or merge it, which were decided for the interval as it was before."""
+        """End wishes to split or merge, which were decided for the interval as it was before."""
         self.split_at = self.merge_with = None
 
 
@@ -117,8 +108,6 @@ class Log:
 
 @dataclass(slots=True)
 class CommitRow:
-    """A link of an interval's chain, with the time of its commit."""
-
     link: IntervalCommit
     stamp: int
 
@@ -129,18 +118,16 @@ class BucketTables:
 
     row: Bucket
     commits: dict[int, list[CommitRow]] = field(default_factory=dict)
-    """By interval, in order."""
+    """Commits by interval, in order."""
     states: dict[int, list[StateChange]] = field(default_factory=dict)
     timers: dict[int, list[TimerChange]] = field(default_factory=dict)
     productions: dict[int, dict[int, StoredProduction]] = field(default_factory=dict)
-    """By log and number."""
+    """Productions by log and number."""
     seen: set[tuple[int, int, bytes]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class InboxTables:
-    """The records sent to one stream."""
-
     interval_id: int
     requires_id: bool
     remember: timedelta
@@ -149,13 +136,11 @@ class InboxTables:
     sent: int = 0
     """The last place in that order which was given to any record."""
     transactions: int = 0
-    """The last id of a transaction."""
     open: set[int] = field(default_factory=set)
     """Transactions that have sent, and are not committed."""
     taken: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
     """Value and time of records that an interval has taken, by interval and number."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    """Value and time of records with an id."""
 
 
 class ShownEvent(NamedTuple):
@@ -175,15 +160,14 @@ class Tables:
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
         self.incarnation = 1
-        """Raised when the server comes back as it was before (`MemoryStore.come_back_as`)."""
+        """See `MemoryStore.come_back_as`."""
         self.deployed_in: int | None = None
         """The incarnation of the server in which the pipeline was deployed first."""
         self.generations: list[Generation] = []
         self.computations: dict[str, ComputationRow] = {}
-        """By name, removed ones included."""
+        """Includes removed ones."""
         self.streams: dict[str, int] = {}
         self.paused: set[str] = set()
-        """Names of paused injectors."""
         self.workers: dict[str, WorkerRow] = {}
         self.liveness = LivenessLocks()
         self.leader = Leader()
@@ -198,39 +182,33 @@ class Tables:
         self.timers: dict[TimerKey, tuple[int, int]] = {}
         """Folded timers: due and hold."""
         self.inboxes: dict[int, InboxTables] = {}
-        """By the id of the stream."""
+        """Inboxes by stream id."""
         self.dead_letters: list[DeadLetter] = []
         self.blocking: list[tuple[int, int, BlockingItem]] = []
         """Rows of `blocking_item`: computation, slot, and the item for the key's next owner."""
         self.requests: dict[int, Any] = {}
-        """Of operators (`millwheel.store.memory.requests.RequestRow`)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0
         self._last_interval = 0
         self._last_bucket = 0
 
     def next_number(self) -> int:
-        """Of the sequence for sequencers, logs and workers."""
         self._sequence += 1
         return self._sequence
 
     # -- computations and their intervals -------------------------------------------
 
     def names(self) -> dict[int, str]:
-        """Computations by id."""
         return {node.id: name for name, node in self.computations.items()}
 
     def grain(self, computation: int) -> int:
-        """Slots that must stay together in one interval of a computation."""
         node = self.generations[-1].code.graph["nodes"].get(self.names()[computation], {})
         return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
     def in_order(self) -> list[KeyInterval]:
-        """By computation and slot."""
         return sorted(self.intervals.values(), key=lambda row: (row.computation, row.slot_from))
 
     def is_current(self, interval_id: int, sequencer: int) -> bool:
-        """Whether the interval is there, with this sequencer."""
         row = self.intervals.get(interval_id)
         return row is not None and row.sequencer == sequencer
 
@@ -250,7 +228,6 @@ class Tables:
         return found
 
     def sourced(self) -> set[int]:
-        """The intervals that are partitions of injectors."""
         return {log.interval_id for log in self.logs.values() if log.source is not None}
 
     def make_interval(
@@ -288,7 +265,6 @@ class Tables:
         )
 
     def last_commit(self, interval_id: int) -> tuple[CommitRow, int]:
-        """With its bucket."""
         return max(
             (
                 (found.commits[interval_id][-1], id_)

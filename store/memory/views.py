@@ -27,7 +27,7 @@ class ShownState(NamedTuple):
 
 
 class ShownTimer(NamedTuple):
-    """Times in microseconds."""
+    """Microseconds."""
 
     computation: str
     slot: int
@@ -39,7 +39,7 @@ class ShownTimer(NamedTuple):
 
 
 def states(tables: Tables) -> list[ShownState]:
-    """Every entry of state: current tables and unfolded tail together, decoded."""
+    """Current tables and unfolded tail together, decoded."""
     names = tables.names()
     return [
         ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)
@@ -48,7 +48,7 @@ def states(tables: Tables) -> list[ShownState]:
 
 
 def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[OldState]:
-    """Plain states and shared tables of other versions than these, at most `most` of each."""
+    """States of other versions than these, at most `most` of each."""
     names = tables.names()
     found: dict[tuple[str, int], list[OldState]] = {}
     for ((_, computation, key), entry), (value, version) in sorted(_merged(tables).items()):
@@ -61,7 +61,6 @@ def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[O
 
 
 def _merged(tables: Tables) -> dict[tuple[StateKey, str], tuple[bytes, int]]:
-    """Committed value and version of each entry."""
     merged = {
         (key, entry): found
         for key, entries in tables.state.items()
@@ -124,7 +123,7 @@ class MemoryViews(MemorySubject):
         return list(self.tables.events)
 
     def state(self, computation: str, key: bytes) -> dict[str, Any]:
-        """The entries of one key, given in its canonical bytes: entry -> decoded value."""
+        """Entry -> decoded value."""
         wanted = json.loads(key)
         return {
             row.entry: row.value
@@ -133,7 +132,7 @@ class MemoryViews(MemorySubject):
         }
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """The rows of a table sink, sorted by key, or in the order of writing if it has no key.
+        """Rows by key, or in the order of writing if the table has no key.
 
         `KeyError` if no pipeline was deployed with such a table.
         """

@@ -12,7 +12,7 @@ from millwheel.store.port.placement import PlacedWorker
 from millwheel.store.port.workers import HeartbeatReply, OtherWorker
 
 FORGET_WORKERS_SECONDS = 86_400.0
-"""When a worker registers, the store forgets workers with leases that ended this long ago."""
+"""Leases that ended this long ago are deleted when a worker registers."""
 
 ENDED = (
     "another worker ended this one, or the store forgot it because it sent no heartbeat for too "
@@ -20,14 +20,13 @@ ENDED = (
 )
 
 HOST = "memory"
-"""Name of the machine of all workers."""
 
 
 class MemoryWorkers(MemorySubject):
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self.dead_workers: set[str] = set()
-        """Workers with a process that a test declares dead."""
+        """A test declares their processes dead."""
 
     async def register_worker(
         self,
@@ -157,7 +156,6 @@ class MemoryWorkers(MemorySubject):
         return 1 if found is None else found.generation
 
     def _is_alive(self, worker: str | None) -> bool:
-        """Whether a worker has not stopped and has a valid lease."""
         found = None if worker is None else self.tables.workers.get(worker)
         return (
             found is not None and not found.stopped and found.lease_until > self._clock.monotonic()

@@ -39,18 +39,17 @@ class Store(
     """
 
     async def incarnation(self) -> str:
-        """Identifies this run of the server; the same for all workers."""
+        """The same for all workers, and different after a crash or a failover of the server."""
         ...
 
     def begin_again(self) -> None:
-        """Work with the incarnation that was met last. Before, the caller drops all data in memory
-        and closes its lanes."""
+        """The caller drops all data in memory and closes its lanes before."""
         ...
 
     async def open_lane(self) -> StoreLane: ...
 
     async def now(self) -> int:
-        """The store's clock, microseconds: one round trip."""
+        """Microseconds, in one round trip."""
         ...
 
     async def close(self) -> None: ...

@@ -19,8 +19,6 @@ class LogRow:
 
 @dataclass(slots=True)
 class Claim:
-    """A claimed interval, with all stored data that its owner starts from."""
-
     interval: IntervalRow
     n: int
     bucket: int
@@ -31,14 +29,14 @@ class Claim:
     position: dict[str, Any] | None
     counters: dict[str, int]
     table_rows: dict[str, int]
-    """By numbered table: the rows that the interval has written."""
+    """Rows that the interval has written, by numbered table."""
     folded: int
     logs: list[LogRow]
     """Live logs, oldest first, without the one that this claim opened."""
     new_log: int
     """0 for an interval that writes no productions."""
     states: list[StateChange]
-    """Changes that are not folded yet: the last one of each entry."""
+    """The last change of each entry that is not folded yet."""
     timers: list[TimerChange]
     """The soonest pending timers of each kind, in the order of time."""
     more_timers: frozenset[str]
@@ -81,9 +79,7 @@ class StoreClaims(Protocol):
         """
         ...
 
-    async def is_owner(self, interval_id: int, sequencer: int) -> bool:
-        """Whether no other worker has claimed the interval since."""
-        ...
+    async def is_owner(self, interval_id: int, sequencer: int) -> bool: ...
 
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
         """Release drained and folded intervals, with the sequencers of their claims, for their

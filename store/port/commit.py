@@ -37,7 +37,7 @@ class IntervalCommit:
     position: bytes | None
     counters: bytes
     table_rows: dict[str, int] = field(default_factory=dict)
-    """By numbered table: the rows that the interval has written up to this commit."""
+    """Rows that the interval has written up to this commit, by numbered table."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Commit:
     bucket: int
     intervals: list[IntervalCommit] = field(default_factory=list)
     seen: dict[int, list[SeenRow] | Columns[SeenRow]] = field(default_factory=dict)
-    """By bucket."""
+    """Seen records by bucket."""
     states: list[StateRow] | Columns[StateRow] = field(default_factory=list)
     timers: list[TimerChange] | Columns[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] | Chunks = field(default_factory=list)

@@ -4,22 +4,20 @@ from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 TAKEN_CHARACTERS = 8 << 20
-"""Of the records that one call of `take_sent` or `read_sent` returns; the last may exceed it."""
+"""Most characters of one answer of `take_sent` or `read_sent`; the last record may exceed it."""
 
 
 class SentRecord(NamedTuple):
-    """With its number in the injector's log."""
+    """A record with its number in the injector's log."""
 
     number: int
     value: bytes
     """JSON."""
     ts: int
-    """Event time, microseconds."""
+    """Microseconds."""
 
 
 class TakenRecords(NamedTuple):
-    """The answer of `Store.take_sent`, at one snapshot of the store."""
-
     owned: bool
     """The interval still has the given sequencer; otherwise there are no records."""
     now: int
@@ -35,8 +33,6 @@ class TakenRecords(NamedTuple):
 
 
 class StoreInbox(Protocol):
-    """Records that users send."""
-
     async def open_inbox(
         self, stream: str, interval_id: int, *, requires_id: bool, remember: timedelta
     ) -> int:
@@ -75,7 +71,7 @@ class StoreInbox(Protocol):
         ...
 
     async def count_sent(self, stream: int, limit: int) -> int:
-        """Committed records that have no number yet, up to `limit`."""
+        """Committed records without a number, up to `limit`."""
         ...
 
     async def forget_sent(self, stream: int, interval_id: int, limit: int) -> int:

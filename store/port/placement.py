@@ -33,11 +33,11 @@ class PlacedInterval:
     owner: str | None
     wanted_by: str | None
     lease_over: bool
-    """Its owner has stopped, is unknown, or has an expired lease."""
+    """The owner has stopped, is unknown, or has an expired lease."""
     generation: int
-    """Of the newest code that has owned it: workers of older code cannot claim it."""
+    """Workers of older code than this cannot claim it."""
     name: str
-    """Of the computation, which the code of this worker may not have yet."""
+    """The computation may be unknown to the code of this worker."""
     kind: NodeKind
     grain: int
     """Intervals begin and end at multiples of this number of slots."""
@@ -52,7 +52,6 @@ class PlacedInterval:
 
     @property
     def is_free(self) -> bool:
-        """Whether a claim with its sequencer would get it."""
         return self.owner is None or self.lease_over
 
 
@@ -67,10 +66,9 @@ class PlacedWorker:
     pid_started: str
     backends: list[tuple[int, str]]
     lease_left: float
-    """Seconds; 0.0 when the lease has expired."""
+    """0.0 when the lease has expired."""
     load: dict[str, Any]
     generation: int
-    """Of its code."""
 
     @property
     def is_blocked(self) -> bool:
@@ -80,21 +78,20 @@ class PlacedWorker:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """At one moment."""
+    """All at one moment."""
 
     now: int
-    """The store's clock, microseconds."""
+    """Microseconds."""
     intervals: list[PlacedInterval]
     """Sorted by computation and slot."""
     workers: list[PlacedWorker]
     """Sorted by time of registration."""
     removed: frozenset[int]
-    """Removed computations: workers send nothing to them, and no watermark waits for them."""
+    """Workers send nothing to removed computations, and no watermark waits for them."""
     paused: frozenset[int] = frozenset()
-    """Injectors that must not read."""
 
     def refuse_elsewhere(self) -> None:
-        """`DeployRefused` if the pipeline was moved away: no worker can own any of its
+        """`DeployRefused` if the pipeline was moved to Spark: no worker can own any of its
         intervals."""
         if self.intervals and all(row.generation == ELSEWHERE for row in self.intervals):
             raise DeployRefused(
@@ -116,7 +113,7 @@ class Wish:
     worker: str | None
     reason: str
     pinned: bool = False
-    """It comes from an operator: the balancer must not move the interval again."""
+    """An operator's wish: the balancer must not move the interval again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +137,6 @@ class SplitWish:
 
 @dataclass(frozen=True, slots=True)
 class MergeWish:
-    """Asks the owner to merge an interval with its upper neighbour."""
-
     interval_id: int
     sequencer: int
     upper_id: int
@@ -150,15 +145,12 @@ class MergeWish:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """Takes back the wish to split or merge an interval."""
-
     interval_id: int
     sequencer: int
     reason: str
 
 
 KEEP_EVENTS = 10_000
-"""Placement events that a store keeps."""
 
 PlacementChange: TypeAlias = Wish | Unpin | SplitWish | MergeWish | Lapse
 """A compare-and-set on the interval's sequencer."""
@@ -173,9 +165,7 @@ class FoundPartition:
     sequencer: int
     identity: str
     low_watermark: int
-    """As stored."""
     position: dict[str, Any] | None
-    """As stored."""
 
 
 class StorePlacements(Protocol):

@@ -7,8 +7,6 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class StoredProduction:
-    """A production that its log sends again."""
-
     seq: int
     stream: str
     receiver: int
@@ -21,17 +19,16 @@ class StoredProduction:
     stamp: int
     """Logical time of the commit that stored it."""
     place: int
-    """Its place in the buckets, the same in every resend: a stamp, or an offset of `origin`."""
+    """Place in the buckets, the same in every resend: a stamp, or an offset of `origin`."""
     id: bytes = b""
-    """Of a weak production; empty for a strong one, which has the id of its log and number."""
+    """Empty for a strong production, which has the id of its log and number."""
     origin: int = 0
     """Log of the source that `place` is an offset of; 0 if `place` is a stamp."""
 
 
 class StoreRecords(Protocol):
     def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
-        """Stored productions of a log from number `first` on, in order: strong ones, and
-        stragglers."""
+        """Strong productions and stragglers, in order."""
         ...
 
     async def retire_logs(self, logs: list[int]) -> None: ...
@@ -52,9 +49,7 @@ class StoreRecords(Protocol):
         slot."""
         ...
 
-    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
-        """Total number of ids that `scan_seen` returns."""
-        ...
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int: ...
 
     async def scan_seen(
         self,

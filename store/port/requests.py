@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 Parked = Literal["failed", "waiting"]
-"""Of a dead letter in a parked key: it has failed and stops the key, or it waits in its order."""
+"""A failed letter stops its parked key; a waiting one keeps its place."""
 
 
 class DeadLetter(NamedTuple):
@@ -23,12 +23,11 @@ class DeadLetter(NamedTuple):
     attempts: int
     stamp: int
     parked: Parked | None = None
-    """Its part in a parked key (decision 60); None: its key continues."""
+    """Part in a parked key (decision 60); None: its key continues."""
     watermark: int | None = None
-    """In a parked key, the low watermark that user code sees when it runs."""
+    """Low watermark that user code sees when a letter of a parked key runs."""
     hold: int | None = None
-    """In a parked key, where it holds the low watermark if the key's computation parks with
-    ``hold_watermark``."""
+    """Time at which a letter of a parked key holds the low watermark, with ``hold_watermark``."""
 
 
 class PlacedSlots(NamedTuple):
@@ -39,8 +38,6 @@ class PlacedSlots(NamedTuple):
 
 
 class KeptLetter(NamedTuple):
-    """A dead letter that its owner is asked to process again."""
-
     id: int
     stream: str
     record_id: bytes | None
@@ -50,22 +47,20 @@ class KeptLetter(NamedTuple):
     parked: Parked | None = None
     watermark: int | None = None
     stamp: int = 0
-    """When the engine gave up on it, in microseconds."""
+    """Microseconds."""
 
 
 class ParkedRows(NamedTuple):
-    """A parked key, with the size of its rows."""
-
     computation: int
     slot: int
     key: bytes
     rows: int
     size: int
-    """Characters of their values."""
+    """Characters."""
     failed: bool
     """A failed one stops the key."""
     times: list[int]
-    """Timestamps in microseconds."""
+    """Microseconds."""
 
 
 class BlockingItem(NamedTuple):
@@ -76,12 +71,9 @@ class BlockingItem(NamedTuple):
     """Identifies it among the records and timers of its key: see
     `millwheel.runtime.interval.refused_items`."""
     error: str
-    """With the lines of the code that blocked."""
 
 
 class ParkedKeyPlace(NamedTuple):
-    """A parked key of an interval."""
-
     interval_id: int
     computation: int
     slot: int
@@ -97,11 +89,11 @@ class OpenRequest(NamedTuple):
     slot: int
     key: bytes
     payload: Any
-    """Its arguments, a dict; None: they could not be read."""
+    """A dict; None: the arguments could not be read."""
     about: int | None
-    """The dead letter that it is about."""
+    """Number of a dead letter."""
     letter: KeptLetter | None
-    """None: the dead letter is gone."""
+    """None if the dead letter is gone."""
 
 
 class SettledRequest(NamedTuple):
@@ -113,7 +105,7 @@ class SettledRequest(NamedTuple):
     letter: int | None = None
     """The dead letter that it was about: deleted with ``done``."""
     failure: DeadLetter | None = None
-    """With ``failed``: the new text of the dead letter."""
+    """New text of the dead letter, with ``failed``."""
 
 
 class StoreRequests(Protocol):
@@ -134,6 +126,4 @@ class StoreRequests(Protocol):
         """
         ...
 
-    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
-        """Settle requests that have no effect."""
-        ...
+    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None: ...

@@ -30,12 +30,12 @@ StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
 """The fields of a `StateChange` as a plain tuple, which is cheaper to make."""
 
 TIMER_KINDS = ("watermark", "wall", "hold")
-"""By event time, by the clock, and holds of the watermark by user code, which never fire."""
+"""Watermark and wall timers fire by event time and by the clock, holds never."""
 
 TIMERS_A_PAGE = 20_000
 
 TimerPlace = tuple[int, int, bytes, str]
-"""The place in the order of time: due, slot, key, tag."""
+"""Due, slot, key and tag."""
 
 
 class TimerChange(NamedTuple):
@@ -56,13 +56,13 @@ class StoreStates(Protocol):
     async def read_timer(
         self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
     ) -> tuple[int, int] | None:
-        """Due time and hold of one durable timer, in microseconds; None: there is none."""
+        """Due time and hold of a timer, in microseconds; None: there is no such timer."""
         ...
 
     async def read_timers(
         self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
     ) -> list[TimerChange]:
-        """The next pending timers of an interval after a place in the order of time."""
+        """The next pending timers after a place in the order of time."""
         ...
 
     async def load_keys(

@@ -21,8 +21,6 @@ JSON = "jsonb"
 
 @dataclass(frozen=True, slots=True)
 class CollectionShape:
-    """A `MapState` or `ListState`, with the Postgres types of its entries."""
-
     field: str
     is_list: bool
     entry: str
@@ -42,7 +40,7 @@ class StateShape:
 
 
 def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
-    """None if the computation has no state."""
+    """The shape of a state type; None if the computation has no state."""
     if layout is None or layout.stateless:
         return None
     plain = inspect.type_info(layout.codec.value_type)
@@ -65,7 +63,7 @@ def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
 
 
 def _column_type(of: inspect.Type) -> str:
-    """The Postgres type for values as JSON; an optional type has that of its values."""
+    """An optional type has the Postgres type of its values."""
     match of:
         case inspect.Metadata():
             return _column_type(of.type)

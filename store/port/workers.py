@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 @dataclass(slots=True)
 class OtherWorker:
-    """A worker that may still hold intervals."""
-
     id: str
     host: str
     pid: int
@@ -20,7 +18,7 @@ class OtherWorker:
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
     now: int
-    """The store's clock, microseconds."""
+    """Microseconds."""
 
 
 class StoreWorkers(Protocol):
@@ -54,13 +52,9 @@ class StoreWorkers(Protocol):
 
     async def other_workers(self, worker: str) -> list[OtherWorker]: ...
 
-    def is_dead(self, other: OtherWorker) -> bool:
-        """Whether a worker's process ran on this machine and is known to have ended."""
-        ...
+    def is_dead(self, other: OtherWorker) -> bool: ...
 
-    async def end_worker(self, other: OtherWorker) -> None:
-        """End the server processes of a dead worker, and its lease."""
-        ...
+    async def end_worker(self, other: OtherWorker) -> None: ...
 
     async def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
         """End the leases of suspected workers that hold their liveness lock no more (decision 58);

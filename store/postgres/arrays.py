@@ -85,7 +85,7 @@ def bigints(values: Sequence[int]) -> Packed:
 
 
 def _numbers(code: str, values: Sequence[int]) -> bytes:
-    """Numbers of one size; `OverflowError` if one does not fit."""
+    """`OverflowError` if a number does not fit."""
     count = len(values)
     if _are_alike(values):
         return count * _numbers(code, values[:1])
@@ -101,7 +101,7 @@ def _numbers(code: str, values: Sequence[int]) -> bytes:
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
-    """Whether all values are equal, as in many columns. Different values mostly show at the first
+    """Often all values of a column are equal; different ones mostly show at the first
     comparison."""
     count = len(values)
     return count > 1 and values[0] == values[-1] and values.count(values[0]) == count
@@ -126,7 +126,7 @@ def texts(values: Sequence[bytes]) -> Packed:
 
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
-    """From JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
+    """Encode JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
     there = [value for value in values if value is not None]
     if len(there) == len(values):
         return _Jsonbs(len(values), _headed(_jsonb_heads, there))

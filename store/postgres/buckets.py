@@ -2,8 +2,7 @@
 (decision 1).
 
 A bucket has a row in the table `bucket` and child tables that inherit from the append-only parents:
-all six for family *time*, `seen_record` alone for *source* and *named*. All statements on buckets,
-and all names of their tables, come from here.
+all six for family *time*, `seen_record` alone for *source* and *named*.
 
 A dropped bucket is found by its missing row, in the same transaction snapshot as its missing
 tables. Postgres names no table in the diagnostics of an `undefined_table` error, so
@@ -25,12 +24,11 @@ from millwheel.store.postgres.statements import BUCKETED, Statements, composed
 from millwheel.store.postgres.translation import translate
 
 LOCK_TIMEOUT = "1s"
-"""Under which a bucket is made. An ANALYZE of the pipeline's tables holds a conflicting one (share
-update exclusive), and every session that reads the buckets waits behind this one, commits among
-them."""
+"""An ANALYZE of the pipeline's tables holds a conflicting lock (share update exclusive), and every
+session that reads the buckets waits behind this one, commits among them."""
 
 DROP_LOCK_MILLISECONDS = 50
-"""Under which a bucket is dropped: readers of the parents queue behind it."""
+"""Readers of the parents queue behind this lock."""
 
 IDLE_TIMEOUT = "5s"
 """Postgres ends a change whose process was stopped after this time, so that others do not wait
@@ -54,7 +52,7 @@ def _parents(family: str) -> tuple[str, ...]:
 
 
 async def newest_commit_table(connection: AsyncConnection[Any], statements: Statements) -> str:
-    """Where new chains begin."""
+    """New chains begin there."""
     cursor = await connection.execute(statements.get("newest_time_bucket"))
     row = await cursor.fetchone()
     assert row is not None, "there is always a bucket to write to"
@@ -69,8 +67,6 @@ async def create_bucket(
     low: int,
     high: int,
 ) -> Bucket:
-    """Within a transaction: register a bucket, create its tables, and let them inherit from their
-    parents."""
     params = {"family": family, "log": log, "low": low, "high": high}
     cursor = await connection.execute(statements.get("register_bucket"), params)
     row = await cursor.fetchone()

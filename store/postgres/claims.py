@@ -22,7 +22,6 @@ from millwheel.store.postgres.placement import PostgresPlacement
 from millwheel.store.postgres.requests import arguments
 
 MOST_ASKED = 1_000
-"""Requests that one claim reads."""
 
 
 class PostgresClaims(PostgresPlacement):

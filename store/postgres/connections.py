@@ -40,11 +40,11 @@ from millwheel.store.postgres.translation import translate, unreached
 SEQUENCE = "sequence_number"
 
 RECONNECT_SECONDS = 1.0
-"""Between the two attempts of a pool to connect; it repeats both while a caller waits."""
+"""Time for the two attempts of a pool to connect, which it repeats while a caller waits."""
 
 POOL_BACKENDS = 16
-"""Server processes of the pool that are stored with the worker: the newest ones, a few of which
-serve a connection that the pool has replaced."""
+"""The newest server processes of the pool are stored with the worker; a few of them serve a
+connection that the pool has replaced."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -52,7 +52,7 @@ LIVELINESS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""Without these settings libpq notices a cut line to Postgres only after hours; with them after 20
+"""Settings without which libpq notices a cut line to Postgres only after hours; with them after 20
 s. The store's address may set other values."""
 
 
@@ -95,18 +95,17 @@ class Connections:
         self.schema = schema
         self.statements = Statements(schema)
         self.sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
-        """Of log ids and sequencers, quoted."""
+        """Quoted."""
         self.url = lively(url, f"millwheel {schema}")
         self.worker = ""
-        """Id of the worker once it has registered."""
+        """Empty before the worker has registered."""
         self.lanes: list[LaneConnection] = []
         """Open lanes, and broken ones whose server process is not known to have ended."""
         self._pooled: PooledStore | None = None
-        """Set if a pool's last attempt to connect met a connection pooler."""
+        """The last attempt to connect met a connection pooler."""
         self._incarnations = Incarnations()
         self._warnings = Warnings()
         self._incarnation_of: WeakKeyDictionary[AsyncConnection[Any], str] = WeakKeyDictionary()
-        """Of the server that each connection of pool and lifeline leads to."""
         self._backend_of: WeakKeyDictionary[AsyncConnection[Any], tuple[int, str]] = (
             WeakKeyDictionary()
         )
@@ -145,8 +144,8 @@ class Connections:
             configure=self._begin_pooled,
             kwargs=options,
         )
-        """For heartbeats alone: the lease does not wait for a free connection of the pool. A
-        heartbeat that finds no connection fails after two seconds."""
+        """The lease does not wait for a free connection of the pool. A heartbeat that finds no
+        connection fails after two seconds."""
 
     async def open(self) -> None:
         """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
@@ -172,8 +171,7 @@ class Connections:
     async def connection(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection of a pool (default: `pool`); errors of Postgres are raised as the
-        engine's."""
+        """Errors of Postgres are raised as the engine's."""
         try:
             async with self.checked(pool) as connection:
                 yield connection
@@ -193,7 +191,7 @@ class Connections:
     async def checked(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """As `connection`, but errors stay psycopg's. `StoreWentBack` if the server is another
+        """Like `connection`, but errors stay psycopg's. `StoreWentBack` if the server is another
         incarnation by now."""
         self._incarnations.check(self._incarnations.known)
         try:
@@ -216,7 +214,7 @@ class Connections:
         binary: bool = False,
         **tables: str,
     ) -> list[Any]:
-        """Run ``<name>.sql`` and fetch its rows; `tables` fill further placeholders."""
+        """`tables` fill further placeholders of ``<name>.sql``."""
         async with self.connection() as connection:
             cursor = await connection.execute(
                 self.statements.get(name, **tables), params or {}, prepare=True, binary=binary
@@ -224,7 +222,7 @@ class Connections:
             return await cursor.fetchall()
 
     async def run(self, name: str, params: dict[str, Any], **tables: str) -> int:
-        """Run one statement; returns the number of rows that it changed."""
+        """Returns the number of changed rows."""
         async with self.connection() as connection:
             cursor = await connection.execute(self.statements.get(name, **tables), params)
             return cursor.rowcount
@@ -244,7 +242,6 @@ class Connections:
                 self._pool_backends.remove((connection, backend))
 
     def _connected(self, pooled: PooledStore | None) -> None:
-        """Note the outcome of a pool's attempt to connect."""
         self._pooled = pooled
 
     async def _begin(self, connection: AsyncConnection[Any]) -> ServerSession:
@@ -268,11 +265,8 @@ class Connections:
         self._backend_of[connection] = session.backend
 
     async def _begin_pool(self, connection: AsyncConnection[Any]) -> None:
-        """Store the server process of a new connection at once, not only with the next heartbeat.
-
-        A fold locks its interval too, so a successor must be able to end it even if the worker
-        hangs before that heartbeat. (It cannot commit after a claim.)
-        """
+        """Do not wait for the next heartbeat: a fold locks its interval, so a successor must be
+        able to end it even if the worker hangs before that heartbeat."""
         async with closed_on_failure(connection):
             await self._begin_pooled(connection)
             self._pool_backends.append((connection, self._backend_of[connection]))
@@ -291,19 +285,18 @@ class Connections:
         return msgspec.json.encode([*lanes, *pool]).decode()
 
     def pids(self) -> list[int]:
-        """Of all connections that are in use, that of the heartbeats included."""
+        """Server processes of all connections in use, that of the heartbeats included."""
         pooled = [pid for connection, (pid, _) in self._backend_of.items() if not connection.closed]
         return [*pooled, *(lane.backend[0] for lane in self.lanes if lane.backend)]
 
     async def add_lane(self, lane: LaneConnection) -> None:
-        """Store the server process of a new lane with the worker."""
         self.lanes.append(lane)
         if self.worker:
             with contextlib.suppress(StoreUnavailable):  # the next heartbeat stores it
                 await self.run("note_backends", {"id": self.worker, "backends": self.backends()})
 
     async def end_lane(self, lane: LaneConnection) -> None:
-        """End the server process of a broken lane. Until that succeeds it stays stored for
+        """End the server process of a broken lane; until that succeeds it stays stored for
         successors."""
         if lane.backend is not None and lane.broken and lane in self.lanes:
             await self.end_backends([lane.backend])
@@ -319,7 +312,6 @@ class Connections:
         await self.end_backends([b for connection, b in self._pool_backends if connection.closed])
 
     async def end_backends(self, backends: Sequence[tuple[int, str]]) -> None:
-        """Given by process id and start."""
         if backends:
             await self.rows(
                 "end_backends",

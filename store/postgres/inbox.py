@@ -19,7 +19,7 @@ from millwheel.store.postgres.connections import Subject
 class PostgresInbox(Subject):
     @property
     def _sequence(self) -> str:
-        """Of the column `seq`, quoted."""
+        """Quoted."""
         return sql.Identifier(self.connections.schema, "sent_record_seq_seq").as_string(None)
 
     async def open_inbox(

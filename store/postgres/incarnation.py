@@ -76,7 +76,7 @@ class Incarnations:
 
     @property
     def known(self) -> str:
-        """The worker's incarnation; only after the first connection."""
+        """Only after the first connection."""
         assert self._known is not None
         return self._known
 

@@ -65,7 +65,7 @@ WISHES: dict[type[PlacementChange], str] = {
     MergeWish: "wish_merges",
     Lapse: "lapse_cuts",
 }
-"""The statement of each change; its parameters are the change's fields, as arrays."""
+"""Statements of the changes; the parameters are a change's fields, as arrays."""
 
 T = TypeVar("T")
 
@@ -106,8 +106,8 @@ class PostgresPlacement(Subject):
     async def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own;
-        returns, by interval, the raised sequencer and the new log."""
+        """Any owner's intervals, or (`again`) this worker's own; returns the raised sequencer and
+        the new log of each."""
         statement = "reclaim_intervals" if again else "claim_intervals"
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
@@ -207,7 +207,7 @@ class PostgresPlacement(Subject):
     async def _ids(
         self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
     ) -> list[int]:
-        """Run a statement that changes intervals; returns their ids."""
+        """Returns the ids of the changed intervals."""
         cursor = await self._execute(connection, statement, params)
         return [id_ for (id_,) in await cursor.fetchall()]
 
@@ -308,7 +308,7 @@ class PostgresPlacement(Subject):
     async def _take_apart(
         self, connection: AsyncConnection[Any], sequencers: dict[int, int]
     ) -> list[IntervalHistory]:
-        """Raise the sequencers of intervals, and only then read their data (I4)."""
+        """Raise the sequencers, and only then read data (I4)."""
         ids = {"interval_ids": list(sequencers)}
         cursor = await self._execute(
             connection,
@@ -329,7 +329,7 @@ class PostgresPlacement(Subject):
         params: dict[str, Any],
         history: IntervalHistory,
     ) -> int:
-        """Make an interval with the first commit of its chain; returns its id."""
+        """Returns the id of the new interval."""
         cursor = await connection.execute(
             self.connections.statements.get(statement),
             {**params, "sequence": self.connections.sequence},
@@ -355,11 +355,10 @@ class PostgresPlacement(Subject):
         *,
         also_live: bool = False,
     ) -> T:
-        """Run a change as one transaction; sessions that block it for longer than a moment are
-        ended.
+        """Sessions that block the change for longer than a moment are ended, but not the worker's
+        own.
 
         Args:
-            worker: the worker that makes the change; its own sessions are not ended.
             also_live: end sessions of the owner even if its lease is valid.
         """
         for _ in range(ATTEMPTS):
@@ -398,10 +397,7 @@ class PostgresPlacement(Subject):
 
     async def _trim_events(self) -> None:
         """Delete old placement events in a transaction of its own: two changes that delete the same
-        rows must not wait for each other with their intervals locked.
-
-        A failure does not undo the change; the next change deletes more.
-        """
+        rows must not wait for each other with their intervals locked."""
         with contextlib.suppress(psycopg.Error):
             async with self.connections.checked() as connection:
                 await self._execute(connection, "trim_placement_events", {"keep": KEEP_EVENTS})

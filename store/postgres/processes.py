@@ -1,8 +1,7 @@
 """The identity of a worker's process: machine, process id and start time.
 
 A process id means something only on one machine, in one boot and one process namespace, and the
-system reuses it. All four together name a process, so that a worker can find out whether another
-one on the same machine is dead.
+system reuses it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ def process_identity() -> tuple[str, int, str]:
 
 
 def host_identity() -> str:
-    """The name of this machine with its boot and process namespace, within which a process id is
-    unique."""
+    """Machine, boot and process namespace."""
     parts = [platform.node()]
     for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         try:

@@ -96,7 +96,8 @@ def _open_request(
 
 
 def arguments(payload: str | None) -> Any:
-    """None: Postgres takes larger numbers and deeper objects than this program."""
+    """The arguments of a request; None: Postgres takes larger numbers and deeper objects than this
+    program."""
     try:
         return msgspec.json.decode(payload) if payload else {}
     except (msgspec.DecodeError, RecursionError):

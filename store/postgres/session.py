@@ -24,13 +24,11 @@ from millwheel.store.postgres.statements import text_of
 MARK = "-c millwheel.session=own"
 
 REFUSALS = ("startup parameter", "command-line options")
-"""Parts of the errors of poolers that refuse settings: PgBouncer with its relatives, and RDS
-Proxy."""
+"""Errors of PgBouncer with its relatives, and of RDS Proxy."""
 
 
 def refusal(error: psycopg.Error) -> PooledStore | None:
-    """The error for a pooler that refuses the settings of a session; None: `error` has another
-    cause."""
+    """The error for a pooler that refuses the settings of a session, if `error` is one."""
     text = str(error).strip()
     return _pooled(text) if any(words in text for words in REFUSALS) else None
 
@@ -43,10 +41,7 @@ def _pooled(how: str) -> PooledStore:
 
 
 def connect(conninfo: str) -> psycopg.Connection[Any]:
-    """A connection that commits each statement.
-
-    `PooledStore` if a connection pooler answers in place of Postgres.
-    """
+    """Commits each statement. `PooledStore` if a connection pooler answers."""
     try:
         connection = psycopg.connect(conninfo, autocommit=True, options=_marked(conninfo, None))
     except psycopg.OperationalError as error:
@@ -81,12 +76,11 @@ async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[N
 
 
 class OwnSession(AsyncConnection[Any]):
-    """A connection that commits each statement, has a session of its own, and takes packed
-    arrays."""
+    """Commits each statement, and takes packed arrays."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
-        """As `AsyncConnection.connect`.
+        """Like `AsyncConnection.connect`.
 
         Args:
             options: settings, which replace the ones in `conninfo`.

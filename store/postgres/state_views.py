@@ -31,8 +31,7 @@ from millwheel.store.port.state_shape import CollectionShape, StateShape
 from millwheel.store.postgres.statements import Statements, composed
 
 OURS = "State of computation "
-"""First words of the comment on each of these views; a view without them was not made by a
-deploy."""
+"""A view without these words was not made by a deploy."""
 
 MOST_VERSION = 32_767
 """Largest smallint."""
@@ -41,7 +40,6 @@ NAME_BYTES = 63
 """Postgres cuts longer names."""
 
 Columns = tuple[tuple[str, str, str], ...]
-"""Name, type and comment of each column."""
 
 CASTS = {
     "bigint": "json_to_bigint",
@@ -58,8 +56,6 @@ FUNCTIONS = (*CASTS.values(), "map_key", "list_number")
 
 
 class ViewColumn(NamedTuple):
-    """With the expression that it shows."""
-
     name: str
     type: str
     comment: str
@@ -83,8 +79,6 @@ class StateView:
 
 @dataclass(frozen=True)
 class NamedRelation:
-    """A relation in the schema with the name of a state view."""
-
     name: str
     is_view: bool
     comment: str
@@ -92,7 +86,6 @@ class NamedRelation:
 
     @property
     def is_ours(self) -> bool:
-        """A deploy created it."""
         return self.is_view and self.comment.startswith(OURS)
 
     def shows(self, view: StateView) -> bool:
@@ -139,10 +132,8 @@ class Versions(NamedTuple):
 async def keep_state_views(
     connection: AsyncConnection[Any], statements: Statements, nodes: Iterable[NodeDeploy]
 ) -> None:
-    """Within a deploy's transaction: create, replace and drop views.
-
-    `DeployRefused` if a name is taken, or another object depends on a view that must be dropped.
-    """
+    """`DeployRefused` if a name is taken, or another object depends on a view that must be
+    dropped."""
     cursor = await connection.execute(
         statements.get("state_relations"), {"schema": statements.schema, "prefix": STATE_VIEWS}
     )
@@ -180,7 +171,7 @@ async def keep_state_views(
 
 
 def _in_order_of(there: NamedRelation, view: StateView) -> StateView:
-    """`view` with the existing columns first, if all of them are still wanted."""
+    """Existing columns come first, if all of them are still wanted."""
     by_name = {column.name: column for column in view.columns}
     kept = [by_name[name] for name, *_ in there.columns if name in by_name]
     if [c.shown[:2] for c in kept] != [c[:2] for c in there.columns]:
@@ -278,7 +269,6 @@ class _Views:
         )
 
     def _fields(self, shape: StateShape, first: ViewColumn, versions: Versions) -> list[ViewColumn]:
-        """The columns of the plain part of a state."""
         taken = {first.name, _VERSION.name}
         columns = [
             ViewColumn(

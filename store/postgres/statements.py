@@ -23,13 +23,13 @@ TABLES = (
     "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
-"""Of `millwheel.store.postgres.schema`, whose import takes 0.13 s. A test compares both."""
+"""The import of `millwheel.store.postgres.schema` would take 0.13 s. A test compares both."""
 
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
 Part = tuple[str, tuple[tuple[str, str], ...]]
-"""The name of a statement, and the tables that fill its further placeholders."""
+"""Name, and tables that fill further placeholders."""
 
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
@@ -37,7 +37,7 @@ READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
 isolation is."""
 
 KEPT = 500
-"""Composed statements in the cache; the tables of buckets come and go."""
+"""Tables of buckets come and go."""
 
 
 @cache
@@ -64,7 +64,7 @@ def text_of(name: str) -> str:
 
 
 def composed(name: str, **parts: sql.Composable) -> str:
-    """The statement in ``<name>.sql``; `parts` fill all its placeholders."""
+    """`parts` fill all placeholders of ``<name>.sql``."""
     return sql.SQL(text_of(name)).format(**parts).as_string(None)
 
 
@@ -82,8 +82,6 @@ def filled(package: str, name: str, schema: str, **parts: sql.Composable) -> sql
 
 
 class Statements:
-    """The statements of one pipeline's schema, ready for psycopg."""
-
     def __init__(self, schema: str) -> None:
         _texts()
         self.schema = schema
@@ -97,12 +95,11 @@ class Statements:
         self._joined = lru_cache(maxsize=KEPT)(self._join)
 
     def table(self, name: str) -> sql.Identifier:
-        """A table of the schema, quoted."""
+        """Quoted."""
         return sql.Identifier(self.schema, name)
 
     def get(self, name: str, **tables: str) -> str:
-        """The statement in ``<name>.sql``; `tables` fill placeholders that no table of the schema
-        has."""
+        """`tables` fill placeholders that no table of the schema has."""
         return self._composed((name, tuple(sorted(tables.items()))))
 
     def union(self, name: str, tables: Sequence[str]) -> str:
@@ -140,5 +137,5 @@ class Statements:
 
 
 def _numbered(text: str, place: int) -> str:
-    """A statement with the place appended to each parameter's name."""
+    """The place is appended to each parameter's name."""
     return PARAMETER.sub(rf"%(\1_{place})s", text)

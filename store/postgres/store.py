@@ -53,7 +53,7 @@ class PostgresStore(
         super().__init__(Connections(url, schema))
         self.drop_lock_milliseconds = lock_timeout_milliseconds
         self._streams: dict[str, tuple[int, int]] = {}
-        """Id and version of each stream of the deployed code, by name."""
+        """Id and version by name, of the deployed code."""
 
     async def open(self) -> PostgresStore:
         """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
@@ -71,7 +71,6 @@ class PostgresStore(
         self.connections.begin_again()
 
     def thread_heartbeat(self) -> ThreadHeartbeat:
-        """Heartbeats for a thread, while the event loop is blocked."""
         return ThreadHeartbeat(self.connections)
 
     async def now(self) -> int:

@@ -18,8 +18,8 @@ from millwheel.store.postgres.statements import Statements, composed
 def coalesced(
     found: list[tuple[Table[Any], tuple[Any, ...]]],
 ) -> list[tuple[Table[Any], list[list[Any]]]]:
-    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by
-    key, so that one statement never meets a row twice and two lanes never deadlock."""
+    """Upserts keep the last write of each row only and are sorted by key, so that one statement
+    never meets a row twice and two lanes never deadlock."""
     by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
     for table, values in found:
         by_table.setdefault(table.name, (table, []))[1].append(values)
@@ -55,7 +55,7 @@ def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:
-    """The set-based INSERT or upsert of a table sink, with one array parameter for each column."""
+    """One array parameter for each column."""
     names = [sql.Identifier(column.name) for column in table.columns]
     arrays, selected = [], []
     for column, name in zip(table.columns, names, strict=True):

@@ -21,15 +21,15 @@ OPTIONS = "-c search_path= -c statement_timeout=5000 -c timezone=UTC"
 
 
 class ThreadHeartbeat:
-    """For use by one thread. Each method raises StoreUnavailable if the store does not answer."""
+    """Statements for one thread. Each method raises StoreUnavailable if the store does not
+    answer."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._connection: psycopg.Connection[Any] | None = None
 
     def beat(self, lease_seconds: float, load: dict[str, Any], stamp: int) -> int:
-        """Renew the worker's lease (`Store.heartbeat`); returns the store's time, in
-        microseconds."""
+        """See `Store.heartbeat`; returns the store's time, in microseconds."""
         connections = self._connections
         params = heartbeat_of(connections, connections.worker, lease_seconds, load, stamp)
         row = self._run("heartbeat", params)
@@ -61,7 +61,6 @@ class ThreadHeartbeat:
             connection.close()
 
     def _run(self, name: str, params: dict[str, Any]) -> Any:
-        """Run a statement; returns its first row, if it has any."""
         try:
             if self._connection is None:
                 url = make_conninfo(self._connections.url, options=OPTIONS)

@@ -21,7 +21,7 @@ RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about the data of a statement of the engine's."""
 
 RACES = frozenset({"40001", "40P01", "55P03"})
-"""Of a user's statement that met another transaction. A later attempt may succeed."""
+"""A user's statement met another transaction: a later attempt may succeed."""
 
 OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
 """Beginnings of SQLSTATEs that concern the connection or the server, whatever the statement."""
@@ -51,7 +51,8 @@ def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> Mi
 
 
 def unreached(error: psycopg.Error, store: str = "the store") -> StoreError:
-    """For a connection that could not be opened, or not be used at all; `store` has its address."""
+    """The error for a connection that could not be opened, or not be used at all; `store` has its
+    address."""
     text = str(error).strip()
     if error.sqlstate == NO_RIGHT:
         return _without_right(text)

@@ -21,7 +21,6 @@ ENDED = (
 def heartbeat_of(
     connections: Connections, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int
 ) -> dict[str, Any]:
-    """The parameters of ``heartbeat.sql``."""
     return {
         "id": worker,
         "lease_seconds": lease_seconds,
@@ -109,7 +108,6 @@ class PostgresWorkers(Subject):
         return [id_ for (id_,) in rows]
 
     async def end_backends(self, backends: Sequence[tuple[int, str]]) -> None:
-        """Given by process id and start."""
         await self.connections.end_backends(backends)
 
     async def peer_secret(self) -> bytes:

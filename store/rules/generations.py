@@ -31,24 +31,22 @@ from millwheel.store.rules.code import Code, Generation, TypeVersion
 from millwheel.store.rules.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 
 Steps: TypeAlias = Mapping[str, Collection[int]]
-"""By name, the versions that the code has a migration for, each one step towards the code's own
+"""Versions that the code has a migration for, by name: each leads one step towards the code's own
 version."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The generation of code that may run, and the changes that its deploy makes."""
-
     generation: int
     begins: bool = False
-    """It is the first code of its generation: the deploy stores it."""
+    """The deploy stores it."""
     is_older: bool = False
-    """There is a newer generation: the deploy stores nothing."""
+    """The deploy stores nothing: there is a newer generation."""
     outgrown: frozenset[str] = frozenset()
     """Nodes that older code must not own any more, because it does not know all their senders, or
     the newest type of their input, or would extract other keys."""
     rekeyed: tuple[tuple[str, str], ...] = ()
-    """Computations and their input streams with key extractors that this deploy changes."""
+    """Changed key extractors, by computation and input stream."""
 
 
 def admission_of(
@@ -59,7 +57,7 @@ def admission_of(
     least_left: int | None,
     obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
-    """The code of a described graph, and its generation; see `admit`."""
+    """See `admit`."""
     _, nodes, streams, _ = described
     code = Code(
         described.graph,
@@ -84,7 +82,6 @@ def admission_of(
 def obstacles_of(
     nodes: list[NodeDeploy], bundled: Collection[str], parked: Collection[str], workers: int
 ) -> Obstacles:
-    """The obstacles to a change of key extractors."""
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
     return Obstacles(stateful, bundled, parked, workers)
 
@@ -101,7 +98,7 @@ def admit(
     least_left: int | None = None,
     obstacles: Obstacles = NO_OBSTACLES,
 ) -> Admission:
-    """Find the generation of code.
+    """The generation of code that may run.
 
     Args:
         history: deployed generations, oldest first.
@@ -139,7 +136,7 @@ def admit(
 def _join(
     pipeline: str, number: int, newest: int, least_left: int | None, refusal: DeployRefused
 ) -> Admission:
-    """Admit code of an older generation: its worker may start again while others are upgraded."""
+    """Admit older code: its worker may start again while others are upgraded."""
     if least_left is not None and least_left <= number:
         return Admission(number, is_older=True)
     why = (
@@ -186,7 +183,7 @@ def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
 
 
 SHARED = "shared"
-"""The part of a state's fingerprint that holds the type of the shared table."""
+"""Name of the shared table's type in a state's fingerprint."""
 
 
 def _check_states(
@@ -233,7 +230,6 @@ def _with_unchanged(
 
 
 def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> None:
-    """Check that the code can read all stored values of its streams."""
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
         _check_type(f"stream {name!r}", "migrations", found, new, steps.get(name, ()))
@@ -294,10 +290,7 @@ def _outgrown(before: Code, after: Code) -> frozenset[str]:
 
 
 def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
-    """The code of a deployed pipeline without some nodes.
-
-    `UsageError` if there is no such node, or a remaining node needs it.
-    """
+    """`UsageError` if there is no such node, or a remaining node needs it."""
     gone = set(names)
     nodes: dict[str, Any] = code.graph.get("nodes", {})
     unknown = sorted(gone - nodes.keys())
@@ -363,7 +356,6 @@ def _writes(node: Any) -> set[str]:
 
 
 def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
-    """A line for every difference between two JSON values."""
     if isinstance(stored, dict) and isinstance(new, dict):
         lines = []
         for name in sorted({*stored, *new}):
@@ -384,5 +376,5 @@ def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
 
 
 def plain(code: Code) -> Code:
-    """After a round trip through the store."""
+    """The code after a round trip through the store."""
     return msgspec.json.decode(msgspec.json.encode(code), type=Code)

@@ -1,5 +1,5 @@
 """First commits of split and merged intervals, computed from their parents (paper 7.2, decision
-22). No SQL.
+22).
 
 A new part has the lowest of its parents' low watermarks and floors; without logs to send again it
 has no old floor. Its input watermark is the highest of theirs, so that it goes back for no key: all
@@ -23,8 +23,6 @@ from millwheel.errors import Fenced, PlacementRefused
 
 @dataclass(frozen=True, slots=True)
 class IntervalHistory:
-    """An interval with the data of its last commit that its successors need."""
-
     id: int
     computation: int
     slot_from: int
@@ -37,14 +35,13 @@ class IntervalHistory:
     low_watermark: int
     floor: int
     acked: Mapping[str, Any]
-    """Acknowledged numbers by log, as stored."""
+    """Acknowledged numbers by log."""
     position: Mapping[str, Any] | None
     counters: Mapping[str, int]
     grain: int = 1
     """Intervals of its computation begin and end at multiples of this number of slots."""
 
     def first_commit(self) -> dict[str, Any]:
-        """Columns of the first commit of a chain."""
         return {
             "stamp": self.stamp,
             "input_watermark": self.input_watermark,
@@ -157,7 +154,6 @@ def _bundle(history: IntervalHistory) -> Mapping[str, Any]:
 
 
 def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
-    """The position of an interval that numbers its bundles above those of its parents."""
     bundles = [_bundle(parent) for parent in parents if _bundle(parent)]
     if not bundles:
         return None
@@ -172,9 +168,7 @@ def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:
-    """Raise the reason for which intervals cannot be split or merged.
-
-    Args:
+    """Args:
         sequencers: by interval, the sequencer that was read.
         found: by interval, the stored sequencer and owner.
 

@@ -18,23 +18,18 @@ from millwheel.store.rules.code import Code, Generation
 
 @dataclass(frozen=True)
 class Obstacles:
-    """Obstacles of a pipeline to a change of its key extractors."""
-
     stateful: Collection[str] = frozenset()
-    """Computations that keep state by key."""
+    """Computations with state by key."""
     bundled: Collection[str] = frozenset()
     """Computations with an open numbered bundle."""
     parked: Collection[str] = frozenset()
-    """Computations with parked keys."""
     workers: int = 0
-    """Other workers that run."""
 
 
 NO_OBSTACLES = Obstacles()
 
 
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:
-    """Computations, and their input streams, with another key extractor than before."""
     return [
         (name, stream)
         for name, stream, old, new in _both(before.keys, after.keys)
@@ -124,7 +119,6 @@ def _each(keys: Mapping[str, Mapping[str, Keys]]) -> Iterator[tuple[str, str, Ke
 def _both(
     before: Mapping[str, Mapping[str, Keys]], after: Mapping[str, Mapping[str, Keys]]
 ) -> Iterator[tuple[str, str, Keys, Keys]]:
-    """The inputs that both have, with both extractors."""
     for name, stream, new in _each(after):
         old = before.get(name, {}).get(stream)
         if old is not None:

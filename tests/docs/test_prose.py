@@ -29,7 +29,6 @@ TO_DO: dict[str, dict[str, int]] = {
     "files": {"who": 4},
     "following": {"what": 2},
     "kafka": {"what": 3},
-    "store": {"who": 9},
     "testing": {"who": 2},
     "runtime/interval": {"what": 3},
     "runtime/keys": {"what": 2},
@@ -44,7 +43,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.14
+DOCSTRING_WORDS = 2.00
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 

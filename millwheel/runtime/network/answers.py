@@ -29,8 +29,6 @@ class Answers:
     def _stream(
         self, link: Link, frame: Gap | NotMine | Progress | TooNew
     ) -> tuple[Remote, Outgoing] | None:
-        """The frame's stream, if it is sent to this peer in this epoch, and the peer is believed to
-        own the interval."""
         remote = self._remotes.remote(frame.interval)
         if remote is None or remote.owner != link.peer:
             return None
@@ -70,7 +68,6 @@ class Answers:
             self._sender.has_work(remote)
 
     def not_mine(self, link: Link, refusal: NotMine) -> None:
-        """Wait until the store names the interval's owner."""
         found = self._stream(link, refusal)
         if found is not None:
             remote = found[0]
@@ -78,7 +75,6 @@ class Answers:
             self._remotes.request_refresh()
 
     def halt(self, link: Link, refusal: TooNew) -> None:
-        """Keep records that the owner's code cannot read until another worker owns the interval."""
         found = self._stream(link, refusal)
         if found is not None:
             remote, stream = found

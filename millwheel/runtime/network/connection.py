@@ -7,13 +7,12 @@
         │                              ├── silent, deaf, or the line broke ────> ended
         └── refused, silent, broken ──────────────────────────────────────────> ended
 
-An asyncio protocol without a task, over any transport: `data_received` handles the bytes in the
-same call. Frames sent in one turn of the event loop leave as one write.
+An asyncio protocol without a task, over any transport. Frames sent in one turn of the event loop
+leave as one write.
 
-Each side sends a `Ping` every few seconds, so silence means that the peer vanished (a power
-failure, a cut cable). A peer that sends but does not read is noticed by an unanswered ping, or by
-the bytes that pile up for it. Deadlines are checked only in `tend`, which the owner calls
-periodically.
+Each side sends a `Ping` every few seconds, so silence means that the peer vanished. A peer that
+sends but does not read leaves a ping unanswered, or bytes pile up for it. Deadlines are checked
+only in `tend`, which the owner calls periodically.
 """
 
 from __future__ import annotations
@@ -56,12 +55,9 @@ ANNOUNCED: frozenset[EndKind] = frozenset(("closed", "refused", "garbage", "too 
 """Close reasons that are sent to the peer."""
 
 REASON_CHARACTERS = 500
-"""Longest close reason sent or accepted; it may quote the peer's frame."""
 
 
 class End(NamedTuple):
-    """Why a connection ended."""
-
     kind: EndKind
     text: str
 
@@ -75,21 +71,18 @@ class Owner(Protocol):
     def greeted(self, connection: Connection) -> None: ...
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """A `Message` arrived; a `PeerError` ends the connection as garbage."""
+        """A `PeerError` ends the connection as garbage."""
 
     def ended(self, connection: Connection, end: End) -> None:
-        """The connection cannot be used any more; may be called within `Connection.send`."""
+        """May be called within `Connection.send`."""
 
-    def drained(self, connection: Connection) -> None:
-        """The connection was full and has room again."""
+    def drained(self, connection: Connection) -> None: ...
 
     def gone(self, connection: Connection) -> None:
         """The transport is closed, or never became ready; may be called twice."""
 
 
 class Connection(Visitor):
-    """Use it only while `up`; `remote` is the address of the other side."""
-
     def __init__(
         self,
         owner: Owner,
@@ -116,21 +109,19 @@ class Connection(Visitor):
 
     @property
     def peer(self) -> str:
-        """The worker on the other side, once `up`."""
         return self._greeting.peer
 
     @property
     def full(self) -> bool:
-        """Whether so many bytes wait to be written that callers should pause."""
+        """Callers should pause while this is true."""
         return self._transport_full or self._outbox_bytes >= self._limits.burst_bytes
 
     @property
     def age(self) -> float:
-        """Seconds since it was accepted or connected or, once it has ended, since then."""
+        """Seconds since it was accepted or connected or, later, since it ended."""
         return self._clock.monotonic() - self._since
 
     def send(self, frame: Frame) -> None:
-        """All frames of this turn of the event loop leave as one write."""
         if self.end_reason is not None or self._transport is None:
             return
         try:
@@ -295,7 +286,6 @@ class Connection(Visitor):
 
 
 def _quoted(reason: str) -> str:
-    """A peer's reason, safe to log: shortened and on one line."""
     short = reason[:REASON_CHARACTERS]
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in short

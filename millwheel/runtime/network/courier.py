@@ -1,8 +1,7 @@
 """One worker's end of all links: dispatches incoming frames to `sender`, `answers` and `receiver`.
 
 A frame counts only if its sender owns the interval or log that it names (I18); a `RootReport`
-counts from any worker of the pipeline, since it names a token that this worker gave out. A frame
-that no worker sends raises `PeerError`: it closes the connection and changes nothing.
+counts from any worker of the pipeline, since it names a token that this worker gave out.
 """
 
 from __future__ import annotations
@@ -38,9 +37,6 @@ from millwheel.runtime.process.lease import Lease
 
 
 class Courier:
-    """The engine's interface to other workers; `pause` pauses exactly the injectors of these
-    computations."""
-
     def __init__(
         self,
         env: Environment,
@@ -53,7 +49,6 @@ class Courier:
         self._network = network
         self._exchange = exchange
         self.refused: Counter[str] = Counter()
-        """Refused frames and records by reason."""
         self.peers = Peers(env, network)
         self.sender = Sender(env, exchange, self.peers, self.refused)
         self.remotes = RemoteIntervals(
@@ -66,7 +61,6 @@ class Courier:
     # -- links (`Handler`) ------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Send un-ACKed records and the stored low watermarks."""
         if link.outgoing:
             self.peers.link_up(link)
             self.sender.link_up(link)
@@ -80,8 +74,7 @@ class Courier:
         self.remotes.request_refresh()  # its worker may be dead, and its liveness lock tells
 
     def link_refused(self, link: Link) -> None:
-        """Refresh the placement: this worker may know an earlier incarnation of the database
-        server."""
+        """This worker may know an earlier incarnation of the database server."""
         self.remotes.request_refresh()
 
     def link_drained(self, link: Link) -> None:
@@ -114,21 +107,17 @@ class Courier:
     # -- for other rooms --------------------------------------------------------------------
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
-        """Acknowledge records to the owner of a log, which is another worker (I1)."""
         self.receiver.acknowledge(log, receiver, seqs)
 
     def report(self, owner: int, reports: list[EdgeReport]) -> None:
-        """Send XOR reports to the worker with tokens that begin with `owner`."""
         self.sender.report(owner, reports)
 
     def waiting(self) -> Iterator[int]:
-        """The `log` field (the negative token) of each loose record that waits for a link."""
+        """The negative token of each loose record that waits for a link."""
         for remote in self.sender.remotes():
             yield from (delivery.log for delivery in remote.loose)
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that left this worker: its senders start new streams to the next
-        owner."""
         self.receiver.forget(interval)
         self.sender.forget(interval)
 
@@ -137,6 +126,6 @@ class Courier:
         await self._network.close()
 
     def hang_up(self) -> None:
-        """Drop unsent frames and end all links, so that another courier can use the network."""
+        """Drop unsent frames and end all links."""
         self.sender.drop_unsent()
         self._network.hang_up()

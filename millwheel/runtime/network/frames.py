@@ -52,7 +52,6 @@ from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import PeerError
 
 VERSION = 6
-"""Workers with different versions of the protocol refuse each other."""
 
 GREETING_BYTES = 4096
 """Longest frame accepted from a peer before its proof."""
@@ -63,7 +62,6 @@ RECORD_OVERHEAD_BYTES = 4096
 """Maximum size of a record in a frame without its value: key, names, numbers."""
 
 CONTROL_BYTES = 1 << 20
-"""Longest body of a frame without records."""
 
 FRAME_RECORDS = 1000
 """Maximum number of records in one frame."""
@@ -132,7 +130,7 @@ Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_B
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base class of all frames."""
+    """Base class."""
 
 
 class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
@@ -171,8 +169,8 @@ class Refuse(Frame, frozen=True, array_like=True, gc=False, tag=4):
 class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Records of one log for one receiving interval, in the order of their numbers.
 
-    `sequencer` is that of the log's interval, `epoch` counts the starts of this stream, and
-    `previous` is the last number of the previous frame, -1 in an epoch's first frame.
+    `epoch` counts the starts of this stream; `previous` is the last number of the previous frame,
+    -1 in an epoch's first frame.
     """
 
     log: Number
@@ -189,7 +187,6 @@ class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
     log: Number
     receiver: Number
     seqs: Annotated[list[Run], msgspec.Meta(min_length=1, max_length=FRAME_RUNS)]
-    """Runs in ascending order, neither empty nor overlapping."""
 
 
 class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
@@ -208,8 +205,7 @@ class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
 
 
 class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
-    """The owner accepts no records of this epoch: the sender keeps them for an owner with newer
-    code."""
+    """Keep the records for an owner with newer code; this one accepts none of the epoch."""
 
     log: Number
     epoch: Number
@@ -217,10 +213,7 @@ class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
 
 
 class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
-    """Asks whether all records of this epoch up to number `last` arrived.
-
-    The answer is `Progress`, `Gap` or `NotMine`; a former owner of the log gets none.
-    """
+    """Answered by `Progress`, `Gap` or `NotMine`, but not by a former owner of the log."""
 
     log: Number
     sequencer: Number
@@ -230,7 +223,7 @@ class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
 
 
 class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
-    """All records that an `Ask` named have arrived; those before number `done` are durable.
+    """Records before number `done` are durable.
 
     If `takes` is false, the interval is being drained: the last records may not have arrived, and
     the sender can pause until another worker owns the interval.
@@ -275,7 +268,6 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
 Message: TypeAlias = (
     Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
 )  # fmt: skip
-"""Frames for the owner of a connection; the connection handles all others."""
 
 _Any = Message | Hello | Proof | Introduction | Welcome | Refuse | Ping | Pong | Goodbye
 
@@ -292,8 +284,7 @@ _WITH_RECORDS = frozenset(
 
 
 def encode(frame: Frame, limit: int) -> bytearray:
-    """The frame with its length in front. `PeerError` if the body is longer than `limit`: every
-    peer would refuse it."""
+    """`PeerError` if the body is longer than `limit`."""
     data = bytearray(PREFIX_BYTES)
     _encoder.encode_into(frame, data, PREFIX_BYTES)
     length = len(data) - PREFIX_BYTES
@@ -304,8 +295,7 @@ def encode(frame: Frame, limit: int) -> bytearray:
 
 
 def decode(body: bytes) -> Frame:
-    """Decode a body, without its length. `PeerError` if it is no valid frame, or too long for its
-    kind."""
+    """`PeerError` if the body is no valid frame, or too long for its kind."""
     if len(body) > CONTROL_BYTES and body[:2] not in _WITH_RECORDS:
         raise PeerError(
             f"a frame without records of {len(body):,} bytes, above the limit of "
@@ -324,16 +314,12 @@ def named(frame: Frame) -> str:
 
 
 class Splitter:
-    """Splits the bytes of a connection into the bodies of frames."""
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """Longest accepted body; may change between two frames."""
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Add bytes, and return the complete bodies. `PeerError` if a body's length is above the
-        limit."""
+        """The complete bodies; `PeerError` if one is longer than the limit."""
         rest = self._rest
         rest += data
         begin = 0

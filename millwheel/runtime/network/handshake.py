@@ -13,19 +13,18 @@ no time.
                                         <-       Welcome()                      up
       up
 
-The secret is given to all workers by an operator, or it is the store's, which the first worker of a
-pipeline creates (decision 41).
+The secret is an operator's, given to all workers, or the store's (decision 41).
 
 A side that finds a mismatch sends ``Refuse(reason)`` and closes the connection. Each digest
 includes the role of its sender, so that neither side can send the other's back, and both nonces, so
 that it is useless for another connection.
 
 Before a peer has proved that it knows the secret, it learns only the version of the protocol and a
-random number. So a refusal names neither secret; each side's log names the origin of its own.
+random number. So a refusal does not name the secret; each side's log names the origin of its own.
 
-The greeting does not encrypt, and a man in the middle can change later frames: TLS prevents both
-(`millwheel.services.tcp`). A short secret can be guessed from an intercepted proof, so a given
-secret needs 16 random bytes or more; the store's has 32.
+A man in the middle can change later frames: TLS prevents that (`millwheel.services.tcp`). A short
+secret can be guessed from an intercepted proof, so a given secret needs 16 random bytes or more;
+the store's has 32.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ ORIGINS: dict[str, str] = {
     "given": "the secret from --secret-file or MILLWHEEL_SECRET",
     "store": "the secret in the store",
 }
-"""The name of each source in messages."""
 
 STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
     "caller": {
@@ -72,7 +70,7 @@ STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
         "introduction": (Introduction, "done"),
     },
 }
-"""For each role and state: the expected frame, and the next state."""
+"""The expected frame and the next state, for each role and state."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,6 @@ class Handshake:
         self._incarnation = incarnation
         self._mine = self._theirs = Hello(VERSION, "", "", nonce)
         self.peer = ""
-        """Empty until the other worker has introduced itself."""
 
     @property
     def done(self) -> bool:
@@ -124,8 +121,7 @@ class Handshake:
         return [self._mine] if self.role == "caller" else []
 
     def receive(self, frame: Frame) -> list[Frame]:
-        """The answers to a frame. `PeerError` if the two workers do not match; its message is for
-        both sides."""
+        """`PeerError` if the two workers do not match; its message is for both sides."""
         wanted, after = STEPS[self.role][self._state]
         if not isinstance(frame, wanted):
             raise PeerError(f"a frame {named(frame)} arrived where {wanted.__name__} is expected")
@@ -198,7 +194,7 @@ class Handshake:
         return Introduction(*content, self._digest("introduction", self.role, *content))
 
     def _digest(self, *content: str) -> bytes:
-        """An HMAC over some content and both `Hello` frames, which bind it to this connection."""
+        """An HMAC over some content and both `Hello` frames."""
         caller, listener = self._mine, self._theirs
         if self.role == "listener":
             caller, listener = listener, caller

@@ -39,7 +39,6 @@ INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))
 """Kinds of endings that are logged without a warning."""
 
 REMEMBERED_HOSTS = 256
-"""Machines, and peers with garbage, with remembered logged failures."""
 
 TOO_MANY = "too many connections are in their greeting; connect again later"
 
@@ -51,12 +50,10 @@ class WorkerLink:
         self.outgoing = outgoing
         self.connection: Connection | None = None
         self.reported_up = False
-        """`link_up` was called, and `link_down` has not been called since."""
         self.failed: set[EndKind] = set()
         """Kinds of failures logged since the link was last up."""
         self.dialer: asyncio.Task[None] | None = None
         self.hosts: frozenset[str] = frozenset()
-        """The machines at the address of an outgoing link."""
 
     @property
     def up(self) -> bool:
@@ -78,8 +75,6 @@ class WorkerLink:
 
 
 class Links:
-    """A `millwheel.runtime.network.ports.Network`; `random` gives the jitter of pauses."""
-
     def __init__(
         self,
         identity: Identity,
@@ -97,9 +92,7 @@ class Links:
         self._handler: Handler | None = None
         self._tending: asyncio.Task[None] | None = None
         self._connections: dict[Connection, None] = {}
-        """Connections with an open transport, ended or not."""
         self._links: dict[Connection, WorkerLink] = {}
-        """A stranger has no link."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
@@ -111,7 +104,6 @@ class Links:
         """Peers with logged garbage, and whether the link was outgoing."""
         self._closing = False
         self._restarting = False
-        """The worker starts over and refuses links."""
         self._incarnation = ""
         self.address = ""
         self._log = structlog.get_logger().bind(
@@ -158,7 +150,6 @@ class Links:
         return link
 
     def forget(self, link: WorkerLink) -> None:
-        """Stop dialing for a closed link."""
         if link.outgoing and self._outgoing.get(link.peer) is link:
             del self._outgoing[link.peer]
         if link.dialer is not None:
@@ -201,7 +192,7 @@ class Links:
             await backoff.wait(self._random.uniform(0.5, 1.0))
 
     async def _dial(self, link: WorkerLink, address: str) -> End:
-        """Connect, and wait until the connection has ended."""
+        """Returns when the connection has ended."""
         connection = self._connection(link.peer)
         link.connection = connection
         self._links[connection] = link
@@ -234,8 +225,7 @@ class Links:
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
-        """Count an accepted connection. The oldest stranger makes room for it if there are too
-        many, unless it is very young too."""
+        """The oldest stranger makes room if there are too many, unless it is very young too."""
         connection = self._connection(None, remote)
         strangers = self._strangers(known=self._is_known(remote))
         if len(strangers) >= self._limits.strangers:
@@ -249,8 +239,7 @@ class Links:
         return connection
 
     def _strangers(self, *, known: bool) -> list[Connection]:
-        """Connections in their greeting, from machines of workers or from others, the oldest
-        first."""
+        """Those from machines of workers or the others, the oldest first."""
         return [
             c
             for c in self._connections
@@ -379,7 +368,7 @@ class Links:
 
 
 def own_secret(identity: Identity, end: End) -> dict[str, str]:
-    """The origin of this worker's secret, for its log of a refusal; the peer does not learn it."""
+    """The origin of this worker's secret, for its log of a refusal."""
     return {"secret": ORIGINS[identity.secret.origin]} if end.kind == "refused" else {}
 
 

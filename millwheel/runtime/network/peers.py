@@ -14,14 +14,12 @@ class Peers:
         self._env = env
         self._network = network
         self._links: dict[str, Link] = {}
-        """By worker id."""
         self._of_tokens: dict[int, list[Link]] = {}
-        """By the leading bits of the workers' tokens."""
+        """Links by the leading bits of the workers' tokens."""
         self._down_since: dict[str, float] = {}
         """Monotonic time since which the link to a worker is down."""
 
     def connect_to(self, workers: dict[str, str]) -> None:
-        """Link to exactly these workers (address by id)."""
         for worker in [w for w in self._links if w not in workers]:
             self._links.pop(worker).close()
             self._down_since.pop(worker, None)
@@ -40,18 +38,15 @@ class Peers:
         return self._links.values()
 
     def of_token(self, owner: int) -> Iterable[Link]:
-        """The links to workers with tokens that begin with `owner`."""
         return self._of_tokens.get(owner, ())
 
     def reaches(self, worker: str) -> bool:
         return worker in self._links and worker not in self._down_since
 
     def down(self) -> list[str]:
-        """Workers with a link that is down, or was never up."""
         return list(self._down_since)
 
     def lost_within(self, seconds: float) -> bool:
-        """Whether a link went down in this time, and is still down."""
         begin = self._env.clock.monotonic() - seconds
         return any(since > begin for since in self._down_since.values())
 

@@ -13,9 +13,6 @@ While a link is up, frames arrive in order, each at most once. A link that went 
 any of the last frames: their sender repeats them after the next `link_up`.
 
 `send` never blocks; callers must stop while `link.full`, until `link_drained`.
-
-Implemented by `millwheel.runtime.network.links` over TCP (`millwheel.services.tcp`) or, in tests, a
-fake medium (`millwheel.testing.fake_network`).
 """
 
 from __future__ import annotations
@@ -40,9 +37,7 @@ class Link(Protocol):
     def peer(self) -> str: ...
 
     @property
-    def outgoing(self) -> bool:
-        """Whether this worker asked for the link."""
-        ...
+    def outgoing(self) -> bool: ...
 
     @property
     def up(self) -> bool: ...
@@ -53,12 +48,11 @@ class Link(Protocol):
         ...
 
     def send(self, frame: Frame) -> None:
-        """Send a frame, or drop it if the link is down. Never waits, never raises."""
+        """Drops the frame if the link is down. Never waits, never raises."""
         ...
 
     def close(self) -> None:
-        """Close the link after the frames sent so far; `link_down` is called soon, not in this
-        call."""
+        """`link_down` is called soon, not in this call."""
         ...
 
 
@@ -70,39 +64,34 @@ class Handler(Protocol):
 
     def link_up(self, link: Link) -> None: ...
 
-    def link_down(self, link: Link, reason: str) -> None:
-        """The last frames that were sent may be lost."""
-        ...
+    def link_down(self, link: Link, reason: str) -> None: ...
 
     def link_drained(self, link: Link) -> None: ...
 
     def received(self, link: Link, frame: Frame) -> None:
-        """A `Message` arrived. A `PeerError`, the only error allowed, closes the connection as
-        garbage."""
+        """A `PeerError`, the only error allowed, closes the connection as garbage."""
         ...
 
     def link_refused(self, link: Link) -> None:
-        """One of the two workers refused this outgoing link: one of them may know outdated
-        facts."""
+        """One side refused this outgoing link: one of them may know outdated facts."""
         ...
 
 
 class Network(Protocol):
     @property
     def expired(self) -> str:
-        """This worker's expired certificate, in words: peers refuse it; empty: none has expired."""
+        """This worker's expired certificate, in words, or empty."""
         ...
 
     @property
     def address(self) -> str:
-        """The address at which others reach this worker; known after `start`."""
+        """Known after `start`."""
         ...
 
     async def start(self, handler: Handler, incarnation: str = "") -> None:
-        """Listen. Links come up only to workers that know the same `incarnation` of the database
-        server.
+        """Links come up only to workers that know the same `incarnation` of the database server.
 
-        `UsageError` if listening at the address fails or is not allowed.
+        `UsageError` if listening fails or is not allowed.
         """
         ...
 
@@ -110,16 +99,12 @@ class Network(Protocol):
         """Close all links, and refuse new ones until `begin_again`."""
         ...
 
-    def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Allow links again after `hang_up`, for another handler."""
-        ...
+    def begin_again(self, handler: Handler, incarnation: str) -> None: ...
 
-    def link(self, worker: str, address: str) -> Link:
-        """Make a link, which reconnects until it is closed."""
-        ...
+    def link(self, worker: str, address: str) -> Link: ...
 
     async def close(self) -> None:
-        """Say goodbye, close all links and wait until they are closed."""
+        """Say goodbye, and wait until all links are closed."""
         ...
 
 
@@ -134,7 +119,7 @@ class Visitor(asyncio.Protocol):
     """
 
     welcome = True
-    """Whether there was room for the connection; without room there is no TLS handshake."""
+    """Whether there is room for the connection; otherwise there is no TLS handshake."""
 
     give_up: Callable[[], object] = staticmethod(lambda: None)
     """Set by the medium: ends the work on a transport that is not ready yet."""
@@ -152,22 +137,18 @@ Admit = Callable[[str], Visitor]
 
 class Medium(Protocol):
     @property
-    def expired(self) -> str:
-        """See `Network.expired`."""
-        ...
+    def expired(self) -> str: ...
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
-        """Call `admit` for each incoming connection at its accept; returns the address at which
-        others connect.
+        """Returns the address at which others connect.
 
         A connection is abandoned if its transport is not ready `greeting_seconds` after its accept.
-        `UsageError` if listening at the address fails or is not allowed.
+        `UsageError` if listening fails or is not allowed.
         """
         ...
 
     async def connect(self, make: Make, address: str) -> None:
-        """Connect the protocol that `make` returns. `OSError` if no process answers, or TLS
-        fails."""
+        """`OSError` if no process answers, or TLS fails."""
         ...
 
     async def hosts(self, address: str) -> frozenset[str]:
@@ -177,13 +158,11 @@ class Medium(Protocol):
 
     def stop_listening(self) -> None: ...
 
-    async def close(self) -> None:
-        """Release the medium's resources, after all connections have ended."""
-        ...
+    async def close(self) -> None: ...
 
 
 LONGEST_BURST_BYTES = 4 * MEBIBYTE
-"""Maximum bytes in a transport: some milliseconds of a fast network. More makes nothing faster."""
+"""More makes nothing faster: some milliseconds of a fast network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,14 +175,12 @@ class Limits:
     """Maximum bytes buffered per peer; beyond it the connection is closed."""
 
     greeting_seconds: float = 5.0
-    """From accept to the end of the greeting, TLS included. A caller has this time to connect, and
-    again for its greeting."""
+    """Includes TLS. A caller has this time to connect, and again for its greeting."""
 
     ping_seconds: float = 2.0
-    """Interval at which each side sends a ping and checks deadlines."""
 
     silence_seconds: float = 10.0
-    """After this time without a byte the link is closed. Ownership does not depend on it: the store
+    """The link is closed after this time without a byte. Ownership does not depend on it: the store
     decides that, by the lock and the lease."""
 
     deaf_seconds: float = 60.0
@@ -211,10 +188,9 @@ class Limits:
     Answers wait behind up to `waiting_bytes` of other frames."""
 
     closing_seconds: float = 1.0
-    """Time for the last frames of a closing connection to leave."""
 
     first_pause_seconds: float = 0.1
-    """Before connecting again; doubles with each failure, less a random part."""
+    """Doubles with each failure, less a random part."""
 
     longest_pause_seconds: float = 5.0
 
@@ -242,8 +218,8 @@ class Limits:
     def burst_bytes(self) -> int:
         """Bytes waiting for one peer at which the link is full.
 
-        The transport may hold as many again, and one more frame may follow. Half of the remaining
-        room is for small frames, which are sent even over a full link.
+        Half of the room besides one frame and the transport is for small frames, which are sent
+        even over a full link.
         """
         return min(LONGEST_BURST_BYTES, (self.waiting_bytes - self.frame_bytes) // 4)
 

@@ -46,7 +46,7 @@ from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
-"""Deferred questions per peer. Further ones are dropped: the peer repeats them."""
+"""Further questions are dropped: the peer repeats them."""
 
 
 class Receiver:
@@ -62,21 +62,18 @@ class Receiver:
         self._remotes = remotes
         self._refused = refused
         self._ack_links: dict[int, Link] = {}
-        """By log: the link that its records last arrived on."""
+        """Links on which the records of each log last arrived."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
-        """By log and receiving interval."""
+        """Streams by log and receiving interval."""
         self._by_computation: dict[tuple[int, int], dict[int, Incoming]] = {}
-        """The same streams by log and receiving computation, then by interval."""
+        """Streams by log and receiving computation, then by interval."""
         self._deferred: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
-        """Questions that wait for a refresh to name the log's owner: by link, then by log and
-        receiving interval. Each has the number of refreshes that had begun at its arrival."""
+        """Deferred questions by link, then by log and receiving interval; each with the number of
+        refreshes that had begun at its arrival."""
 
     def receive(self, link: Link, frame: Deliver) -> None:
-        """Queue records, in order, or refuse the frame.
-
-        A sender that does not know of a split yet sends records of slots that the interval no
-        longer has.
-        """
+        """A sender that does not know of a split yet sends records of slots that the interval no
+        longer has."""
         seqs = [row[0] for row in frame.records]
         interval = self._exchange.held(frame.interval)
         if interval is None or not _has_slots(interval, frame.records):
@@ -119,12 +116,11 @@ class Receiver:
                 interval.wake()
 
     def _trusts(self, link: Link, question: Ask) -> bool:
-        """Whether the peer owns the log that its frame names; if that is unknown, the question is
-        deferred.
+        """Whether the peer owns the log; if that is unknown, the question is deferred.
 
-        If the store names the peer although this worker sends the log, this worker has lost the log
-        without knowing it yet; accepted records would be acknowledged to this worker itself. The
-        next commit reveals the loss, and the peer asks again.
+        If the store names the peer although this worker sends the log, this worker has lost it
+        without knowing: accepted records would be acknowledged to this worker itself. The next
+        commit reveals the loss, and the peer asks again.
         """
         trust = self._remotes.trust
         status = trust.sends(link.peer, question.log, question.sequencer)
@@ -142,8 +138,7 @@ class Receiver:
         return False
 
     def knows(self, link: Link) -> bool:
-        """Whether a peer is a worker of the pipeline. If not, it may have just joined: request a
-        refresh."""
+        """If not, it may have just joined: request a refresh."""
         remotes = self._remotes
         if remotes.trust.knows(link.peer):
             return True
@@ -199,10 +194,7 @@ class Receiver:
         link.send(Progress(log, epoch, interval, done, takes=False))
 
     def receive_loose(self, link: Link, frame: Loose) -> None:
-        """Queue records of no log; rejected ones are dropped and replayed from their roots.
-
-        A worker may have forwarded them, so the log's owner is not checked.
-        """
+        """A worker may have forwarded the records, so the log's owner is not checked."""
         step = self._exchange.steps.get(frame.receiver)
         if not self.knows(link) or step is None:
             self._refused["loose"] += len(frame.records)
@@ -217,8 +209,7 @@ class Receiver:
             self._refused["loose"] += self._exchange.trees.receive(step, found, link.peer)
 
     def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
-        """Whether the computation reads the frame's streams in their versions; if not, the peer's
-        code must be of another generation, or it is a `PeerError`."""
+        """If not, the peer's code must be of another generation, or it is a `PeerError`."""
         streams = self._env.graph.streams
         for name, version in {(row[1], row[11]) for row in rows}:
             stream = streams.get(name) if name in step.codecs else None
@@ -233,7 +224,7 @@ class Receiver:
         return True
 
     def _delivery(self, log: int, step: Step, row: RecordRow) -> Delivery[Any]:
-        """Decode a record; a value of another version is not migrated yet."""
+        """A value of another version is not migrated yet."""
         seq, name, key_text, slot, ts, hold, stamp, _, id_, named, encoded, version, origin = row
         if id_ and len(id_) != ID_BYTES:
             raise PeerError(f"a record of stream {name[:100]!r} has an id of {len(id_)} bytes")
@@ -266,7 +257,7 @@ class Receiver:
         )  # fmt: skip
 
     def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[RecordRow]) -> bool:
-        """Migrate values to this code's versions; returns whether that succeeded.
+        """Whether the values could be migrated.
 
         A failure stops the worker: the peer is not at fault, and the same code would receive the
         same record again.
@@ -288,7 +279,6 @@ class Receiver:
         return True
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
-        """Acknowledge durable records to the owner of their log, which is another worker (I1)."""
         seqs = list(seqs)
         for stream in self._by_computation.get((log, receiver), {}).values():
             stream.acknowledge(seqs)
@@ -304,8 +294,6 @@ class Receiver:
             del self._ack_links[log]
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that left this worker: its senders start new streams to the next
-        owner."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
         for streams in self._by_computation.values():
@@ -313,7 +301,6 @@ class Receiver:
 
 
 def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
-    """Whether the key belongs to a broadcast cell of the computation."""
     grain = step.node.grain
     return step.node.cells > 0 and cell_address(slot // grain, grain)[1:] == (key_text, slot)
 

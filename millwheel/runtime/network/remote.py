@@ -19,14 +19,12 @@ class RecordSender(Protocol):
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
         """Send a record of no log as soon as its owner is known and the link is up."""
 
-    def has_work(self, remote: Remote) -> None:
-        """Schedule a stand-in that has records to send."""
+    def has_work(self, remote: Remote) -> None: ...
 
     def ask_first(self, remote: Remote) -> None:
         """Hold sent records until the owner answers which of them it has."""
 
-    def begin(self, remote: Remote, log: int) -> None:
-        """Send a stream again from its first un-ACKed record."""
+    def begin(self, remote: Remote, log: int) -> None: ...
 
     def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
         """Finish records that are sent at most once and may have arrived."""
@@ -42,23 +40,19 @@ class Remote:
         self.slots = slots
         self.owner: str | None = None
         self.sequencer = -1
-        """The highest sequencer known of the interval."""
         self.refused_by: str | None = None
         """The worker that last answered `NotMine`."""
         self.streams: dict[int, Outgoing] = {}
-        """By log."""
         self.intake = self
-        """For its users, as an interval has one."""
+        """The stand-in itself: an interval has an intake, too."""
         self.loose: deque[Delivery[Any]] = deque()
-        """Records of no log; sending forgets them."""
 
     @property
     def queued(self) -> int:
         return len(self.loose)
 
     def keep_loose(self, delivery: Delivery[Any], most: int) -> bool:
-        """Keep a record until it is sent; false if the oldest was dropped for it, as `most` were
-        kept."""
+        """Returns false if the oldest record was dropped for it, as `most` were kept."""
         self.loose.append(delivery)
         if len(self.loose) <= most:
             return True
@@ -66,7 +60,6 @@ class Remote:
         return False
 
     def take_loose(self, records: int, size: int) -> list[Delivery[Any]]:
-        """At most `records`, and `size` bytes unless the first is larger."""
         taken: list[Delivery[Any]] = []
         while self.loose and len(taken) < records:
             size -= self.loose[0].size
@@ -98,17 +91,13 @@ class Remote:
         self._sender.has_work(self)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Add records that waited in another queue, in the order of their logs."""
         together = sorted((*deliveries, *self.take_unacked()), key=in_order)
         for delivery in together:
             self.append(delivery)
 
     def set_owner(self, owner: str | None, sequencer: int) -> None:
-        """Note the owner that the store names, and restart the streams if it changed.
-
-        A new claim starts with an empty receiver, even on the same worker. After `NotMine` without
-        a new claim, ask before resending.
-        """
+        """A new claim starts with an empty receiver, even on the same worker. After `NotMine`
+        without a new claim, ask before resending."""
         claimed = sequencer > self.sequencer
         self.sequencer = sequencer
         if not claimed and owner == self.owner:
@@ -142,5 +131,4 @@ class Remote:
 
 
 def in_order(delivery: Delivery[Any]) -> tuple[int, int]:
-    """Sort key: log and number. Records of no log keep their order."""
     return (delivery.log, delivery.seq) if delivery.log >= 0 else (-1, 0)

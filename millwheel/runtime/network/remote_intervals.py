@@ -1,8 +1,7 @@
 """The intervals of other workers, and the worker that owns each.
 
-A stand-in (`millwheel.runtime.network.remote`) takes the place of such an interval among the
-destinations of its step and keeps the records to send. The owner is read from the store only: every
-second, and immediately when a worker's frame does not fit the last placement.
+The owner is read from the store only: every second, and immediately when a worker's frame does not
+fit the last placement.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ FINAL_SEQUENCER = (1 << 63) - 1
 
 
 class RemovedStep:
-    """Stands in for the intervals of a removed computation: acknowledges all records sent to
-    them."""
+    """Acknowledges all records for a removed computation."""
 
     id = NOBODY
     is_here = False
@@ -84,17 +82,13 @@ class RemoteIntervals:
         self._refused = refused
         self._pause = pause
         self.on_placed: Callable[[], None]
-        """Called after each refresh."""
         self.out_of_touch: frozenset[str] = frozenset()
         """All other workers, if this one does not reach them and so cannot share the pipeline."""
         self.unowned = 0
-        """Intervals of the last placement that no worker owns."""
         self._stand_ins: dict[int, Remote] = {}
-        """By interval."""
         sender.use(self._stand_ins)
         self.trust = Trust()
         self._refresh = 0
-        """Number of the refresh that is being applied."""
         self.refresh_wanted = asyncio.Event()
 
     def remotes(self) -> Iterable[Remote]:
@@ -104,7 +98,6 @@ class RemoteIntervals:
         return self._stand_ins.get(interval_id)
 
     def stand_in(self, interval: Interval) -> Remote:
-        """The stand-in for an interval that leaves this worker; made if necessary."""
         found = self._stand_ins.get(interval.id)
         if found is not None and found.slots == interval.slots:
             return found  # the interval was lost while it was draining
@@ -115,8 +108,7 @@ class RemoteIntervals:
         return remote
 
     def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
-        """Remove a stand-in, since this worker owns the interval now; returns the records that
-        waited."""
+        """Returns the records that waited."""
         self._stand_ins.pop(remote.id, None)
         return remote.take_unacked()
 
@@ -127,16 +119,12 @@ class RemoteIntervals:
                 del remote.streams[log]
 
     def request_refresh(self) -> None:
-        """An interval may have another owner by now."""
         self.refresh_wanted.set()
 
     async def refresh(self) -> Placement:
-        """Read the workers and their intervals from the store, and send records accordingly.
-
-        Skip the update while our lease may have expired and this worker still holds intervals:
+        """Skip the update while our lease may have expired and this worker still holds intervals:
         others may have split or merged these, and the records that wait in them must be sent before
-        new ones (I14).
-        """
+        new ones (I14)."""
         steps = self._exchange.steps
         refresh = self.trust.begin_refresh()
         placement = await self._env.store.read_placement()
@@ -148,7 +136,6 @@ class RemoteIntervals:
         return placement
 
     def place(self, placement: Placement) -> None:
-        """Apply a placement: links, stand-ins, destinations, and paused injectors."""
         env, exchange = self._env, self._exchange
         steps = exchange.steps
         self.trust.learn(placement, self._refresh)
@@ -191,7 +178,6 @@ class RemoteIntervals:
             self._publisher.free(step.id, FIRST_SLOT, kept)
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
-        """The known stand-in, unless its slots have changed."""
         slots = (row.slot_from, row.slot_to)
         found = known.get(row.id)
         if found is not None and found.slots == slots:
@@ -213,14 +199,12 @@ class RemoteIntervals:
         self._exchange.send(waiting)
 
     def receive_reports(self, worker: str, reports: Iterable[IntervalReport]) -> None:
-        """Apply the low watermarks that another worker has stored for its intervals."""
         for report in reports:
             self._judge_report(worker, report, self.trust.refreshes)
         self._env.check_finished()
 
     def _judge_report(self, worker: str, report: IntervalReport, refreshes: int) -> None:
-        """Apply a report of the owner; if the last placement does not name it, wait for a refresh
-        after `refreshes`."""
+        """If the last placement does not name the owner, wait for a refresh after `refreshes`."""
         trust = self.trust
         id_, computation, low, high, sequencer, watermark, idle = report
         if computation not in self._exchange.steps:
@@ -238,11 +222,8 @@ class RemoteIntervals:
         )
 
     def _remove(self, step: Step) -> None:
-        """Remove a computation: end its low watermarks, and lose its intervals here.
-
-        The store has deleted the intervals, so their next commits are refused, which is the normal
-        way to lose an interval.
-        """
+        """The store has deleted the intervals, so their next commits are refused, which is the
+        normal way to lose an interval."""
         if step.removed:
             return
         step.removed = True

@@ -1,9 +1,8 @@
 """Sends records to the owners of their intervals, and low watermarks to all workers (decision 23).
 
-A `Remote` keeps the records for another worker's interval until they are acknowledged. They are
-sent when the owner is known and its link is up, and again, from the first un-ACKed one, whenever
-the link comes up, the owner changes, or the receiver reports a gap. A silent receiver is asked
-first: it may be slow (decision 31).
+A record is sent when its owner is known and the link is up, and again whenever the link comes up,
+the owner changes, or the receiver reports a gap. A silent receiver is asked first: it may be slow
+(decision 31).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 
 FRAME_BYTES = 1 << 20
-"""Values in one frame; a longer record has its own frame."""
+"""A longer record has its own frame."""
 
 
 class Sender:
@@ -50,20 +49,15 @@ class Sender:
         self._peers = peers
         self._refused = refused
         self._remotes: dict[int, Remote] = {}
-        """By interval."""
         self._numbers = itertools.count(1)
-        """Epochs for the streams of this worker."""
         self._ready: dict[Remote, None] = {}
-        """Stand-ins with records to send."""
         self._blocked: dict[Link, dict[Remote, None]] = {}
         """Stand-ins blocked by a full link, least recently served first."""
         self._changed: dict[Interval, None] = {}
-        """Intervals with a stored low watermark to publish."""
         self._flushing: asyncio.Handle | None = None
 
     def use(self, remotes: dict[int, Remote]) -> None:
-        """Send the records of these stand-ins; the owner of the dictionary adds and removes
-        entries."""
+        """The owner of the dictionary adds and removes entries."""
         self._remotes = remotes
 
     def remotes(self) -> Iterable[Remote]:
@@ -81,13 +75,11 @@ class Sender:
         self.has_work(remote)
 
     def begin(self, remote: Remote, log: int) -> None:
-        """Send a stream from its first un-ACKed record, in an epoch above all earlier ones of this
-        worker."""
+        """The epoch is above all earlier ones of this worker."""
         if numbers := remote.streams[log].begin(next(self._numbers)):
             self.finish_sent(remote, log, numbers)
 
     def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
-        """Finish records that are sent at most once and may have arrived."""
         self._exchange.acknowledged(log, remote.step.id, numbers)
 
     def publish(self, interval: Interval) -> None:
@@ -97,7 +89,7 @@ class Sender:
 
     def repeat(self) -> None:
         """Publish low watermarks again, since frames may be lost, and ask silent receivers for
-        progress; called periodically."""
+        progress."""
         now = self._env.clock.monotonic()
         for remote in self.remotes():
             link = self._peers.link(remote.owner)
@@ -114,10 +106,8 @@ class Sender:
         self._schedule_flush()
 
     def ask_first(self, remote: Remote) -> None:
-        """Hold records until the owner answers which of them it has.
-
-        A stream sent to another worker, or not at all, is not held: the owner cannot answer for it.
-        """
+        """A stream sent to another worker, or not at all, is not held: the owner cannot answer for
+        it."""
         link = self._peers.link(remote.owner)
         for log, stream in remote.streams.items():
             if stream.epoch and stream.receiver == remote.owner:
@@ -132,7 +122,6 @@ class Sender:
             link.send(Ask(log, found[1].commits.sequencer, stream.epoch, remote.id, stream.last))
 
     def _schedule_flush(self) -> None:
-        """At the end of this turn of the event loop, together with further records."""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
@@ -159,8 +148,7 @@ class Sender:
         self._blocked.setdefault(link, {})[remote] = None
 
     def _send(self, remote: Remote, link: Link) -> bool:
-        """Send the waiting records, log by log, until the link is full; returns whether all were
-        sent."""
+        """Whether all records were sent; false: the link is full."""
         if remote.queued:
             self._send_loose(remote, link)
         for logs in _in_turn(remote, self._exchange.logs):
@@ -189,14 +177,13 @@ class Sender:
         return stream.is_sent
 
     def _send_loose(self, remote: Remote, link: Link) -> None:
-        """Send records of no log, and forget them."""
         while not link.full and (taken := remote.take_loose(FRAME_RECORDS, FRAME_BYTES)):
             link.send(Loose(remote.step.id, [(-d.log, self._row(d)) for d in taken]))
         self._exchange.wake.set()  # wake intervals that wait for room in this queue
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
-        """A record's value for other workers. `UserCodeError` if a source's value is not of the
-        stream's type: the receiver would close the link as garbage each time."""
+        """`UserCodeError` if a source's value is not of the stream's type: the receiver would close
+        the link as garbage each time."""
         codec = self._env.graph.streams[delivery.stream].codec
         encoded = codec.encode(delivery.value)
         codec.check(encoded, delivery.value)
@@ -212,11 +199,7 @@ class Sender:
         )  # fmt: skip
 
     def report(self, owner: int, reports: list[EdgeReport]) -> None:
-        """Send XOR reports to the worker with tokens that begin with `owner`, unless it is this
-        one.
-
-        A lost report is harmless: it causes a replay.
-        """
+        """A lost report is harmless: it causes a replay."""
         for link in self._peers.of_token(owner):
             for first in range(0, len(reports), FRAME_REPORTS):
                 link.send(RootReport(reports[first : first + FRAME_REPORTS]))
@@ -245,8 +228,8 @@ class Sender:
 
 
 def _in_turn(remote: Remote, logs: Mapping[int, tuple[SentLog, Interval]]) -> Iterator[list[int]]:
-    """The logs with un-ACKed records, those of each sending interval together and in the order of
-    its records. Intervals that were just served come last."""
+    """Logs with un-ACKed records, those of each sending interval together; intervals that were just
+    served come last."""
     found: dict[int, list[int]] = {}
     for log, stream in remote.streams.items():
         of = logs.get(log)

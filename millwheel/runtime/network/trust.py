@@ -26,7 +26,7 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.store.port.placement import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
-"""Reports of one peer that wait for a refresh. Further ones are refused; peers repeat them."""
+"""Further reports are refused; peers repeat them."""
 
 
 class ClaimStatus(enum.Enum):
@@ -44,7 +44,6 @@ class KeptReport(NamedTuple):
 class Trust:
     def __init__(self) -> None:
         self.refreshes = 0
-        """Number of refreshes that have begun."""
         self._seen = 0
         """Number of the newest applied refresh."""
         self._intervals: dict[int, PlacedInterval] = {}
@@ -64,22 +63,19 @@ class Trust:
         self._generations = {worker.id: worker.generation for worker in placement.workers}
 
     def knows(self, peer: str) -> bool:
-        """Whether a peer is a worker of the pipeline that has not stopped."""
         return peer in self._generations
 
     def generation(self, peer: str) -> int | None:
-        """Of a peer's code; None if the store does not know the peer."""
+        """The generation of a peer's code; None if the store does not know the peer."""
         return self._generations.get(peer)
 
     def owns(self, peer: str, interval: int, sequencer: int) -> ClaimStatus:
         return _judge(peer, self._intervals.get(interval), sequencer)
 
     def sends(self, peer: str, log: int, sequencer: int) -> ClaimStatus:
-        """Whether a peer owns the interval of a log under this sequencer."""
         return _judge(peer, self._of_log.get(log), sequencer)
 
     def fits(self, report: IntervalReport) -> bool:
-        """Whether a report names its interval's own computation and slots."""
         id_, computation, low, high, *_ = report
         row = self._intervals.get(id_)
         return row is not None and (row.computation, row.slot_from, row.slot_to) == (
@@ -94,11 +90,7 @@ class Trust:
         return self._seen > refreshes
 
     def keep(self, peer: str, report: IntervalReport, refreshes: int) -> bool:
-        """Keep a report, the newest per interval, until a refresh names the owner; false if there
-        was no room.
-
-        `refreshes` had begun when the report arrived.
-        """
+        """The newest per interval, until a refresh names the owner; false: there was no room."""
         pending = self._pending.setdefault(peer, {})
         id_, sequencer, watermark = report[0], report[4], report[5]
         before = pending.get(id_)
@@ -113,7 +105,7 @@ class Trust:
         return [(peer, list(pending.values())) for peer, pending in kept.items()]
 
     def forget(self, peer: str) -> None:
-        """The peer's link is down; it repeats its reports when the link is up."""
+        """The peer repeats its reports when the link is up."""
         self._pending.pop(peer, None)
 
 

@@ -25,9 +25,9 @@ un-ACKed, the sender *asks*, naming the last number it has sent, and acts on the
     not mine            another worker owns the interval             looks the owner up
     (none)              no answer to three questions in a row        restarts the stream
 
-Progress names the first un-ACKed number, which repairs a lost acknowledgement; it says nothing
-about later records (I1). An answer counts only for the present epoch, from the worker that the
-stream is sent to, and for un-ACKed records that were sent to it (decision 41).
+Progress names the first un-ACKed number; it says nothing about later records (I1). An answer counts
+only for the present epoch, from the worker that the stream is sent to, and for un-ACKed records
+that were sent to it (decision 41).
 
 If the store still names a worker that has just refused, the stream is held, and the worker is asked
 before all records are sent again. A stream that the receiver's code cannot read is *halted* until
@@ -59,13 +59,11 @@ FIRST_PATIENCE_SECONDS = 2.0
 frame by itself, but a middlebox may."""
 
 LONGEST_PATIENCE_SECONDS = 30.0
-"""Each restart doubles the patience, and an answer resets it."""
 
 QUESTIONS = 3
-"""Unanswered questions before a restart: hardly all of them, or of the answers, get lost."""
 
 Epoch = tuple[int, int]
-"""The sequencer of the sending interval, and a number that rises with every stream of its owner: a
+"""Sequencer of the sending interval, and a number that rises with every stream of its owner: a
 stream to a split or merged interval is above all streams before."""
 
 
@@ -76,7 +74,7 @@ class Due(enum.Enum):
 
 
 class Outgoing:
-    """The sender's end: the un-ACKed records of a log for one interval."""
+    """The un-ACKed records of a log for one interval."""
 
     __slots__ = (
         "_asked",
@@ -102,20 +100,17 @@ class Outgoing:
         self._oldest = NOTHING
         """The first un-ACKed record at `_quiet_since`."""
         self._asked = 0
-        """Questions since the last answer."""
         self.unacked: dict[int, Delivery[Any]] = {}
-        """By number, in the order in which they were added."""
+        """Un-ACKed records by number, in order."""
         self._unsent: deque[Delivery[Any]] = deque()
         self.epoch = 0
         """0 before the first."""
         self.halted = False
-        """The receiver cannot read the records: send nothing until a restart."""
+        """Send nothing until a restart: the receiver cannot read the records."""
         self.held = False
-        """The receiver accepts no records now, and may have all: ask before sending."""
+        """Ask before sending: the receiver accepts no records now, and may have all."""
         self.last = NOTHING
-        """The last record sent in this epoch."""
         self.receiver = ""
-        """The worker that the stream was last sent to."""
         self.highest_sent = NOTHING
         """The highest number sent to that worker, in any epoch."""
 
@@ -131,8 +126,8 @@ class Outgoing:
         self.unacked[delivery.seq] = delivery
 
     def begin(self, number: int) -> list[int]:
-        """Start an epoch above all earlier ones, which sends all un-ACKed records; returns the
-        numbers that `drop_sent` dropped."""
+        """All un-ACKed records are sent in an epoch above all earlier ones; returns the numbers
+        that `drop_sent` dropped."""
         dropped = self.drop_sent()
         self.epoch = number
         self.halted = self.held = False
@@ -143,7 +138,7 @@ class Outgoing:
         return dropped
 
     def drop_sent(self) -> list[int]:
-        """Drop the records that may have arrived if records are sent at most once; returns their
+        """Drop records that may have arrived if they are sent at most once; returns their
         numbers."""
         if not self._once:
             return []
@@ -155,11 +150,10 @@ class Outgoing:
 
     @property
     def is_sent(self) -> bool:
-        """Whether all un-ACKed records were sent in this epoch."""
         return not self._unsent and not (self.unacked and (self.halted or self.held))
 
     def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:
-        """The number sent before, and the next records to send, if any.
+        """The number sent before, and the next records.
 
         `size` limits their bytes together; a single record may be larger.
         """
@@ -182,8 +176,7 @@ class Outgoing:
         return previous, taken
 
     def acknowledge(self, runs: Sequence[Run]) -> list[int]:
-        """Acknowledge ascending runs; returns the numbers that were sent to the present receiver
-        and un-ACKed.
+        """Returns the numbers that were sent to the present receiver and un-ACKed.
 
         The work is bounded by the number of un-ACKed records and of runs, whatever the runs
         contain.
@@ -207,12 +200,10 @@ class Outgoing:
         return found
 
     def progress(self, epoch: int, done: int, *, takes: bool = True) -> list[int]:
-        """Apply a `Progress` answer; returns the numbers with a lost acknowledgement.
+        """Returns the numbers with a lost acknowledgement; records sent in `epoch` before number
+        `done` are durable.
 
-        Args:
-            epoch: the stream's epoch at the question.
-            done: records sent in that epoch before this number are durable at the receiver.
-            takes: whether the receiver accepts more; if not, it may also lack the last records.
+        If the receiver `takes` no more, it may also lack the last records.
         """
         if epoch != self.epoch:
             return []
@@ -229,7 +220,7 @@ class Outgoing:
         self._patience = FIRST_PATIENCE_SECONDS
 
     def due(self, now: float) -> Due:
-        """The action on a silent receiver, at a monotonic time; called periodically.
+        """Called periodically, with a monotonic time.
 
         ACKs of records after the oldest do not count as signs of life: the ACK of the oldest may be
         lost. A halted stream is restarted at growing intervals: its receiver may have newer code by
@@ -257,7 +248,7 @@ _end_of_run = itemgetter(1)
 
 
 def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
-    """The numbers that lie in one of the ranges; both iterables ascend."""
+    """The numbers within the ranges; both iterables ascend."""
     found: list[int] = []
     left = iter(ranges)
     present = next(left, None)
@@ -290,7 +281,7 @@ class Verdict(enum.Enum):
 
 
 class Incoming:
-    """The receiver's end: the newest epoch seen, and the records accepted in it."""
+    """The newest epoch seen, and the records accepted in it."""
 
     __slots__ = ("epoch", "last", "pending")
 
@@ -302,7 +293,7 @@ class Incoming:
         epoch are sent again in this epoch, or were acknowledged before it began."""
 
     def judge(self, epoch: Epoch, previous: int, seqs: Sequence[int]) -> Verdict:
-        """Whether to accept records `seqs` that follow number `previous`."""
+        """Records `seqs` follow number `previous`."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         if epoch > self.epoch:
@@ -319,13 +310,12 @@ class Incoming:
         return Verdict.TAKEN
 
     def judge_question(self, epoch: Epoch, last: int) -> Verdict:
-        """Whether all records up to number `last` were accepted."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         return Verdict.TAKEN if epoch == self.epoch and self.last >= last else Verdict.GAP
 
     def acknowledge(self, seqs: Iterable[int]) -> None:
-        """Note durable records; numbers of other intervals are ignored."""
+        """Numbers of other intervals are ignored."""
         self.pending.difference_update(seqs)
 
     @property

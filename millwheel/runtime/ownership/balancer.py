@@ -46,13 +46,10 @@ class Balancer:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._recent: dict[int, float] = {}
-        """Intervals that were recently cut or had a decision: monotonic time of that."""
+        """Cut recently, or with a decision: monotonic time of that."""
         self._cut: set[int] = set()
-        """The intervals of `_recent` that are parts of a split and had no decision since."""
         self._ranges: dict[int, _Range] = {}
-        """The slots of all intervals at the previous call."""
         self._logged_generation = 0
-        """The newest generation that free intervals waited for at the previous call."""
 
     def __call__(self, placement: Placement) -> list[PlacementChange]:
         now = self._env.clock.monotonic()
@@ -93,7 +90,6 @@ class Balancer:
         self._start_cooldown(now, *(ranges.keys() & uppers))
 
     def _log_orphans(self, placement: Placement) -> None:
-        """Warn once that intervals are free because all live workers run older code."""
         alive = [w.generation for w in placement.workers if w.lease_left > 0]
         if not alive:
             return  # all leases are over: that says nothing about their code

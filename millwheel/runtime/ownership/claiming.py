@@ -40,17 +40,16 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.store.port.placement import Lapse, PlacedInterval, Placement, PlacementChange
 
 ACKNOWLEDGED_SECONDS = 2.0
-"""Longest time for which an interval stands still while its readers do not acknowledge."""
+"""An interval stands still for at most this time while its readers do not acknowledge."""
 
 ALERT_SECONDS = 2.0
-"""After a link has gone down the placement is read ten times as often for this time: the liveness
-lock of a dead worker is free within a fifth of a second, and the leader's wishes follow."""
+"""The placement is read ten times as often after a link has gone down: the liveness lock of a dead
+worker is free within a fifth of a second, and the leader's wishes follow."""
 
 Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
 """Intervals, and the action once all of them are drained."""
 
 Decide = Callable[[Placement], list[PlacementChange]]
-"""Decides owners, splits and merges from the stored placement."""
 
 
 class Claiming(Service):
@@ -72,11 +71,8 @@ class Claiming(Service):
         self._lease = lease
         self._decide = decide
         self._left_out = False
-        """By the reports of all workers, the pipeline continues without this one."""
         self._draining: set[Interval] = set()
-        """Intervals that drain because of a wish: to another worker, or to be cut."""
         self._drained_since: dict[Interval, float] = {}
-        """When intervals to be split were found drained, but not acknowledged."""
 
     async def run(self) -> None:
         while True:
@@ -119,7 +115,7 @@ class Claiming(Service):
         await self._owned.change(self._carry_out(placement))
 
     async def _end_lost_leases(self, placement: Placement) -> list[str]:
-        """End the leases of workers that are out of reach and hold their liveness lock no more.
+        """End leases of workers that are out of reach and hold their liveness lock no more.
 
         One sign is not enough: a link breaks with a network, a session when an operator ends it.
         """
@@ -140,10 +136,10 @@ class Claiming(Service):
         return lost
 
     def _update_reachability(self, placement: Placement) -> None:
-        """Find out whether this worker reaches the others.
+        """If workers cannot reach each other, all of them derive from the stored reports which ones
+        continue.
 
-        If workers cannot reach each other, all of them derive from the stored reports which ones
-        continue. A new worker counts as out of touch until it has reached another one.
+        A new worker counts as out of touch until it has reached another one.
         """
         alive = living(placement)
         together = {worker.id for worker in in_touch(alive)}
@@ -189,7 +185,6 @@ class Claiming(Service):
         )
 
     async def _claim(self, wanted: dict[int, int]) -> None:
-        """Claim intervals, by id and sequencer, unless their sequencers have changed."""
         if wanted:
             try:
                 taken = await self._owned.take(list(wanted), wanted)
@@ -243,10 +238,7 @@ class Claiming(Service):
         await self._owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
-        """Resume draining intervals after their wish was withdrawn.
-
-        One that cannot be resumed is given up, and claimed again if it is free.
-        """
+        """One that cannot be resumed is given up, and claimed again if it is free."""
         draining = [i for i in self._owned.draining if i in self._draining]
         self._draining = set(draining)
         self._drained_since = {i: t for i, t in self._drained_since.items() if i in self._draining}
@@ -270,7 +262,6 @@ class Claiming(Service):
     # -- splits and merges --------------------------------------------------------------
 
     async def _cuts(self, placement: Placement, leaving: Set[Interval]) -> list[Act]:
-        """Splits and merges of intervals that stay here, except outdated wishes."""
         acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
@@ -307,8 +298,6 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _split_later(self, interval: Interval) -> None:
-        """Look again soon whether all that an interval has sent is acknowledged, or drop the
-        wish."""
         now = self._env.clock.monotonic()
         if now < self._drained_since.setdefault(interval, now) + ACKNOWLEDGED_SECONDS:
             self._remotes.request_refresh()
@@ -318,7 +307,7 @@ class Claiming(Service):
         await self._env.store.wish([Lapse(interval.id, interval.commits.sequencer, reason)])
 
     async def _to_merge_with(self, lower: Interval, row: PlacedInterval | None) -> Interval | None:
-        """The upper neighbour to merge an interval with.
+        """The upper neighbour.
 
         None if it is not here yet, or if the wish was dropped: another worker owns and keeps the
         neighbour, or it was cut.
@@ -347,9 +336,9 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _take_back(self, concerned: set[int]) -> None:
-        """Claim at once the intervals that were given up for a cut, and the results of the cut.
+        """Claims intervals that were given up for a cut, and the results, without a lease wait.
 
-        No lease has to run out. If this worker ends before, others find free intervals.
+        If this worker ends before, others find free intervals.
         """
         placement = await self._remotes.refresh()
         if self._env.stopping or self._lease.left <= 0:
@@ -366,8 +355,8 @@ class Claiming(Service):
 
 
 class Pauses(Service):
-    """Reads which injectors are paused, for a worker without `Claiming`: it has the pipeline to
-    itself."""
+    """Reads which injectors are paused, for a worker that has the pipeline to itself, and so no
+    `Claiming`."""
 
     def __init__(self, env: Environment, paused: PausedInjectors) -> None:
         super().__init__(env.clock, env.settings.placement_seconds)
@@ -381,8 +370,6 @@ class Pauses(Service):
 
 
 class LeaseGuard(Service):
-    """Stops work on all intervals when no usable time is left of the lease."""
-
     def __init__(
         self, env: Environment, exchange: Exchange, owned: OwnedIntervals, lease: Lease
     ) -> None:

@@ -18,11 +18,11 @@ from millwheel.store.rules.generations import SHARED
 from millwheel.streams import Input
 
 DISCOVERY = "discovery of partitions"
-"""Stands for a partition's identity: the interval of the task that finds new partitions."""
+"""Identity of the discovery's interval, which is no partition."""
 
 
 def described(graph: Graph, intervals: int) -> DescribedGraph:
-    """`intervals` is the number of intervals of a new computation."""
+    """`intervals` is for each new computation."""
     tables = {
         use.sink.name: use.sink
         for node in graph.nodes
@@ -45,7 +45,7 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
 
 
 async def deploy(env: Environment) -> Deployment:
-    """Deploy the graph of this code; `DeployRefused` if the stored pipeline does not agree."""
+    """`DeployRefused` if the stored pipeline does not agree."""
     found = described(env.graph, env.settings.intervals)
     await try_migrations(env)
     stamp = env.stamps.next()
@@ -60,7 +60,6 @@ async def deploy(env: Environment) -> Deployment:
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
-    """A node, with the slots of its intervals for the case that it is new."""
     sources: list[str] = []
     if node.injection is not None:
         sources = [partition.identity for partition in node.injection.source.partitions()]
@@ -94,7 +93,6 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
 
 
 def _fingerprint(node: Node) -> dict[str, Any]:
-    """The types that a node stores: those of its state and of its shared table."""
     found = dict(node.layout.fingerprint) if node.layout else {}
     if node.shared is not None:
         found[SHARED] = node.shared.fingerprint["plain"]
@@ -102,7 +100,6 @@ def _fingerprint(node: Node) -> dict[str, Any]:
 
 
 def log_rekeyed(env: Environment, deployment: Deployment) -> None:
-    """Log the key extractors that this deploy has changed, and the consequences."""
     for name, stream in deployment.newly_rekeyed:
         node = env.graph.by_name[name]
         does = "records not yet acknowledged are sent again under the new keys, and count once"
@@ -126,7 +123,6 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
 
 
 def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
-    """Create each node's step, under its stored id, and connect the steps by streams."""
     for place, node in enumerate(env.graph.nodes):
         id_ = deployment.computations[node.name]
         kind = WeakRoute if node.is_weak else StreamRoute

@@ -14,15 +14,10 @@ BEATS_PER_LEASE = 3
 """If one heartbeat is lost, the next one still comes before the lease ends."""
 
 TRIES_PER_BEAT = 10
-"""Attempts of a failed heartbeat before the next one is due."""
 
 
 class Heartbeat(Service):
-    """Renews the lease, publishes this worker's load, and reads the store's time.
-
-    Args:
-        set_clock: called with this machine's time before the request, and the store's time.
-    """
+    """`set_clock` gets this machine's time before the request, and the store's time."""
 
     def __init__(
         self,
@@ -41,7 +36,6 @@ class Heartbeat(Service):
         self.waits_since: float | None = None
         """Monotonic time of the unanswered heartbeat; None: all are answered."""
         self.published: dict[str, Any] = {}
-        """The figures of the last heartbeat."""
 
     async def run_once(self) -> None:
         env = self._env

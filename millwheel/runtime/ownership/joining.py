@@ -1,5 +1,3 @@
-"""Joining a pipeline, and leaving it in order."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +9,6 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.tasks import end
 
 HAND_OVER_SECONDS = 3.0
-"""For a stopping worker to finish the work that has begun."""
 
 
 async def register(env: Environment, lease: Lease, address: str) -> None:
@@ -23,11 +20,8 @@ async def register(env: Environment, lease: Lease, address: str) -> None:
 
 
 async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) -> None:
-    """End the dead workers of a pipeline that only one worker may run.
-
-    `take_over` ends live workers as well: their commits will be fenced. Otherwise a live one is a
-    `UsageError`.
-    """
+    """`take_over` ends live workers as well: their commits will be fenced. Otherwise a live one is
+    a `UsageError`."""
     for other in await env.store.other_workers(env.worker):
         if take_over or other.lease_left <= 0 or env.store.is_dead(other):
             await env.store.end_worker(other)
@@ -41,10 +35,7 @@ async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) 
 
 
 async def hand_all_over(env: Environment, owned: OwnedIntervals) -> None:
-    """Drain and release the intervals that can finish within `HAND_OVER_SECONDS`.
-
-    Other workers claim the rest after this worker has given up its lease.
-    """
+    """Other workers claim the rest after this worker has given up its lease."""
     handing = asyncio.create_task(owned.give_up_all())
     late = asyncio.create_task(env.clock.sleep(HAND_OVER_SECONDS))
     await asyncio.wait((handing, late), return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +49,6 @@ async def hand_all_over(env: Environment, owned: OwnedIntervals) -> None:
 
 
 async def give_up_lease(env: Environment) -> None:
-    """Other workers need not wait for its end then."""
     try:
         await env.store.stop_worker(env.worker)
     except (StoreUnavailable, StoreWentBack) as error:

@@ -62,12 +62,9 @@ class OwnedIntervals:
         self._courier = courier
         self.restoring = Restoring(env, exchange, publisher, courier, self.lose)
         self._drains: dict[Interval, asyncio.Task[None]] = {}
-        """Of each leaving interval, until it is released or kept."""
         self._changes: set[asyncio.Task[None]] = set()
-        """Claims and hand-overs in progress."""
 
     def held_or_draining(self, interval_id: int) -> Interval | None:
-        """The interval, if this worker runs or drains it and could still keep it."""
         interval = self._exchange.get(interval_id)
         if interval is None or (interval.leaving and interval not in self._drains):
             return None
@@ -76,8 +73,7 @@ class OwnedIntervals:
     async def take(
         self, interval_ids: list[int], sequencers: Mapping[int, int] | None = None
     ) -> list[Interval]:
-        """Claim intervals and begin to work on them; returns those that are still here and do not
-        leave.
+        """Returns those that are still here and do not leave.
 
         An interval whose sequencer is not that of `sequencers` is not claimed. None: claim all,
         even from their present owners.
@@ -126,8 +122,8 @@ class OwnedIntervals:
         return taken
 
     def take_new(self, interval_ids: list[int]) -> None:
-        """Claim the intervals of new partitions, or leave it to the balancer in a shared
-        pipeline."""
+        """Claim the intervals of new partitions; in a shared pipeline the balancer places them
+        instead."""
         if self._courier is not None:
             self._courier.remotes.request_refresh()
             return
@@ -138,10 +134,8 @@ class OwnedIntervals:
         await self.take(interval_ids)
 
     async def retire(self, interval_ids: list[int]) -> None:
-        """Stop work on the intervals of ended partitions, as far as they are here.
-
-        They are deleted in the store next; an owner elsewhere finds its interval gone.
-        """
+        """The intervals are deleted in the store next; an owner elsewhere finds its interval
+        gone."""
         for interval in [i for i in self.held if i.id in interval_ids and not i.leaving]:
             interval.leaving = True
             await self._drain(interval)
@@ -150,8 +144,7 @@ class OwnedIntervals:
                 self._forget(interval)
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
-        """Create a claimed interval and make it known to this worker. Its records do not run
-        yet."""
+        """The interval's records do not run yet."""
         step = self._exchange.steps[claim.interval.computation]
         interval = Interval(step, claim, self._env.settings, self._modes.of)
         self._exchange.add(interval)
@@ -163,15 +156,13 @@ class OwnedIntervals:
         return interval
 
     def _put(self, interval: Interval) -> None:
-        """Send records for the interval's keys to its queue, behind those that its stand-in
-        kept."""
+        """Records go to its queue, behind those that its stand-in kept."""
         before = interval.step.put(interval)
         if isinstance(before, Remote):
             assert self._courier is not None
             interval.intake.extend(self._courier.remotes.forget_stand_in(before))
 
     def _equip(self, interval: Interval, claim: Claim, inherited: frozenset[int]) -> None:
-        """Give an interval its dedup and its part file."""
         interval.dedup = Dedup(
             self._env.store,
             self._buckets,
@@ -191,17 +182,14 @@ class OwnedIntervals:
 
     @property
     def held(self) -> list[Interval]:
-        """Including those that drain."""
+        """Intervals of this worker, including those that drain."""
         return self._exchange.intervals
 
     @property
     def draining(self) -> list[Interval]:
-        """The intervals that leave and can still be kept."""
         return list(self._drains)
 
     def is_drained(self, interval: Interval) -> bool:
-        """Whether the drain of a leaving interval has finished, and the interval can still be
-        kept."""
         return interval.drained and interval in self._drains
 
     def drain(self, interval: Interval) -> asyncio.Task[None]:
@@ -235,12 +223,9 @@ class OwnedIntervals:
             interval.lane.resume(interval)
 
     async def give_up(self, interval: Interval) -> bool:
-        """Drain, fold and release an interval, so that others can claim it without a lease wait.
-
-        Returns whether it is free now; false if another worker has claimed it, it was kept, or
-        another task gives it up. After a `StoreError` it is as it is stored, and no work runs on it
-        here.
-        """
+        """Whether it is free now; false if another worker has claimed it, it was kept, or another
+        task gives it up. After a `StoreError` it is as it is stored, and no work runs on it
+        here."""
         if interval.leaving and interval not in self._drains:
             return False  # another task gives it up or loses it
         await asyncio.wait((self.drain(interval),))
@@ -270,17 +255,15 @@ class OwnedIntervals:
         return bool(released)
 
     def _leave(self, interval: Interval) -> None:
-        """Send records for the interval's keys to a stand-in, which forwards them to the next
-        owner."""
         assert self._courier is not None
         interval.step.put(self._courier.remotes.stand_in(interval))
         self._exchange.wake.set()  # senders that waited for room in its queue can continue
 
     def _send_on(self, interval: Interval) -> None:
-        """Forward the waiting records of local logs, and of no log, to the stand-in (I14).
+        """Forward the waiting records, before those that came since the interval began to leave
+        (I14).
 
-        They go before the records that came since the interval began to leave. Other workers send
-        theirs again.
+        Other workers send theirs again.
         """
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
         for delivery in waiting:  # the interval may return to this worker, and run them
@@ -306,7 +289,7 @@ class OwnedIntervals:
         self._exchange.remove(interval)
 
     async def lose(self, interval: Interval) -> None:
-        """Stop work on an interval; everything since its last durable commit is discarded."""
+        """Everything since its last durable commit is discarded."""
         interval.transition("fenced")
         interval.leaving = True
         if interval.source_task is not None:
@@ -318,7 +301,7 @@ class OwnedIntervals:
     # -- all intervals ----------------------------------------------------------------------
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that claims or hands over intervals; `lose_all` cancels it."""
+        """`lose_all` cancels it."""
         task = asyncio.ensure_future(work)
         self._changes.add(task)
         try:
@@ -341,7 +324,6 @@ class OwnedIntervals:
         return [outcome for outcome in outcomes if isinstance(outcome, Exception)]
 
     async def lose_all(self) -> None:
-        """Stop work on all intervals: other workers own them, or will soon."""
         await self._lane.suspend()
         try:
             await end(self._changes)

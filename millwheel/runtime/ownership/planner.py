@@ -24,9 +24,9 @@ sum of e². Step 4 never raises that sum, and either lowers the sum of squares o
 intervals per computation and worker, or keeps it and lowers the sum of squares per worker. So no
 assignment occurs twice while the load stays the same. A hot part of a split is narrower than the
 interval before; merged intervals are too cold to be split; nothing is merged below twice the number
-of workers, where step 2 splits nothing. Thresholds absorb noise, and intervals that were recently
-moved, split or merged (`recent`) stay, except that steps 2 and 4, which do not depend on figures,
-may use the parts of a recent split, so that workers that join need not wait for their share.
+of workers, where step 2 splits nothing. Thresholds absorb noise, and recently changed intervals
+(`recent`) stay; but steps 2 and 4, which do not depend on figures, may use the parts of a recent
+split, so that workers that join need not wait.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ import msgspec
 from millwheel.settings import Settings
 
 SATURATED = 0.95
-"""CPU seconds per second at which a worker is fully loaded, since Python code runs on one core."""
+"""A worker is fully loaded at this, since Python code runs on one core."""
 
 COLD = 0.25
 """Neighbours are merged if their joint load is below this part of the load that causes a split."""
 
 SPLIT_RELIEF = 0.9
-"""Maximum part of the load in one part of a split; with more there is one hot key, and a split does
-not help."""
+"""Maximum part of the load in one part of a split: with more there is one hot key."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,11 @@ class WorkerLoad:
     started: int = 0
     """Time of its registration, in microseconds; among equal workers the younger one gets more."""
     generation: int = 1
-    """The generation of its code."""
     unreached: tuple[str, ...] = ()
-    """Workers that it could not reach for the duration of a lease."""
     expired: bool = False
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
-    """As its owner reports it; the fields are those of `IntervalLoad`."""
-
     cpu: float = 0.0
     records: float = 0.0
     queue: int = 0
@@ -77,8 +72,6 @@ class ReportedIntervalLoad(msgspec.Struct, frozen=True):
 
 
 class ReportedLoad(msgspec.Struct, frozen=True):
-    """The load that a worker reports with its heartbeat."""
-
     cpu: float = 0.0
     intervals: dict[int, ReportedIntervalLoad] = {}
     unreached: tuple[str, ...] = ()
@@ -105,34 +98,27 @@ class IntervalLoad:
     slot_to: int
     """One past the last slot, or partition of an injector."""
     grain: int = 1
-    """It may be split at multiples of this number of slots; the keys in between share a table."""
+    """The interval may be split at multiples of this number of slots."""
     sequencer: int = 0
-    """For the compare-and-set with which the wish is written."""
     generation: int = 1
-    """The newest generation of code that owned it; workers of older code cannot claim it."""
+    """Workers of older code cannot claim it."""
     owner: str | None = None
     wanted_by: str | None = None
-    """The worker that should own it, if a wish is stored."""
     pinned: bool = False
-    """An operator placed it on `wanted_by`; it stays there while that worker is alive."""
+    """An operator's wish: the interval stays on `wanted_by` while that worker is alive."""
     to_be: Literal["split", "merged"] | None = None
-    """The pending change by its owner; a merge joins it with its upper neighbour."""
+    """A merge joins it with its upper neighbour."""
     cpu: float = 0.0
     """CPU seconds per second."""
     records: float = 0.0
-    """Records per second."""
     queue: int = 0
-    """Queued records."""
     state_bytes: int = 0
-    """State in the owner's memory, which the next owner has to read."""
     histogram: tuple[tuple[int, float], ...] = ()
     """(first slot, load up to the next entry's first slot). Any unit; may be empty."""
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Give a home to an orphan."""
-
     interval: int
     worker: str
     reason: str
@@ -147,7 +133,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Split:
-    """`at` is the first slot of the upper part. Both keep the home."""
+    """`at` is the first slot of the upper part; both keep the home."""
 
     interval: int
     at: int
@@ -156,8 +142,6 @@ class Split:
 
 @dataclass(frozen=True)
 class Merge:
-    """Merge two neighbours with the same home."""
-
     lower: int
     upper: int
     reason: str
@@ -228,7 +212,7 @@ def _place(interval: IntervalLoad) -> tuple[str, int, int]:
 
 
 class _Homes:
-    """The state of one call of `plan`: the homes of all intervals, with the decisions so far."""
+    """The homes of all intervals, with the decisions so far."""
 
     def __init__(
         self,
@@ -242,23 +226,19 @@ class _Homes:
         self.decisions: list[Decision] = []
         self.workers = {worker.id: worker for worker in workers}
         self.left_out = left_out
-        """Workers that are alive, but cannot reach the others."""
         self.intervals = intervals
         self.settings = settings
         self.home: dict[int, str] = {}
         self.load = dict.fromkeys(self.workers, 0.0)
-        """CPU seconds per second of the intervals of each worker."""
+        """CPU seconds per second."""
         self.total: Counter[str] = Counter()
-        """Intervals of each worker."""
         self.number: Counter[tuple[str, str]] = Counter()
-        """Intervals of each worker and computation."""
+        """Intervals by worker and computation."""
         self.fixed: set[int] = set(recent)
-        """Intervals that are not to be changed further, except orphans."""
+        """Intervals that no decision may change further, except orphans."""
         self.cut: set[int] = set(cut)
-        """Fixed intervals that may still be split or moved to even out their computation's
-        number."""
+        """Fixed, but may still be split or moved to even out their computation's number."""
         self.budget = settings.placement_moves
-        """Further moves, splits and merges that may be decided."""
         for interval in intervals:
             home = self._home_of(interval)
             if home is None:
@@ -274,11 +254,9 @@ class _Homes:
                 self.fixed.add(interval.id)
                 self.cut.discard(interval.id)
         self.fair = sum(interval.cpu for interval in intervals) / len(workers)
-        """The load per worker if all had the same."""
         self.hot = max(settings.placement_quiet_load, self.fair) * (
             1 + settings.placement_imbalance
         )
-        """The load above which a worker or interval is too hot."""
 
     def _home_of(self, interval: IntervalLoad) -> str | None:
         if self.may_have(interval.wanted_by, interval):
@@ -287,16 +265,13 @@ class _Homes:
         return interval.owner if interval.wanted_by is None and self.owned(interval) else None
 
     def owned(self, interval: IntervalLoad) -> bool:
-        """Whether its owner is alive and may keep it."""
         return self.may_have(interval.owner, interval)
 
     def may_have(self, worker: str | None, interval: IntervalLoad) -> bool:
-        """Whether a worker is alive and its code is new enough for the interval."""
         known = self.workers.get(worker or "")
         return known is not None and known.generation >= interval.generation
 
     def settle(self, interval: IntervalLoad, home: str) -> None:
-        """Count an interval without a home for this worker."""
         self.home[interval.id] = home
         self.load[home] += interval.cpu
         self.total[home] += 1
@@ -316,7 +291,7 @@ class _Homes:
         self.decisions.append(Move(interval.id, worker, reason))
 
     def spend(self, *intervals: IntervalLoad) -> None:
-        """Account for a decision about intervals, which no other decision may change then."""
+        """No other decision may change these intervals then."""
         self.budget -= 1
         ids = {interval.id for interval in intervals}
         self.fixed |= ids
@@ -336,7 +311,6 @@ class _Homes:
 
 
 def _assign_orphans(homes: _Homes) -> None:
-    """Give each orphan a home, the hottest first."""
     orphans = [interval for interval in homes.intervals if interval.id not in homes.home]
     for interval in sorted(orphans, key=lambda orphan: (-orphan.cpu, _place(orphan))):
         worker = _assignee(homes, interval)
@@ -348,8 +322,8 @@ def _assign_orphans(homes: _Homes) -> None:
 
 
 def _assignee(homes: _Homes, interval: IntervalLoad) -> str | None:
-    """The worker with the fewest intervals of the computation, then least load, then fewest of all;
-    None: all run too old code."""
+    """Fewest intervals of the computation, then least load, then fewest of all; None: all run too
+    old code."""
     if homes.owned(interval):  # the wanted worker died before it got the interval
         assert interval.owner is not None
         return interval.owner
@@ -439,7 +413,7 @@ def _best_fit(homes: _Homes, hot: str, cool: str) -> IntervalLoad | None:
 
 
 def _move_by_number(homes: _Homes) -> None:
-    """Move intervals until no worker has two more than another, per computation and in total."""
+    """No worker has two more than another then, per computation and in total."""
     while homes.budget > 0 and (_move_one_of_a_computation(homes) or _move_one_of_all(homes)):
         pass
 
@@ -484,7 +458,7 @@ def _move_one_of_all(homes: _Homes) -> bool:
 
 
 def _unequal(homes: _Homes, numbers: dict[str, int]) -> list[tuple[str, str]]:
-    """Pairs (giver, taker) that a move makes less unequal, the most unequal first."""
+    """(giver, taker), the most unequal first."""
     pairs = [
         (giver, taker)
         for taker in numbers
@@ -508,7 +482,7 @@ def _unequal(homes: _Homes, numbers: dict[str, int]) -> list[tuple[str, str]]:
 def _lightest(
     homes: _Homes, candidates: list[IntervalLoad], giver: str, taker: str
 ) -> IntervalLoad | None:
-    """The interval that best evens out both loads without making the taker the hotter one."""
+    """The interval that best evens out both loads, without making the taker the hotter one."""
     room = max(homes.settings.placement_quiet_load, homes.load[giver]) - homes.load[taker]
     fitting = [
         interval
@@ -531,7 +505,6 @@ def _lightest(
 
 
 def _split_few(homes: _Homes) -> None:
-    """Of computations with fewer intervals than there are workers."""
     numbers = _numbers(homes)
     for interval in _by_heat(homes):
         number = numbers[interval.computation]
@@ -549,13 +522,12 @@ def _split_hot(homes: _Homes) -> None:
 
 
 def _by_heat(homes: _Homes) -> list[IntervalLoad]:
-    """The intervals that may be split, the hottest first, then the widest."""
+    """The hottest first, then the widest."""
     found = [interval for interval in homes.intervals if interval.kind != "injector"]
     return sorted(found, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
 
 
 def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
-    """Split an interval, if it can be split and its computation may have one more."""
     most = homes.settings.placement_intervals_most
     if homes.budget <= 0 or numbers[interval.computation] >= most:
         return
@@ -568,7 +540,7 @@ def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason:
 
 
 def _numbers(homes: _Homes) -> Counter[str]:
-    """Intervals per computation after all pending changes."""
+    """Intervals of each computation after all pending changes."""
     numbers: Counter[str] = Counter()
     for interval in homes.intervals:
         numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
@@ -576,7 +548,7 @@ def _numbers(homes: _Homes) -> Counter[str]:
 
 
 def _merge(homes: _Homes) -> None:
-    """Merge cold neighbours, the coldest first, of computations with more intervals than needed."""
+    """The coldest first, of computations with more intervals than needed."""
     numbers = _numbers(homes)
     needed = max(homes.settings.placement_intervals_least, 2 * len(homes.workers))
     pairs = [
@@ -634,7 +606,7 @@ def split_at(interval: IntervalLoad) -> int | None:
 
 
 def _by_grain(interval: IntervalLoad, loads: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same load by grains, each entry distributed evenly over its slots."""
+    """The same load by grains; each entry is distributed evenly over its slots."""
     found = dict.fromkeys(range(interval.slot_from, interval.slot_to, interval.grain), 0.0)
     for (begin, load), (end, _) in pairwise([*loads, (interval.slot_to, 0.0)]):
         for grain in found:

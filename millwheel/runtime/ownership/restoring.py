@@ -37,10 +37,7 @@ class Restoring:
         self._lose = lose
 
     async def restore(self, intervals: list[Interval]) -> None:
-        """Claim intervals again and start them over from their durable data.
-
-        Skip intervals that another worker has claimed, or that are lost by then.
-        """
+        """Skips intervals that another worker has claimed, or that are lost by then."""
         for interval in intervals:
             if interval.source_task is not None:
                 await interval.source_task.stop()
@@ -75,10 +72,8 @@ class Restoring:
         self._exchange.wake.set()
 
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
-        """Claim again the intervals that this worker still owns, and lose the others (I12).
-
-        `Fenced` if another worker has claimed some although this one has the pipeline to itself.
-        """
+        """Loses those that another worker owns (I12); `Fenced` if this one has the pipeline to
+        itself."""
         while True:
             ids = [i.id for i in intervals if self._exchange.owns(i)]
             if not ids:
@@ -108,7 +103,7 @@ class Restoring:
                 return {claim.interval.id: claim for claim in claims}
 
     async def attach(self, interval: Interval, claim: Claim) -> None:
-        """Attach state and logs, and send un-ACKed productions again before any new ones."""
+        """Un-ACKed productions are sent again before any new ones."""
         for log in interval.logs:
             self._exchange.logs[log.id] = (log, interval)
         if interval.source_task is not None:
@@ -142,7 +137,6 @@ class Restoring:
         )
 
     async def _load_tables(self, interval: Interval, tables: BroadcastTables) -> None:
-        """Read the folded entries of all shared tables in one query."""
         places = [(table.slot, table.key_text) for table in tables]
         rows = await self._env.patiently(
             lambda: self._env.store.load_keys(interval.step.id, places, 1)
@@ -184,7 +178,6 @@ class Restoring:
         )
 
     async def _send_again(self, interval: Interval, log: SentLog) -> None:
-        """Send the un-ACKed productions of an inherited log again, in their order."""
         async for row in self._env.store.read_productions(log.id, log.next_seq):
             if row.seq > log.next_seq:
                 log.lack([(log.next_seq, row.seq)])

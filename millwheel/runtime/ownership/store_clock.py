@@ -5,15 +5,13 @@ from __future__ import annotations
 from millwheel.runtime.environment import Environment
 
 CLOCK_OFF_SECONDS = 5.0
-"""A larger difference is not due to round trips: the machine's logs and files have wrong times, and
-an operator should set its clock."""
+"""A larger difference is not due to round trips: an operator should set the machine's clock."""
 
 
 class StoreClock:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._is_off = False
-        """The clock warning has been logged."""
 
     def set(self, before: int, store: int) -> None:
         """Adopt the store's time, asked for at this machine's time `before`; both in

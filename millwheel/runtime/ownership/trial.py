@@ -1,8 +1,8 @@
 """Trial of migrations on stored states, before a deploy begins its generation.
 
 A migration that fails when its key is read stops the worker, and by then older code can no longer
-own the intervals. So each migration first runs on some states of every older version; if one fails,
-the deploy is refused, and nothing was changed.
+own the intervals. So each first runs on some states of every older version, before anything is
+changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _version(node: Node) -> int:
 
 
 def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
-    """Migrate states of one version; return how many migrations were tried."""
+    """Returns how many migrations were tried."""
     tried = 0
     for old in states:
         is_table = node.shared is not None and old.key.startswith(CELL_MARK)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from millwheel.core.clock import Clock
 
 MARGIN = 0.2
-"""The part of a lease that is left unused."""
+"""Unused part of a lease."""
 
 
 class Lease:
@@ -21,7 +21,7 @@ class Lease:
         self._ends = float("-inf")
 
     def renewed(self, asked: float) -> None:
-        """Note a renewal that was requested at the monotonic time `asked`."""
+        """`asked` is the monotonic time of the request."""
         self._ends = max(self._ends, asked + self.seconds * (1 - MARGIN))
 
     def end(self) -> None:
@@ -29,5 +29,5 @@ class Lease:
 
     @property
     def left(self) -> float:
-        """Seconds for which this worker may work on its intervals; negative after the end."""
+        """Negative after the end."""
         return self._ends - self._clock.monotonic()

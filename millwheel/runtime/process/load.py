@@ -3,8 +3,7 @@
 The worker measures the run time of chunks of records, without the waits of user code, and divides
 the CPU time of the process, including commits and chores, in proportion.
 
-A histogram of slots shows where the work of an interval lies, for splits. Its counts decay, so that
-a formerly hot key soon causes no split.
+A histogram of slots shows where the work of an interval lies, for splits.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ BARS = 32
 """Bars of a histogram: it locates a split to 1/32 of an interval's slots."""
 
 SAMPLED = 17
-"""The histogram counts one record in this number: a prime, since sources that cycle through 16 keys
-are common."""
+"""One record in this number: a prime, since sources that cycle through 16 keys are common."""
 
 HALF_LIFE_SECONDS = 10.0
 
@@ -33,12 +31,10 @@ CHUNK_SECONDS = 0.01
 """Time for which user code runs over a chunk before other tasks run, such as the heartbeat."""
 
 FIRST_CHUNK = 32
-"""Records in the first chunk, which measures the run time of a record."""
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process, or its peak if the system does not report the present
-    value."""
+    """The peak, if the system does not report the present value."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -49,8 +45,6 @@ def resident_bytes() -> int:
 
 @dataclass(frozen=True)
 class Process:
-    """Measures the cost of this process; a parameter, like the clock."""
-
     cpu_seconds: Callable[[], float] = time.process_time
     """CPU time of all threads so far. A call takes 0.3 µs, too long to make one per chunk."""
     run_seconds: Callable[[], float] = time.perf_counter
@@ -59,13 +53,11 @@ class Process:
 
 
 FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
-"""For tests on virtual time: the speed of the machine must not move an interval or shorten a
-chunk."""
+"""A process without costs, for tests: the speed of the machine must not move an interval or shorten
+a chunk."""
 
 
 class Workload:
-    """Work for one interval since its figures were last taken."""
-
     __slots__ = (
         "_bars",
         "_bytes_before",
@@ -88,25 +80,19 @@ class Workload:
         self.records = 0
         """Processed and durable; for an injector, rows read."""
         self.records_out = 0
-        """Records for readers, rows and lines, that durable commits counted."""
         self.code = Durations(CODE_BOUNDS)
-        """Time of each call of user code."""
         self._first = first
         self._width = -(-(end - first) // BARS)
         self._bars = [0.0] * -(-(end - first) // self._width)
         self.decided_bytes = 0
-        """Bytes of effects that user code has produced for this interval."""
         self._skip = 0
-        """Records before the next one that the histogram counts."""
         self._record_seconds = CHUNK_SECONDS / FIRST_CHUNK
         """Mean run time of a record in the latest chunk."""
         self._seconds_before = 0.0
         self._bytes_before = 0
         self._record_bytes = 0.0
-        """Mean bytes of effects of a record in the latest chunk."""
 
     def sample(self, slots: Sequence[int]) -> None:
-        """Count one record in `SAMPLED`, across chunks."""
         place, count = self._skip, len(slots)
         while place < count:
             self._bars[(slots[place] - self._first) // self._width] += 1.0
@@ -114,8 +100,7 @@ class Workload:
         self._skip = place - count
 
     def chunk(self, most: int, most_bytes: int) -> int:
-        """Number of records for the next chunk, for about `CHUNK_SECONDS` and `most_bytes` of
-        effects by the latest figures."""
+        """Records for about `CHUNK_SECONDS`, and `most_bytes` of effects, by the latest figures."""
         if most * self._record_seconds > CHUNK_SECONDS:
             most = max(1, int(CHUNK_SECONDS / self._record_seconds))
         if most * self._record_bytes > most_bytes:
@@ -126,14 +111,13 @@ class Workload:
         self._seconds_before, self._bytes_before = self.run_seconds, self.decided_bytes
 
     def chunk_ran(self, records: int) -> None:
-        """The latest chunk has run, or its code waits."""
         seconds = self.run_seconds - self._seconds_before
         if seconds >= 0:  # otherwise `forget` was called since
             self._record_seconds = seconds / records
         self._record_bytes = (self.decided_bytes - self._bytes_before) / records
 
     def forget(self, seconds: float) -> None:
-        """Reset the counts, and decay the histogram by the time that has passed."""
+        """Decays the histogram by the time that has passed."""
         self.run_seconds = 0.0
         self.records = self.records_out = 0
         self.code = Durations(CODE_BOUNDS)
@@ -149,8 +133,7 @@ class Workload:
 
 
 class Measured:
-    """Awaits a coroutine and adds up its run time, without its waits; calls `on_wait` at each
-    wait."""
+    """Adds up the run time of a coroutine, without its waits."""
 
     __slots__ = ("_clock", "_coroutine", "_on_wait", "_workload")
 
@@ -193,8 +176,7 @@ async def measured(
     clock: Callable[[], float],
     on_wait: Callable[[], None] | None = None,
 ) -> None:
-    """Await a coroutine and add its run time to a workload. It is made here: a task may be
-    cancelled before it begins."""
+    """The coroutine is made here: a task may be cancelled before it begins."""
     await Measured(make(), workload, clock, on_wait)
 
 
@@ -202,9 +184,7 @@ class Measurable(Protocol):
     id: int
     workload: Workload
 
-    def figures(self) -> dict[str, Any]:
-        """Sizes of its queue and its state, and figures of its source."""
-        ...
+    def figures(self) -> dict[str, Any]: ...
 
 
 class Meter:
@@ -233,7 +213,6 @@ class Meter:
 
 
 def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> dict[str, Any]:
-    """The figures of one interval; resets its counts."""
     workload, own = interval.workload, interval.figures()
     at_work = own.get("at_work")
     code = workload.code if at_work is None else workload.code.with_running(at_work["seconds"])

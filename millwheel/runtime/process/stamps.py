@@ -9,16 +9,15 @@ class Stamps:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead = 0
-        """Microseconds by which the store's clock is ahead of this machine's."""
+        """Microseconds ahead of this machine's clock."""
         self._last = 0
 
     def restore(self, last: int) -> None:
-        """Make all further stamps greater than the newest one in the store."""
         self._last = max(self._last, last)
 
     def adjust(self, before: int, after: int, store: int) -> int:
-        """Adopt the store's clock, which showed `store` while this machine's went from `before` to
-        `after`; returns how far it is ahead.
+        """The store's clock showed `store` while this machine's went from `before` to `after`;
+        returns how far it is ahead.
 
         The former difference stays as far as it agrees: an answer that waited for a lock says
         little about the clock.
@@ -31,7 +30,6 @@ class Stamps:
         return self._clock.now() + self._ahead
 
     def next(self) -> int:
-        """The present time in microseconds, or the last stamp plus one if that is greater."""
         self._last = max(self.now(), self._last + 1)
         return self._last
 

@@ -12,7 +12,7 @@ S = TypeVar("S", bound=enum.Enum)
 
 
 def next_state(table: Mapping[S, Mapping[str, S]], state: S, event: str, subject: str) -> S:
-    """The state of `subject` after an event; `InvariantBroken` if the event is illegal."""
+    """`InvariantBroken` if the event is illegal."""
     found = table[state].get(event)
     if found is None:
         raise InvariantBroken(f"{subject}: {event!r} while {state.value}")

@@ -21,18 +21,15 @@ from millwheel.errors import (
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.1
-"""Time after which a cancelled task that still runs is cancelled again."""
+"""Then a cancelled task that still runs is cancelled again."""
 
 
 _ending: WeakSet[asyncio.Task[Any]] = WeakSet()
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until all have ended, with any outcome.
-
-    One cancellation is not always enough: before Python 3.12 ``asyncio.wait_for``, which the
-    connection pool uses, swallows one that arrives when its awaitable is done.
-    """
+    """Wait until all have ended, with any outcome. Before Python 3.12 ``asyncio.wait_for``, which
+    the connection pool uses, swallows a cancellation that arrives when its awaitable is done."""
     left = set(tasks)
     _ending.update(left)
     while left:
@@ -59,19 +56,16 @@ def is_ours(error: BaseException) -> bool:
 
 
 def raise_ours(error: BaseException) -> NoReturn:
-    """Raise an error for which `is_ours` is true, which ends the task.
-
-    SystemExit and KeyboardInterrupt become CancelledError: they would end the event loop, and with
-    it the tasks that close connections and files.
-    """
+    """SystemExit and KeyboardInterrupt become CancelledError: they would end the event loop, and
+    with it the tasks that close connections and files."""
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise asyncio.CancelledError(reason(error)) from error
     raise error
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """The error of a finished task of user code; None also if the engine was ending it and the
-    error is not grave."""
+    """The error of a task of user code; None also if the engine was ending the task and the error
+    is not grave."""
     error = None if task.cancelled() else task.exception()
     return error if error is not None and (_is_grave(error) or task not in _ending) else None
 
@@ -113,7 +107,6 @@ async def in_own_task(work: Awaitable[T]) -> T:
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, or cancel it after this time and raise `TimeoutError`."""
     working = asyncio.create_task(work)
     alarm = asyncio.create_task(clock.sleep(seconds))
     try:
@@ -126,7 +119,7 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Await `work`, or cancel it when `event` is set; ignore its errors."""
+    """Ignores errors of `work`."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)

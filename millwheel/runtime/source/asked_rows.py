@@ -21,7 +21,6 @@ class AskedRows:
         self._env = env
         self._interval = interval
         self._asked: dict[int, list[int]] = {}
-        """Requests by row."""
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -33,7 +32,6 @@ class AskedRows:
         return bool(self) and not self._asked.keys().isdisjoint(rows)
 
     async def begin(self) -> None:
-        """Start with the requests that the claim of the interval has found."""
         interval = self._interval
         self._asked.clear()
         settled = []
@@ -49,7 +47,6 @@ class AskedRows:
         await self._settle(settled)
 
     async def done(self, rows: Collection[int]) -> None:
-        """Settle the requests about rows that were read, once their letters are durable."""
         requests = [id_ for row in rows for id_ in self._asked.pop(row, ())]
         if not requests:
             return

@@ -8,15 +8,10 @@ from millwheel.errors import MillwheelError, UserCodeError
 
 
 class SourceBlamed:
-    """Turns an exception of a call to a user-written source into a `UserCodeError` with the
-    source's name.
+    """Turns an exception of a user-written source into a `UserCodeError` with the source's name.
 
     Errors of millwheel pass unchanged, and so do all exceptions of the sources that come with it. A
-    `sys.exit` of a source does not end the worker with the source's exit code.
-
-    Args:
-        injector: the label of the node that reads the source.
-        called: the object that has the method: the source or a part of it.
+    `sys.exit` does not end the worker. `called` is the source or a part of it.
     """
 
     __slots__ = ("_called", "_injector", "_method")

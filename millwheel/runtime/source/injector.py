@@ -49,7 +49,6 @@ class Injector(SourceTask):
         super().__init__(env, paused, interval)
         self._buckets = buckets
         self._wake = wake
-        """Set when rows were queued."""
         self._partition = partition
         node = interval.step.node
         assert node.injection is not None
@@ -58,7 +57,7 @@ class Injector(SourceTask):
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
         self._owing_at = env.clock.monotonic()
-        """When a row was read last, or rows may have been held up: idleness counts from there."""
+        """The last read, or a later time at which rows may have been held up."""
         target = node.injection.latency_target
         credits_ = env.settings.max_unacked_records
         self.pace = Pace(
@@ -70,18 +69,15 @@ class Injector(SourceTask):
         self._asked = AskedRows(env, interval)
         self._sender = RowSender(env, interval, partition, self._time, self._asked)
         self.credit = asyncio.Event()
-        """Set when reading may be possible again: after acknowledgements, or a pause."""
+        """Set after acknowledgements, or a pause."""
         self._numbers = RowNumbers(node.label, partition)
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap and the credits are."""
         self.waiting = False
-        """All available rows have been read; the source will wake the injector."""
+        """The source will wake the injector."""
         self._position_stored = False
-        """The position at which reading began after this start is stored."""
         self._last_position: dict[str, Any] | None = None
-        """The reader's position in the last commit, which may be on its way."""
         self._promised: object = None
-        """The reader's promise when the position was stored."""
 
     def _restored_time(self) -> SourceTime:
         return SourceTime(
@@ -93,10 +89,7 @@ class Injector(SourceTask):
         )
 
     async def start(self, *, reading: bool = True) -> None:
-        """Open the partition at the stored position, and read from there if `reading`.
-
-        `InputError` if the source is missing, or acknowledged rows of it have changed.
-        """
+        """`InputError` if the source is missing, or acknowledged rows of it have changed."""
         self.close()
         stored = SourceProgress.stored(self._interval.position.value)
         is_done = self._interval.watermarks.durable == MAX_TIME  # all of its rows are acknowledged
@@ -130,13 +123,12 @@ class Injector(SourceTask):
         return self.waiting or self.ended
 
     def resume(self) -> None:
-        """Resume after a pause; rows that arrived during it are not late because of it."""
+        """Rows that arrived during the pause are not late because of it."""
         self._owing_at = self._env.clock.monotonic()
         self.credit.set()
 
     def acknowledged(self) -> list[float]:
-        """Note that some rows are durable at their readers; returns the seconds since each reading
-        of them."""
+        """Returns the seconds since each reading of rows that are durable at their readers."""
         self.credit.set()
         return self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
 
@@ -155,14 +147,14 @@ class Injector(SourceTask):
             self.credit.set()
 
     def read_up_to(self, offset: int) -> None:
-        """Read up to a row that was read before the restart: the cap may have been higher then, and
-        nothing is acknowledged before this row arrives."""
+        """The cap may have been higher before the restart, and nothing is acknowledged before this
+        row arrives."""
         if offset >= max(self._awaited_end, self.log.next_seq):
             self._awaited_end = offset + 1
             self.credit.set()
 
     def close(self) -> None:
-        """Close the partition; commits up to then store its position."""
+        """Commits up to then store the position."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with self._blamed(reader, "close"):
@@ -170,7 +162,6 @@ class Injector(SourceTask):
 
     @property
     def log(self) -> SentLog:
-        """The log that the source is."""
         return self._interval.log
 
     def flow(self) -> Flow:
@@ -180,7 +171,7 @@ class Injector(SourceTask):
         )
 
     def progress(self) -> float | None:
-        """The share of a bounded partition read, 0 to 1; None if it has no end."""
+        """0 to 1; None if the partition has no end."""
         if self.ended:
             return 1.0
         if self._reader is None:
@@ -189,14 +180,12 @@ class Injector(SourceTask):
             return self._reader.progress()
 
     def lag(self) -> Lag:
-        """The rows and bytes that wait to be read."""
         if self._reader is None:
             return Lag()
         with self._blamed(self._reader, "lag"):
             return self._reader.lag()
 
     def position(self) -> SourceProgress:
-        """Where to continue reading, and which row holds the watermark."""
         first = self.log.first
         held = (
             first < self.log.next_seq
@@ -243,7 +232,6 @@ class Injector(SourceTask):
         self._end()
 
     async def _inject(self, rows: Sequence[Row]) -> None:
-        """Send rows, and advance the source's watermark."""
         env, log = self._env, self.log
         read_at = self._owing_at = env.clock.monotonic()
         env.done.clear()
@@ -327,7 +315,6 @@ class Injector(SourceTask):
             )
 
     def _room(self, limit: int) -> int:
-        """Number of rows that may be read now."""
         if self.paused:
             return 0
         if (awaited := self._awaited_end - self.log.next_seq) > 0:
@@ -337,7 +324,6 @@ class Injector(SourceTask):
         return self.pace.room(self.log.unacked, limit)
 
     def _advance(self) -> None:
-        """Advance the source's watermark to the newest seen time minus the lateness."""
         watermark = self._time.watermark()
         if watermark is None:
             return
@@ -359,7 +345,6 @@ class Injector(SourceTask):
 
     @property
     def idle(self) -> bool:
-        """It has owed nothing for so long that it does not hold the stream's watermark."""
         return (
             self._idle_after is not None
             and self._env.clock.monotonic() - self._owing_at >= self._idle_after
@@ -367,7 +352,6 @@ class Injector(SourceTask):
         )
 
     def advance_idle(self, watermark: int) -> None:
-        """Promise, while idle, the watermark that all tasks that are not idle have stored."""
         interval = self._interval
         if not interval.log.drained:
             return

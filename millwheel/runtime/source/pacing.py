@@ -32,29 +32,26 @@ from math import sqrt
 from typing import NamedTuple
 
 FIRST_CAP = 16
-"""Of an adaptive cap; it doubles while it is too small."""
+"""An adaptive cap doubles while it is too small."""
 
 READINGS = 20
-"""Remembered readings. One of them may be slow: the target is a 95th percentile."""
+"""One of them may be slow: the target is a 95th percentile."""
 
 AIM = 0.75
-"""Part of the target; the second summand adds at most a seventh."""
+"""Aim as a part of the target; the second summand adds at most a seventh."""
 
 PARTS = 8
 """Minimum number of readings that fill a cap: rows that were read together wait together."""
 
 SILENT_SECONDS = 30.0
-"""A used-up cap is doubled each time nothing was acknowledged for this long."""
+"""A used-up cap is doubled after this time without an acknowledgement."""
 
 LEAST_SECONDS = 1e-6
-"""Lower bound of a latency, to avoid a division by zero."""
+"""Avoids a division by zero."""
 
 
 class Reading(NamedTuple):
-    """Rows that were read together."""
-
     end: int
-    """One past the last row's number."""
     pending: int
     """Pending roots, including these rows."""
     cap: float
@@ -63,42 +60,33 @@ class Reading(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The estimate of the readers' speed from an acknowledged reading."""
-
     allowed: float
     """Pending roots at which the latency would be the aim."""
     tried: float
-    """Pending roots that the latency belongs to."""
+    """The latency belongs to this number of roots."""
 
 
 class Flow(NamedTuple):
-    """Figures of a partition for metrics. Times are in seconds."""
+    """Times are in seconds."""
 
     pending: int
-    """Pending roots."""
     cap: int
-    """Maximum number of pending roots."""
     latency: float | None
-    """95th percentile of the time from read to acknowledgement; None before the first."""
+    """95th percentile from read to acknowledgement."""
     target: float | None
-    """Target for that percentile; None if the cap is fixed."""
+    """Target of `latency`; None: the cap is fixed."""
     lag_rows: int | None = None
-    """Available rows that were not read yet; None if unknown."""
+    """Available, but not read yet."""
     lag_bytes: int | None = None
-    """Bytes of these rows; None if unknown."""
     log_start: int | None = None
-    """Offset of the first row that the partition still has; None if unknown."""
+    """Offset of the first row that the partition still has."""
     log_end: int | None = None
-    """One past the offset of its last row; None if unknown."""
+    """One past the offset of the last row."""
 
 
 class Pace:
-    """The cap of one partition.
-
-    Args:
-        most: the fixed cap, or the upper limit of an adaptive one. At least 1.
-        target_seconds: target for the time until a reading is acknowledged; None: a fixed cap.
-    """
+    """`most` is the fixed cap, or the upper limit of an adaptive one, at least 1. No target: a
+    fixed cap."""
 
     def __init__(self, most: int, target_seconds: float | None = None) -> None:
         self.most = most
@@ -108,25 +96,21 @@ class Pace:
         self._estimates: deque[Estimate] = deque(maxlen=READINGS)
         self._latencies: deque[float] = deque(maxlen=READINGS)
         self._moved_at = float("inf")
-        """Time of the last acknowledgement, or of a later read while no reading was pending."""
+        """The last acknowledgement, or a later read while no reading was pending."""
 
     @property
     def cap(self) -> int:
-        """Maximum number of pending roots; at least 1."""
         return max(1, int(self._cap))
 
     @property
     def latency_seconds(self) -> float | None:
-        """95th percentile over the last readings; None before the first."""
+        """95th percentile of the last readings."""
         latencies = sorted(self._latencies, reverse=True)
         return latencies[len(latencies) // READINGS] if latencies else None
 
     def room(self, pending: int, chunk: int) -> int:
-        """Number of rows to read now, at most `chunk`.
-
-        There is room for a row when none is pending. Room smaller than a part of the cap counts as
-        none.
-        """
+        """There is room for a row when none is pending. Room smaller than a part of the cap counts
+        as none."""
         cap = self.cap
         part = max(1, min(chunk, cap // PARTS))
         room = cap - pending
@@ -135,14 +119,13 @@ class Pace:
         return min(room, chunk if self.target_seconds is None else part)
 
     def read(self, end: int, pending: int, now: float) -> None:
-        """Note that the rows before number `end` were read, and `pending` roots are pending now."""
+        """The rows before number `end` were read."""
         if not self._readings:
             self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))
 
     def acknowledged(self, first: int, now: float) -> list[float]:
-        """Note that all rows before number `first` are acknowledged; returns the seconds since each
-        reading of them."""
+        """Returns the seconds since each reading before row `first`."""
         self._moved_at = now
         readings = self._readings
         latencies: list[float] = []
@@ -153,8 +136,7 @@ class Pace:
         return latencies
 
     def loosen(self, now: float) -> bool:
-        """Double a used-up cap if nothing was acknowledged for a while; returns whether it was
-        raised."""
+        """Whether a used-up cap was doubled."""
         if self.target_seconds is None or now - self._moved_at < SILENT_SECONDS:
             return False
         self._moved_at = now
@@ -162,7 +144,7 @@ class Pace:
         return True
 
     def start_over(self) -> None:
-        """Forget pending readings, since their rows will be read again; keep the estimates."""
+        """Forget pending readings: their rows will be read again."""
         self._readings.clear()
 
     def _judge(self, reading: Reading, latency: float) -> None:

@@ -45,7 +45,6 @@ from millwheel.store.port.placement import FoundPartition
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 MOST_PARTITIONS = SLOTS - FIRST_SLOT
-"""Each partition has a slot."""
 
 
 class PartitionDiscovery(SourceTask):
@@ -69,12 +68,10 @@ class PartitionDiscovery(SourceTask):
         self._source = source
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
-        """By identity."""
         self._frozen = True
         """The watermark may not advance: intervals are being made, or there was no look yet."""
         self._waiting = False
         self._stored: Any = None
-        """The knowledge that was stored last."""
         node = interval.step.node
         assert node.injection is not None
         idle_after = node.injection.idle_after
@@ -82,10 +79,9 @@ class PartitionDiscovery(SourceTask):
         self._began = env.clock.monotonic()
         self._shows_time = node.injection.shown_by_reader
         self._shown: int | None = None
-        """Event time of the source itself, for partitions that are not found yet."""
+        """Event time that the source itself shows, for partitions that are not found yet."""
 
     async def start(self, *, reading: bool = True) -> None:
-        """Load the partitions found so far, and look for more if `reading`."""
         self.close()
         stored = SourceProgress.stored(self._interval.position.value)
         with self._blamed(self._source, "discover"):
@@ -125,7 +121,6 @@ class PartitionDiscovery(SourceTask):
             self._waiting = False
 
     async def _add(self, identities: Sequence[str]) -> None:
-        """Make an interval for each new partition, at the discovery's stored low watermark."""
         env, interval = self._env, self._interval
         if len(self._known) + len(identities) > MOST_PARTITIONS:
             raise InputError(
@@ -147,8 +142,7 @@ class PartitionDiscovery(SourceTask):
         self._on_partitions([self._known[identity].interval_id for identity in identities])
 
     async def _commit(self) -> None:
-        """Store the list of partitions and, while it is frozen, the watermark that it has
-        promised."""
+        """While the watermark is frozen, its last promise is stored."""
         interval, watermarks = self._interval, self._interval.watermarks
         known = self.position().reader
         await interval.store_all()
@@ -157,11 +151,8 @@ class PartitionDiscovery(SourceTask):
         self._stored = known
 
     async def _retire(self) -> None:
-        """Delete the intervals of partitions that have ended, after their last positions are noted.
-
-        A partition has ended for all readers once it has stored the end of time: nothing of it is
-        un-ACKed.
-        """
+        """A partition has ended for all readers once it has stored the end of time: nothing of it
+        is un-ACKed."""
         env, interval = self._env, self._interval
         at = self._publisher.watermarks.at
         ended = [p for p in self._known.values() if at(interval.step.id, p.slot) == MAX_TIME]
@@ -202,8 +193,6 @@ class PartitionDiscovery(SourceTask):
         return None if first is None else msgspec.to_builtins(FirstProgress(first, MIN_TIME))
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
-        """Make the intervals, and apply the low watermarks that the store has for all
-        partitions."""
         env, interval = self._env, self._interval
         found = await env.patiently(
             lambda: env.store.add_partitions(interval.id, interval.commits.sequencer, new)
@@ -239,7 +228,6 @@ class PartitionDiscovery(SourceTask):
 
     @property
     def has_nothing(self) -> bool:
-        """All present partitions have been found."""
         return self._waiting
 
     @property
@@ -271,15 +259,12 @@ class PartitionDiscovery(SourceTask):
         return SourceProgress(reader, sent_since=self._env.now())
 
     def progress(self) -> float | None:
-        """None: a growing source has no end."""
         return None
 
     def lag(self) -> Lag:
-        """Empty: the discovery reads no rows."""
         return Lag()
 
     def flow(self) -> Flow | None:
-        """None: the discovery sends nothing."""
         return None
 
 

@@ -1,5 +1,3 @@
-"""The numbers of the rows of one partition rise."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +9,6 @@ from millwheel.sources import Partition, Row, Rows
 
 
 class RowNumbers:
-    """Checks the row numbers of a partition since it was opened."""
-
     def __init__(self, injector: str, partition: Partition) -> None:
         self._injector = injector
         self._partition = partition
@@ -37,7 +33,7 @@ class RowNumbers:
 
 
 def runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The numbers of rows as runs without gaps: (first, last)."""
+    """First and last numbers of runs without gaps."""
     if isinstance(rows, Rows) and rows.are_columns:
         yield rows.offset, rows.offset + len(rows) - 1
         return

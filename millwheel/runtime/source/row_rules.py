@@ -32,7 +32,7 @@ class RowRules:
         self._injector = injector
 
     def time_of(self, row: Row) -> int:
-        """The event time of a row, in microseconds; `UserCodeError` if it has none."""
+        """Microseconds; `UserCodeError` if the row has none."""
         if self._injection.timestamp is not None:
             return event_micros(self._injection.timestamp(row.value))
         if row.micros is None:
@@ -45,7 +45,6 @@ class RowRules:
             raise UserCodeError(str(error)) from error
 
     def shown_by(self, value: Any, micros: int) -> int:
-        """The event time that the source has reached, as a row shows it."""
         injection = self._injection
         if injection.shown_by_reader:
             return MIN_TIME
@@ -55,7 +54,7 @@ class RowRules:
         return micros if injection.seen is None else event_micros(injection.seen(value))
 
     def blame(self, row: Row, error: BaseException) -> InputError:
-        """The error to report for a bad row, with its place in the input."""
+        """The error to report, with the row's place in the input."""
         return InputError(f"{row_place(self._partition, row)}: {self.explained(row.value, error)}")
 
     def explained(self, value: Any, error: BaseException) -> str:
@@ -72,7 +71,6 @@ class RowRules:
         )
 
     def check_may_go_on(self, row: Row, error: InputError) -> None:
-        """Stop at a bad row if ``inject`` has ``on_error="fail"``."""
         if self._injection.on_error == "fail":
             value = f"; value {shown(row.text, 300)}" if row.error is not None and row.text else ""
             raise InputError(
@@ -88,8 +86,7 @@ class RowRules:
     def letter(
         self, row: Row, error: InputError, *, computation: int, record_id: bytes | None, stamp: int
     ) -> DeadLetter:
-        """The dead letter of a bad row; `computation` is the injector's id, `stamp` wall time in
-        microseconds."""
+        """`computation` is the injector's id, `stamp` wall time in microseconds."""
         return DeadLetter(
             slot=0,
             computation=computation,
@@ -106,8 +103,7 @@ class RowRules:
         )
 
     def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]] | None:
-        """The function given to `inject` that fails on a value or returns no time, with its
-        option."""
+        """The function given to `inject` that is at fault, with its option."""
         injection = self._injection
         if injection.timestamp is not None:
             try:
@@ -119,7 +115,6 @@ class RowRules:
         return None if injection.seen is None else ("seen", injection.seen)
 
     def _way_out(self, row: Row) -> str:
-        """The ways out of a row that stops the pipeline."""
         if row.error is None:
             correct = "Correct that function or the row and start again, or "
         elif hasattr(self._partition, "row_name"):

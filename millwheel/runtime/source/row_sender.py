@@ -52,11 +52,8 @@ class RowSender:
         self._named = any(reader.step.node.named for reader in self._route.readers)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send rows to all readers of the stream; bad rows become dead letters.
-
-        A row holds the watermark at no less than the source's promise when it was read: an older
-        row is late by declaration, and must not hold the watermark back while it is queued.
-        """
+        """A row holds the watermark at no less than the source's promise when it was read: an older
+        row is late by declaration, and must not hold the watermark back while it is queued."""
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
             if not self._send_together(together, rows.values, rows.raws or None, rows.micros):
@@ -76,8 +73,7 @@ class RowSender:
         encoded: list[bytes] | None = None,
         own: Sequence[int | None] | None = None,
     ) -> bool:
-        """Send rows as one batch; false if nothing was sent: sending them one by one finds a bad
-        row."""
+        """Send rows as one batch, or none of them: sending the rows one by one finds a bad row."""
         log, injection, codec = self._interval.log, self._injection, self._route.codec
         first, end = numbers[0], numbers[-1] + 1
         if end - first == len(numbers):
@@ -131,7 +127,7 @@ class RowSender:
         return True
 
     def _holds(self, micros: list[int], moments: list[int]) -> list[int]:
-        """The hold of each row: its timestamp, unless the source's watermark is past it."""
+        """Timestamps as far as the source's watermark is not past them."""
         promised, seen = self._interval.watermarks.promised, self._time.seen
         lateness = self._time.lateness
         if min(micros) >= max(promised, seen - lateness, max(moments) - lateness):
@@ -190,8 +186,6 @@ class RowSender:
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
     ) -> tuple[Destination, Delivery[Any]]:
-        """The delivery of a row for one reader, keyed by the reader's extractor, and its
-        destination."""
         route, log = self._route, self._interval.log.id
         key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named
@@ -211,7 +205,7 @@ class RowSender:
         )  # fmt: skip
 
     def _send_to_all(self, row: Row, micros: int, hold: int) -> int:
-        """Send a row to each reader, with a value of its own; returns its size in the credits."""
+        """Give each reader a value of its own; returns the row's size in the credits."""
         codec = self._route.codec
         value = row.value
         found: list[tuple[Destination, Delivery[Any]]] = []
@@ -254,7 +248,7 @@ def _is_plain(row: Row) -> bool:
 
 
 def _gaps(numbers: Iterable[int], start: int) -> Iterator[tuple[int, int]]:
-    """The numbers from `start` on that are left out, as runs: (first, one past the last)."""
+    """First, and one past the last."""
     for number in numbers:
         if number > start:
             yield start, number

@@ -22,9 +22,7 @@ class SourceTask(ABC):
     """
 
     rows = 0
-    """Rows read since this worker claimed the interval."""
     ended = False
-    """No row will follow."""
 
     def __init__(self, env: Environment, paused: PausedInjectors, interval: Interval) -> None:
         self._env = env
@@ -34,20 +32,17 @@ class SourceTask(ABC):
 
     @abstractmethod
     async def start(self, *, reading: bool = True) -> None:
-        """Open the source at the stored position, and start the task if `reading`.
-
-        `InputError` if the source is missing, or has changed.
-        """
+        """`InputError` if the source is missing, or has changed."""
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = self._env.spawn(work, f"source of {self._interval.name}")
 
     def _blamed(self, called: object, method: str) -> SourceBlamed:
-        """Context of a call to a method of the source: its exceptions are the source's fault."""
+        """Exceptions in it are the source's fault."""
         return SourceBlamed(self._interval.step.node.label, called, method)
 
     async def stop(self) -> None:
-        """Stop the task; the source stays open, so that a last commit can store the position."""
+        """The source stays open, so that a last commit can store the position."""
         task, self._task = self._task, None
         if task is not None:
             await end([task])
@@ -61,7 +56,6 @@ class SourceTask(ABC):
 
     @property
     def paused(self) -> bool:
-        """An operator has paused the injector."""
         return self._interval.step.id in self._paused
 
     def resume(self) -> None:
@@ -73,8 +67,7 @@ class SourceTask(ABC):
         """There is no work now: the task waits for the source, or has ended."""
 
     @abstractmethod
-    def position(self) -> SourceProgress:
-        """The position that is stored with each commit of the interval."""
+    def position(self) -> SourceProgress: ...
 
     @property
     @abstractmethod
@@ -86,7 +79,7 @@ class SourceTask(ABC):
         """Promise, while idle, the watermark that all tasks that are not idle have stored."""
 
     def follow(self) -> None:
-        """Update the promise: a partition of the source has stored a low watermark."""
+        """A partition of the source has stored a low watermark."""
         return
 
     def acknowledged(self) -> list[float]:
@@ -95,7 +88,6 @@ class SourceTask(ABC):
         return []
 
     def tend(self) -> None:
-        """Check whether the task may read again; called periodically."""
         return
 
     def read_up_to(self, offset: int) -> None:
@@ -104,11 +96,11 @@ class SourceTask(ABC):
 
     @abstractmethod
     def progress(self) -> float | None:
-        """The share of the input read, 0 to 1; None if the input has no end."""
+        """0 to 1; None if the input has no end."""
 
     @abstractmethod
     def lag(self) -> Lag: ...
 
     @abstractmethod
     def flow(self) -> Flow | None:
-        """None if the task sends nothing."""
+        """Figures for metrics; None if the task sends nothing."""

@@ -20,7 +20,7 @@ from millwheel.timers.watermark import FIRST_SLOT
 
 
 class SourceTasks:
-    """Makes the source task of an injector's interval, of the kind that the interval needs."""
+    """Makes the source tasks of injectors' intervals."""
 
     def __init__(
         self,

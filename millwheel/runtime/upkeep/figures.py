@@ -22,7 +22,6 @@ class WorkerFigures:
         self._meter = Meter(env.clock, env.process)
 
     def progress(self) -> dict[str, Any]:
-        """Processed records, low watermark, backlog, and the part of the input that was read."""
         exchange = self._exchange
         intervals = exchange.intervals
         return {
@@ -51,7 +50,7 @@ class WorkerFigures:
 
 
 def _least_share(tasks: Iterable[SourcePort]) -> float | None:
-    """The smallest part of its input that a source has read, 0 to 1; None if some source has no
+    """The least part of its input that a source has read, 0 to 1; None if some source has no
     end."""
     shares = [task.progress() for task in tasks]
     known = [share for share in shares if share is not None]

@@ -18,11 +18,10 @@ from millwheel.runtime.process.service import Service
 from millwheel.runtime.seen.buckets import Buckets
 
 OLD_SNAPSHOT_SECONDS = 5.0
-"""An older snapshot keeps the dead rows of folds alive: folding waits for its end, within
-`PATIENCE_WITH_SNAPSHOTS`."""
+"""Folding waits for the end of an older snapshot, which keeps its dead rows alive."""
 
 PATIENCE_WITH_SNAPSHOTS = 10
-"""Maximum wait for an old snapshot, in multiples of `fold_seconds`."""
+"""Longest wait for an old snapshot, in multiples of `fold_seconds`."""
 
 
 class Folding(Service):
@@ -33,7 +32,7 @@ class Folding(Service):
         self._buckets = buckets
         self._settings = env.settings
         self._folded_at: dict[Interval, float] = {}
-        """The time of each interval's last fold, or when it was first seen here."""
+        """Or when the interval was first seen here."""
         self._last_collection = float("-inf")
 
     async def run_once(self) -> None:
@@ -73,7 +72,6 @@ class Folding(Service):
         )
 
     def _may_wait(self, interval: Interval, now: float) -> bool:
-        """Whether the fold of a due interval may be delayed further."""
         settings = self._settings
         patience = PATIENCE_WITH_SNAPSHOTS * settings.fold_seconds
         return (
@@ -84,7 +82,6 @@ class Folding(Service):
     # -- buckets ------------------------------------------------------------------------
 
     async def collect(self) -> None:
-        """Retire drained logs and drop unneeded buckets."""
         await self._retire_logs()
         oldest = self._buckets.oldest_time_bucket()
         if oldest is not None:

@@ -19,10 +19,8 @@ from millwheel.runtime.process.service import Service
 from millwheel.store.port.requests import OpenRequest, PlacedSlots, SettledRequest
 
 MOST_TAKEN = 2000
-"""Requests that a worker has read and not settled."""
 
 ROWS_A_KEY = 500
-"""Rows of a parked key that are read at a time."""
 
 NOT_STRONG = (
     "its computation does not commit its productions with its state (weak, tree or bundle "
@@ -75,7 +73,6 @@ class RequestDesk(Service):
                 return
 
     async def _read_parked(self, intervals: Mapping[int, Interval]) -> None:
-        """Read rows of parked keys that nothing stops any more."""
         places = [
             at
             for i in intervals.values()
@@ -130,7 +127,6 @@ def fault_of(asked: OpenRequest) -> str | None:
 
 
 def _has_a_turn(interval: Interval) -> bool:
-    """Whether the keys of an interval have turns now."""
     return (
         interval.lane is not None
         and interval.step.node.computation is not None

@@ -14,12 +14,12 @@ from millwheel.runtime.environment import Environment, StoreWait
 from millwheel.runtime.process.service import Service
 
 WAIT_SECONDS = 5.0
-"""A commit or heartbeat that takes this long is reported; a commit takes milliseconds."""
+"""A commit takes milliseconds."""
 
 
 class StoreWaits(Service):
-    """`commit` and `heartbeat` return the monotonic time since which the oldest one waits; None:
-    none does."""
+    """`commit` and `heartbeat` return the monotonic time since which the oldest one waits, if
+    any."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class Change:
     behind: int
     """Rows that wait behind them."""
     groups: Groups | None
-    """None: all groups, also those that no longer have rows."""
+    """None means all groups, also those that no longer have rows."""
 
 
 class Changes:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 """Tasks that read a table for a batch, on this machine."""
 IDLE_SECONDS = 0.2
-"""Between two looks while nothing is new."""
+"""Pause between two looks while nothing is new."""
 
 
 class ResultTarget(Protocol):

@@ -17,7 +17,7 @@ from millwheel.spark.connection import Connection, sole, statement, writing
 class AggregateProgress:
     batch: int
     read: Vector | None
-    """By sender, the number of the next row; None: the next batch is made from all rows."""
+    """Number of the next row by sender; None: the next batch is made from all rows."""
 
 
 class Stored:
@@ -27,7 +27,7 @@ class Stored:
         self.aggregate = aggregate
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """With times in UTC."""
+        """A transaction with times in UTC."""
         return writing(self.store)
 
     def sole(self) -> AbstractContextManager[None]:

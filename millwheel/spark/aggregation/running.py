@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 MOST_ROWS = 100_000
 """Default of the most rows of a followed table in one batch."""
 WAIT_SECONDS = 60.0
-"""For a pipeline that is about to start and makes its tables."""
+"""Longest wait for a pipeline that is about to start and makes its tables."""
 LOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
-"""Between two log lines."""
+"""Pause between two log lines."""
 
 log = structlog.get_logger("millwheel.spark")
 

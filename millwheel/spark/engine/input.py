@@ -55,7 +55,7 @@ READ_ROWS = 1_000
 BATCH_ROWS = 5_000
 """Rows of one Arrow batch."""
 DISCOVER_SECONDS = 1.0
-"""Between two looks for new partitions."""
+"""Pause between two looks for new partitions."""
 LOOK_SECONDS = 0.05
 """Wait for a row of a partition that has none, while the query runs."""
 LAST_LOOK_SECONDS = 2.0

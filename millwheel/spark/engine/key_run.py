@@ -340,7 +340,7 @@ class KeyRun:
 
 
 def _late_use(error: UserCodeError) -> None:
-    """It is raised where the context is used."""
+    """The error is raised where the context is used."""
 
 
 def _place(row: StreamRow) -> tuple[int, str, str]:

@@ -31,10 +31,10 @@ from millwheel.store.port.placement import ELSEWHERE
 from millwheel.store.postgres.statements import Statements
 
 LOOK_SECONDS = 0.5
-"""Between two looks whether records are in flight."""
+"""Pause between two looks whether records are in flight."""
 STAGING = "staging_of_state"
 COLUMNS = ("receiver", "key", "kind", "name", "value", "version", "due", "slot")
-"""Of the staging table by which states and timers come back."""
+"""Columns of the staging table by which states and timers come back."""
 
 
 class Moving:
@@ -150,7 +150,7 @@ class Moving:
 
     @property
     def _sequence(self) -> str:
-        """Of sequencers and ids of logs, quoted."""
+        """The sequence of sequencers and ids of logs, quoted."""
         return self._table("sequence_number").as_string(None)
 
     def _fold(self, connection: Connection) -> None:
@@ -288,7 +288,7 @@ class Moving:
         """Make the intervals of partitions that were found while the pipeline ran on Spark."""
         known: set[tuple[str, str]] = set()
         searches: dict[str, tuple[int, int]] = {}
-        """By injector, the interval and the sequencer of its search for partitions."""
+        """Interval and sequencer of each injector's search for partitions."""
         for injector, identity, *_, interval, sequencer in connection.execute(
             self._own("source_places")
         ):

@@ -31,7 +31,7 @@ class SparkPlan:
     graph: Graph
     steps: dict[str, Step]
     levels: dict[str, int]
-    """By name: 0 for injectors, otherwise the number of the operator, from 1."""
+    """Level of each step: 0 for injectors, otherwise the number of the operator, from 1."""
 
     @property
     def depth(self) -> int:

@@ -32,17 +32,17 @@ class StreamRow(NamedTuple):
     receiver: str
     """The name of the step that gets the record, or `RESULT`."""
     key: str
-    """As JSON; of a result the number of its group."""
+    """Key as JSON, or number of a result's group."""
     stream: str
-    """Of the record, or the kind of the result."""
+    """Stream of the record, or kind of the result."""
     value: str
     """JSON."""
     micros: int
     """The timestamp, in microseconds."""
     late: bool
-    """Its sender made it after the low watermark had passed its timestamp."""
+    """The sender made the record after the low watermark had passed its timestamp."""
     seq: int
-    """Its place among the rows of its sender in this batch."""
+    """Place among the rows of the sender in this batch."""
     mark: datetime
     """The event time as Spark knows it: never behind its watermark."""
 

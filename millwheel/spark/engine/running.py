@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 20_000
 """Default of the most rows of a batch."""
 LINE_SECONDS = 10.0
-"""Between two log lines."""
+"""Pause between two log lines."""
 
 log = structlog.get_logger("millwheel.spark")
 
