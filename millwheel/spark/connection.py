@@ -27,7 +27,6 @@ from millwheel.store.postgres.statements import filled
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""Longest wait for a locked table, during a migration for example."""
 
 SOLE_SECONDS = 30.0
 """Longest wait for a process that does the same and is about to end."""
@@ -35,7 +34,7 @@ SOLE_SECONDS = 30.0
 INTERVAL = Struct("!qii")
 """Microseconds, days and months, as Postgres sends an interval."""
 INFINITE = ((2**63 - 1, 2**31 - 1, 2**31 - 1), (-(2**63), -(2**31), -(2**31)))
-"""Infinite intervals, which Postgres has from 17 on."""
+"""Postgres has infinite intervals from 17 on."""
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -76,8 +75,7 @@ def connected(url: str, *, autocommit: bool = False) -> Connection:
 
 
 class IntervalLoader(Loader):
-    """Loads an interval as microseconds; one with months as text, which `SparkColumn.to_arrow`
-    refuses."""
+    """Months stay text, which `SparkColumn.to_arrow` refuses."""
 
     format = Format.BINARY
 
@@ -90,15 +88,12 @@ class IntervalLoader(Loader):
 
 @contextmanager
 def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
-    """A transaction that may write, or a session; it is committed and closed at the end of the
-    block."""
     with translated(url), connected(url, autocommit=autocommit) as connection:
         yield connection
 
 
 @contextmanager
 def reading(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """A read-only transaction, on the exported `snapshot` if given."""
     with opened(url, snapshot=snapshot) as connection, translated(url):
         yield connection
 
@@ -124,14 +119,10 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
 
 @contextmanager
 def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
-    """Keep other processes from the same work during the block, by a lock of a session of its own.
+    """Keep other processes from the same work during the block; `others` begins the error's text.
 
-    It is for people: if the session ends, the number of the batch still keeps two processes apart.
-    `UsageError` if another process keeps the lock.
-
-    Args:
-        name: of the work of this pipeline; the lock is one of the whole database.
-        others: the beginning of the error's text, about the other process.
+    The lock is one of the whole database, and for people: if its session ends, the number of the
+    batch still keeps two processes apart. `UsageError` if another process keeps the lock.
     """
     which = {"key": f"{pipeline}{name}", "schema": pipeline}
     deadline = time.monotonic() + SOLE_SECONDS

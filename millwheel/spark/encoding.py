@@ -23,13 +23,11 @@ SCALARS = (
     spark.TimeType,
     spark.CharType, spark.VarcharType,
 )  # fmt: skip
-"""Types with values that JSON has, as they are or as text."""
 NOT_A_KEY = (spark.NullType, spark.BooleanType, spark.BinaryType)
-"""Types that cannot be the name of a member of an object."""
 
 
 def check_types(fields: Sequence[spark.StructField], use: str) -> None:
-    """Refuse columns with values that JSON does not have; `use` is that of the columns, as in "a
+    """`UsageError` for values that JSON does not have; `use` is that of the columns, as in "a
     record"."""
     for field in fields:
         for path, wrong in _without_json(field.name, field.dataType):
@@ -55,7 +53,6 @@ def _without_json(path: str, of: spark.DataType) -> Iterator[tuple[str, spark.Da
 
 
 def has_map(of: spark.DataType) -> bool:
-    """Whether values of a type contain a map: its members have no order."""
     match of:
         case spark.MapType():
             return True
@@ -67,7 +64,6 @@ def has_map(of: spark.DataType) -> bool:
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, with all instants in UTC."""
     schema = pa.schema([field.with_type(_in_utc(field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema)
 
@@ -91,8 +87,7 @@ def _in_utc(of: pa.DataType) -> pa.DataType:
 
 
 def values(of: pa.RecordBatch | pa.Array) -> list[Any]:
-    """Rows or values as Python has them; maps are dictionaries. `UserCodeError` if a map has a key
-    twice."""
+    """Maps are dictionaries; `UserCodeError` if a map has a key twice."""
     try:
         found: list[Any] = of.to_pylist(maps_as_pydicts="strict")
     except KeyError as error:
@@ -101,8 +96,8 @@ def values(of: pa.RecordBatch | pa.Array) -> list[Any]:
 
 
 def encoded(value: Any, encoder: msgspec.json.Encoder, where: str) -> str:
-    """A value as JSON; `UserCodeError`, which names its destination `where`, for a number that JSON
-    does not have."""
+    """`UserCodeError`, which names the destination `where`, for a number that JSON does not
+    have."""
     if _has_no_number(value):
         raise UserCodeError(
             f"a row for {where} has NaN or an infinity, which JSON does not have: {value!r:.200}"
@@ -111,7 +106,6 @@ def encoded(value: Any, encoder: msgspec.json.Encoder, where: str) -> str:
 
 
 def _has_no_number(value: Any) -> bool:
-    """Whether a value has NaN or an infinity in it."""
     match value:
         case float():
             return not math.isfinite(value)

@@ -21,7 +21,6 @@ HEAD = "Traceback (most recent call last):\n"
 ENDS = ("SQLSTATE", "JVM stacktrace", "\tat ", "    at ")
 """Beginnings of lines after the text of an error of a Python worker."""
 FRAMES = 8
-"""Frames in a message."""
 
 
 @contextmanager
@@ -37,8 +36,7 @@ def user_error(what: str) -> Iterator[None]:
 
 
 def from_worker(error: Exception) -> MillwheelError | None:
-    """Recover the millwheel error that ended a Spark worker, with the user's lines, from the text
-    of Spark's error."""
+    """The millwheel error that ended a Spark worker, from the text of Spark's error."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):
@@ -55,7 +53,6 @@ def from_worker(error: Exception) -> MillwheelError | None:
 
 
 def error_text(error: Exception) -> str:
-    """The text of an error, with the user's lines that led to it, here or in a Python worker."""
     text = _text(error)
     if HEAD in text:
         body = text.rpartition(HEAD)[2].splitlines()
@@ -71,7 +68,6 @@ def error_text(error: Exception) -> str:
 
 
 def _own_lines(body: str) -> list[str]:
-    """The user's frames of a traceback as text, one line each."""
     found = []
     for file, line, name, code in re.findall(
         r'^\s*File "([^"]+)", line (\d+), in ([^\n]+)\n\s*([^\n]*)', body, re.MULTILINE
@@ -91,7 +87,7 @@ def _text(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> list[str]:
-    """The innermost cause among Java's lines, such as why a file could not be written."""
+    """The innermost cause among Java's lines."""
     found = re.findall(r"^Caused by: (.+)$", _whole_text(error), re.MULTILINE)
     return [f"caused by {found[-1]}"] if found else []
 

@@ -44,8 +44,6 @@ def check_fit(fields: Sequence[spark.StructField], fingerprint: Schema, stream: 
 
 
 class _Fit:
-    """Compares types of Spark with the parts of one schema."""
-
     def __init__(self, parts: Mapping[str, Schema]) -> None:
         self._parts = parts
 
@@ -69,7 +67,6 @@ class _Fit:
         return None
 
     def _fits(self, of: spark.DataType, schema: Schema) -> bool:
-        """Whether values of a type may fit a schema, without regard to their parts."""
         kind, form = next(((k, f) for t, k, f in KINDS if isinstance(of, t)), ("string", ""))
         if "enum" in schema:
             wanted = {_kind_of(value) for value in schema["enum"]}

@@ -66,8 +66,6 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass
 class Share(InputPartition):
-    """The rows that one task reads."""
-
     ranges: list[RowRange]
 
 
@@ -100,17 +98,13 @@ class StreamOptions:
 
 
 class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches of a numbered table's rows, and reads one share of a batch in each task."""
-
     def __init__(self, rows: RelationRows, options: StreamOptions) -> None:
         self._rows = rows
         self._options = options
         self._table = rows.relation.name
         self._lookout: Lookout | None = None
         self._id: str | None = None
-        """The pipeline's id, as soon as it was looked at."""
         self._last: Vector = {}
-        """The rows written, by the last look."""
         self._target: Vector | None = None
         """Where a query that ends ("available now") ends."""
 
@@ -176,7 +170,6 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_other_rows(read, signs, there, self._table)
 
     def _signed(self, start: Mapping[str, Any], read: Vector, end: Vector) -> dict[str, Any]:
-        """The offset of a vector, with the signs of the last rows before it."""
         moved = {sender: rows for sender, rows in end.items() if rows != read.get(sender, 0)}
         signs = {sender: marks.sign(moved[sender]) for sender, marks in self._marks(moved).items()}
         last = {
@@ -188,14 +181,13 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**_offset(start["id"], end), "last": last}
 
     def _marks(self, before: Vector) -> dict[int, Marks]:
-        """Marks of the last rows before a vector."""
         ranges = [
             RowRange(sender, max(0, rows - COMPARED), rows) for sender, rows in before.items()
         ]
         return self._look().marks(ranges) if ranges else {}
 
     def _vector(self, offset: Mapping[str, Any], id_: str) -> dict[int, int]:
-        """The vector of an offset, which must be of this pipeline."""
+        """The offset must be of this pipeline."""
         if offset["id"] != id_:
             raise UsageError(
                 "the checkpoint was made with another pipeline than "
@@ -214,7 +206,6 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from self._read(connection, piece)
 
     def _read(self, connection: Connection, piece: RowRange) -> Iterator[pa.RecordBatch]:
-        """Read a range, and refuse it if rows of it are missing."""
         numbers = Numbers(*piece)
         filtered = bool(self._rows.filters)
         found = self._rows.count(connection, numbers) if filtered else 0

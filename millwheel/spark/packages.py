@@ -13,7 +13,7 @@ CONNECT_PACKAGES = ("grpc", "grpc_status", "google.protobuf")
 
 
 def require_packages(packages: Sequence[str] = PACKAGES, *, extra: str = "spark") -> None:
-    """`UsageError` if a package is not installed; it names the `extra` of millwheel that has it."""
+    """`UsageError` names the `extra` of millwheel that has the package."""
     for package in packages:
         if not _is_installed(package):
             raise UsageError(

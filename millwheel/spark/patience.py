@@ -9,7 +9,6 @@ import structlog
 from millwheel.errors import SnapshotGone, StoreUnavailable
 
 AWAY_SECONDS = 2.0
-"""Time until the next attempt."""
 
 T = TypeVar("T")
 
@@ -17,12 +16,7 @@ log = structlog.get_logger("millwheel.spark")
 
 
 class Patience:
-    """Repeats work that fails because the store is away.
-
-    Args:
-        seconds: longest time without progress.
-        work: the name of the work, for the log.
-    """
+    """`seconds` is the longest time without progress, `work` a name for the log."""
 
     def __init__(self, seconds: float, work: str) -> None:
         self._seconds = seconds
@@ -30,8 +24,7 @@ class Patience:
         self._away_since: float | None = None
 
     def call(self, work: Callable[[], T]) -> T:
-        """Repeat work from its beginning; `StoreUnavailable` or `SnapshotGone` if the store was
-        away for too long."""
+        """`StoreUnavailable` or `SnapshotGone` if the store was away for too long."""
         while True:
             try:
                 found = work()
@@ -42,7 +35,7 @@ class Patience:
                 return found
 
     def progressed(self) -> None:
-        """Note that the store is there: something was done, or there is nothing to do."""
+        """Note that the store is there."""
         if self._away_since is not None:
             log.info("store_back", seconds=round(time.monotonic() - self._away_since, 1))
             self._away_since = None

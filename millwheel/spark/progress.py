@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 10.0
-"""Pause between two log lines of a running stage."""
 
 log = structlog.get_logger("millwheel.spark")
 
@@ -43,7 +42,6 @@ class _Display(Protocol):
 
 @contextmanager
 def watching(spark: SparkSession, console: Console | None = None) -> Iterator[None]:
-    """Show progress on `console` (by default standard error) while the block runs."""
     console = console or Console(stderr=True)
     over = threading.Event()
     with _display(console) as display:
@@ -113,7 +111,7 @@ class _Bars:
 
 
 class _Lines:
-    """Logs a stage that runs long every `LINE_SECONDS`, and its end."""
+    """Every `LINE_SECONDS`, and at the stage's end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -50,15 +50,11 @@ _TABLE = sql.SQL("millwheel_table")
 
 @dataclass(frozen=True)
 class Condition:
-    """A piece of a WHERE clause, and its parameters."""
-
     text: sql.Composable
     values: tuple[Any, ...] = ()
 
 
 class Whole(InputPartition):
-    """All rows of a relation."""
-
     def __init__(self) -> None:
         super().__init__(None)
 
@@ -158,7 +154,6 @@ def select(
     share: Share,
     filters: Sequence[Condition] = (),
 ) -> tuple[sql.Composed, list[Any]]:
-    """The statement that reads one share, and its parameters."""
     chosen = sql.SQL(", ").join(column.expression for column in columns)
     text, values = _from(relation, chosen, share, [*share.conditions(), *filters])
     if isinstance(share, Numbers):
@@ -167,7 +162,6 @@ def select(
 
 
 def count(relation: SparkRelation, share: Share) -> tuple[sql.Composed, list[Any]]:
-    """The statement that counts the rows of one share, and its parameters."""
     return _from(relation, sql.SQL("COUNT(*)"), share, share.conditions())
 
 

@@ -50,7 +50,6 @@ class RelationRows:
         )
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """A read-only transaction, on the exported snapshot if there is one."""
         return reading(self.store, snapshot=self._snapshot)
 
     def count(self, connection: Connection, share: Share) -> int:
@@ -61,7 +60,6 @@ class RelationRows:
         return int(row[0])
 
     def rows(self, connection: Connection, share: Share) -> Iterator[pa.RecordBatch]:
-        """Read a share's rows that pass the filters."""
         query, values = select(self.relation, self._columns, share, self.filters)
         if self._snapshot is None and self.relation.kind in "rp":
             # With a snapshot, its holder has already locked the tables.
@@ -94,7 +92,7 @@ class RelationRows:
 
 
 def _next_rows(rows: int, size: int) -> int:
-    """Rows for a batch of BATCH_BYTES, estimated from the last batch."""
+    """Estimated from the last batch."""
     return max(1, min(MAX_ROWS, rows * GROWTH, rows * BATCH_BYTES // max(1, size)))
 
 

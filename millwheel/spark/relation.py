@@ -57,8 +57,6 @@ MICROS_A_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class TypeMapping:
-    """The mapping of one Postgres type to Spark and Arrow."""
-
     spark: spark.DataType
     arrow: pa.DataType
     literal: tuple[LiteralString, ...]
@@ -73,7 +71,6 @@ class TypeMapping:
     """Counts from 1970 that stand for -infinity and infinity."""
 
     def parameter(self, *, is_list: bool) -> sql.Composable:
-        """The placeholder of a filter's value, with its casts."""
         place: sql.Composable = sql.Placeholder()
         for name in self.literal:
             place = _cast(place, name, is_array=is_list)
@@ -151,13 +148,12 @@ class SparkColumn:
 
     @property
     def expression(self) -> sql.Composable:
-        """The column in the SELECT and in filters."""
         name = sql.Identifier(self.name)
         cast = self.kind.cast
         return _cast(name, cast, is_array=self.is_array) if cast else name
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a batch of values; `StoreError` if Spark cannot represent one."""
+        """`StoreError` if Spark cannot represent a value."""
         kind = self.kind
         try:
             if self.is_array:
@@ -173,8 +169,6 @@ class SparkColumn:
 
 @dataclass(frozen=True)
 class SparkRelation:
-    """A table or view of a pipeline."""
-
     pipeline: str
     name: str
     kind: str
@@ -201,13 +195,9 @@ class SparkRelation:
 def describe(
     connection: Connection, pipeline: str, table: str, only: Sequence[str] | None = None
 ) -> SparkRelation:
-    """Look up a relation.
+    """Only the types of the columns `only` must be supported.
 
-    Args:
-        only: names of the columns to describe; None: all. Only their types must be supported.
-
-    Raises:
-        UsageError: there is no such relation or column, or a type is not supported.
+    `UsageError` if there is no such relation or column, or a type is not supported.
     """
     names = {"pipeline": pipeline, "table": table}
     row = connection.execute(statement("reading/relation"), names).fetchone()

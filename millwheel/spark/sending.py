@@ -49,11 +49,8 @@ HIDDEN = (
 
 
 class SparkSender:
-    """Sends rows of Spark to a stream.
-
-    `UsageError` if a column that an option names does not exist, or is no time; or if the columns
-    do not fit the stream.
-    """
+    """`UsageError` if a column that an option names does not exist, or is no time; or if the
+    columns do not fit the stream."""
 
     def __init__(
         self,
@@ -88,7 +85,7 @@ class SparkSender:
         self._check_types(schema)
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> int:
-        """Send rows; returns how many are new.
+        """Returns how many rows are new.
 
         Raises:
             StatementError: the stream takes no records, or an id was sent with another value.
@@ -129,7 +126,6 @@ class SparkSender:
         return encoded(value, ENCODER, f"stream {self._stream!r}")
 
     def _check_types(self, schema: spark.StructType) -> None:
-        """Refuse columns that are no records of the stream, before a row is sent."""
         fields = [schema[name] for name in self._fields]
         check_types([*fields, *(schema[name] for name in self._id)], "a record")
         for name in self._id:

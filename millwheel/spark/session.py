@@ -32,13 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCRATCH = "millwheel-spark-"
-"""Beginning of the names of directories for Spark's files."""
 LOCK = "lock"
 MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
 KEPT_LINES = 100
-"""Lines of the JVM's startup output that are kept."""
 CHATTER = (
     "Starting Streaming TransformWithState",
     "Streaming TransformWithState",
@@ -200,7 +198,6 @@ def _settings(master: str, driver_memory: str, scratch: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change the environment that the JVM and the Python workers inherit, during the block."""
     package_root = str(Path(__file__).resolve().parents[2])
     # Workers must import this package and the job's module from the same places as this process.
     places = [package_root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -227,8 +224,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 def _jvm(
     settings: Mapping[str, str], stop_seconds: float
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], SparkContext]]]:
-    """Run a JVM during the block; yield its process and a function that creates its
-    SparkContext."""
+    """Yields its process and a function that creates its SparkContext."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -277,8 +273,6 @@ def _no_more_counts(*_: object) -> None:
 
 
 class _JvmOutput:
-    """Reads a JVM's standard error: keeps it during the start, relays it afterwards."""
-
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
         self.relaying = threading.Event()
@@ -287,7 +281,6 @@ class _JvmOutput:
         self._thread.start()
 
     def wait(self) -> str:
-        """Wait until the pipe is closed; return the kept lines."""
         self._thread.join(STOP_SECONDS)
         return "".join(self._kept)
 
@@ -322,7 +315,6 @@ def _from_fresh_thread(call: Callable[[], object]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Close its standard input; kill it after some seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -3,13 +3,12 @@
 Postgres lets other transactions join a snapshot (``SET TRANSACTION SNAPSHOT``) as long as the
 transaction that exported it is open. The process that keeps it open while Spark reads is the
 driver's Python process, during the ``with`` block of :func:`snapshot`: there the user knows when
-the work is done. The reader is pickled, and planned in a process that does other work (see
-:mod:`millwheel.spark.source`). A process started by ``partitions()`` does not learn when the last
-read has finished: a DataFrame's plan is made once and computed any number of times, so any time
-limit would be wrong, or hold back vacuum. The option ``snapshot`` passes the snapshot's id on.
+the work is done. The reader's processes do other work (see :mod:`millwheel.spark.source`), and one
+started by ``partitions()`` does not learn when the last read has finished: a DataFrame's plan is
+made once and computed any number of times, so any time limit would be wrong, or hold back vacuum.
+The option ``snapshot`` passes the snapshot's id on.
 
-A read without that option uses one partition, one transaction. But two reads, or the two sides of a
-self-join, then see different moments.
+Without that option two reads, or the two sides of a self-join, see different moments.
 
 While a snapshot is held, row versions that were replaced since cannot be vacuumed, the pipeline's
 tables cannot be dropped or altered (the engine drops old buckets later), and a migration waits. It
@@ -54,8 +53,6 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of a pipeline, held open by this process."""
-
     id: str
     pipeline: str
     store: str = field(repr=False)  # may hold a password
@@ -126,8 +123,7 @@ def snapshot(
 
 @contextmanager
 def _limited(connection: Connection, pipeline: str, most_seconds: float | None) -> Iterator[None]:
-    """Close the connection that holds a snapshot after some time: it keeps Postgres from cleaning
-    up."""
+    """It keeps Postgres from cleaning up."""
 
     def let_go() -> None:
         connection.close()
@@ -156,8 +152,7 @@ def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:
 
 
 def _taken(connection: Connection, url: str, pipeline: str, tables: list[str]) -> Snapshot | None:
-    """Lock the tables, then take and export a snapshot; None if a table was dropped since
-    listed."""
+    """None if a table was dropped since listed."""
     with translated(url):
         try:
             lock(connection, pipeline, tables)

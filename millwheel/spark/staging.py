@@ -36,15 +36,11 @@ ATTEMPT = "written_by_attempt"
 
 @dataclass
 class Attempt(WriterCommitMessage):
-    """An attempt that has written its rows."""
-
     id: str
     rows: int
 
 
 class StagingTable:
-    """A staging table of a pipeline, and the list of its batches."""
-
     def __init__(self, store: str, pipeline: str, name: str) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -53,8 +49,8 @@ class StagingTable:
         self._batches = _batches(pipeline, name)
 
     def make(self, columns: sql.Composable) -> None:
-        """Make it, empty, in place of one that a killed process has left; `columns` are
-        definitions, or ``LIKE`` of a table."""
+        """Replaces a table that a killed process has left; `columns` are definitions, or ``LIKE``
+        of a table."""
         with self._alone() as connection:
             self.drop_in(connection)
             connection.execute(self.statement("staging/make", columns=columns))
@@ -71,7 +67,6 @@ class StagingTable:
         connection.execute(self.statement("staging/drop"))
 
     def statement(self, name: str, **parts: sql.Composable) -> sql.Composed:
-        """A statement that uses the table, and relations of its pipeline."""
         parts |= {"staging": self.identifier, "attempt": sql.Identifier(ATTEMPT)}
         return statement(name, self._pipeline, batches=self._batches, **parts)
 
@@ -96,23 +91,18 @@ class StagingTable:
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
-        """A transaction that waits for others at the table for a while only, such as tasks of a
-        killed driver."""
+        """Waits for others at the table for a while only, such as tasks of a killed driver."""
         with writing(self._store) as connection:
             limit_lock_wait(connection)
             yield connection
 
 
 def _batches(pipeline: str, name: str) -> sql.Identifier:
-    """The list of the batches of a staging table."""
     return sql.Identifier(pipeline, f"{name}_batches")
 
 
 class StagingWriter(DataSourceArrowWriter):
-    """Args:
-    batch: an id of this attempt of the batch.
-    json: names of the columns of type jsonb; values that are not text are encoded.
-    """
+    """Values of the columns `json` that are not text are encoded."""
 
     def __init__(
         self,

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Group: TypeAlias = tuple[str, ...]
-"""The values of a group, as the names of its directories have them."""
 
 INCOMING, OUTGOING = "_incoming", "_outgoing"
 
@@ -55,7 +54,6 @@ class FilesTarget:
         self._outgoing = self._path / OUTGOING
         self._names = list(stored.aggregate.group_names)
         self._kinds: dict[str, str] = {}
-        """Types of the result's columns."""
         self._told_empty = False
 
     def prepare(self) -> None:
@@ -161,14 +159,12 @@ class FilesTarget:
         return (tree.relative_to(path) for tree in path.glob(f"{self._names[0]}=*"))
 
     def _groups(self, path: Path) -> Iterator[tuple[Group, Path]]:
-        """The groups, and their directories relative to a path."""
         for directory in path.glob("/".join(f"{name}=*" for name in self._names)):
             place = directory.relative_to(path)
             values = (unquote(part.partition("=")[2]) for part in place.parts)
             yield tuple("" if value == EMPTY else value for value in values), place
 
     def _log_empty(self, present: Collection[Group]) -> None:
-        """Say once that Spark has no directory for an empty text."""
         if not self._told_empty and any("" in group for group in present):
             self._told_empty = True
             log.warning(
@@ -186,7 +182,6 @@ def _move(from_: Path, to: Path, place: Path) -> None:
 
 
 def _as_spark(value: str, kind: str) -> str:
-    """A value as Spark writes it, from Postgres' text."""
     if kind == "date":
         return value[:10]
     return value.removesuffix("+00") if kind.startswith("timestamp") else value

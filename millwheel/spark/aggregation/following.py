@@ -19,20 +19,15 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass(frozen=True)
 class Change:
-    """New rows of the followed table, and the groups that have changed."""
-
     read: Vector
-    """The vector after them."""
     rows: int
     behind: int
-    """Rows that wait behind them."""
+    """Rows that wait."""
     groups: Groups | None
     """None means all groups, also those that no longer have rows."""
 
 
 class Changes:
-    """`most_rows` is of the followed table in one batch."""
-
     def __init__(self, stored: Stored, most_rows: int) -> None:
         self._stored = stored
         self._most_rows = most_rows
@@ -68,7 +63,7 @@ class Changes:
         self._lookout.close()
 
     def _groups(self, start: Vector, end: Vector) -> tuple[Groups, int]:
-        """The groups of the rows between two vectors, and how many rows there are."""
+        """With the number of rows."""
         aggregate = self._stored.aggregate
         ranges = between(start, end)
         with reading(self._stored.store) as connection:

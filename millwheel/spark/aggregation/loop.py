@@ -42,17 +42,13 @@ class DoneBatch:
     aggregate: str
     number: int
     rows: int
-    """New rows of the followed table."""
     groups: int | None
     """Groups that were replaced; None: all."""
     behind: int
-    """Rows that wait."""
     seconds: float
 
 
 class AggregateRunner:
-    """Does the batches of one aggregate; `options` are further ones of Spark's tasks."""
-
     def __init__(
         self,
         spark: SparkSession,
@@ -100,7 +96,7 @@ class AggregateRunner:
         )
 
     def close(self) -> None:
-        """Close connections, and drop the staging table if the store is there."""
+        """The staging table is dropped if the store is there."""
         self._changes.close()
         with suppress(StoreError):
             self._target.close()

@@ -27,7 +27,6 @@ class Stored:
         self.aggregate = aggregate
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """A transaction with times in UTC."""
         return writing(self.store)
 
     def sole(self) -> AbstractContextManager[None]:
@@ -61,7 +60,6 @@ class Stored:
         )
 
     def start_over(self) -> None:
-        """Let the next batch be made from all rows."""
         with self.transaction() as connection:
             connection.execute(
                 statement("aggregates/start_over", self.pipeline), {"name": self.aggregate.name}

@@ -35,7 +35,6 @@ WAIT_SECONDS = 60.0
 """Longest wait for a pipeline that is about to start and makes its tables."""
 LOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
-"""Pause between two log lines."""
 
 log = structlog.get_logger("millwheel.spark")
 
@@ -198,7 +197,6 @@ class BatchDisplay:
             self._status.update("nothing is new")
 
     def end(self) -> None:
-        """Show the totals."""
         log.info("aggregates_end", batches=self._batches, rows=self._rows, groups=self._groups)
 
 

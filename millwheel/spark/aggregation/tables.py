@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SHOWN = 3
-"""Groups that a message names."""
 
 
 class TableTarget:
@@ -40,18 +39,15 @@ class TableTarget:
         name = f"staging_of_{hashlib.sha256(table.name.encode()).hexdigest()[:12]}"
         self._staged = StagingTable(stored.store, stored.pipeline, name)
         self._batch = ""
-        """The id of this attempt of a batch."""
 
     def prepare(self) -> None:
-        """Make an empty staging table like the table, in place of one that a killed process has
-        left."""
+        """It replaces a staging table that a killed process has left."""
         self._staged.make(sql.SQL("LIKE {}").format(self._here))
 
     def begin(self) -> None:
         self._staged.empty()
 
     def write(self, result: DataFrame) -> None:
-        """Let Spark's tasks write the result to the staging table."""
         check_columns(result.schema, self._table.columns, self._stored.aggregate.name)
         self._batch = str(uuid.uuid4())
         result.select(*self._names).write.format("millwheel").mode("append").options(

@@ -51,9 +51,7 @@ from millwheel.spark.engine.rows import (
 
 FORMAT = "millwheel_injectors"
 READ_ROWS = 1_000
-"""Rows that a reader is asked for at a time."""
 BATCH_ROWS = 5_000
-"""Rows of one Arrow batch."""
 DISCOVER_SECONDS = 1.0
 """Pause between two looks for new partitions."""
 LOOK_SECONDS = 0.05
@@ -83,8 +81,6 @@ whether it has ended."""
 
 @dataclass
 class SourcePart(InputPartition):
-    """Rows of one partition that one task reads."""
-
     injector: str
     identity: str
     position: dict[str, Any] | None
@@ -219,7 +215,6 @@ class ReadAhead:
 
     def __init__(self, plan: SparkPlan, *, keep_open: bool) -> None:
         self.ends = False
-        """The query ends as soon as each partition has had no row."""
         self._runner = asyncio.Runner()
         self._injectors = [
             InjectorAhead(plan.steps[node.name], keep_open=keep_open)
@@ -228,7 +223,6 @@ class ReadAhead:
         ]
 
     def cut(self, start: dict[str, Any], most: int) -> dict[str, Any]:
-        """The offset after at most `most` rows."""
         return self._runner.run(self._cut(start, most))
 
     def close(self) -> None:
@@ -260,8 +254,6 @@ class ReadAhead:
 
 
 class InjectorAhead:
-    """The partitions of one injector, as the driver reads them."""
-
     def __init__(self, step: Step, *, keep_open: bool) -> None:
         injection = step.node.injection
         assert injection is not None
@@ -271,7 +263,6 @@ class InjectorAhead:
         self.partitions: list[PartitionAhead] = []
         self._known: set[str] = set()
         self._found: dict[str, dict[str, Any] | None] = {}
-        """The first positions of partitions that the search has found."""
         self._discovery: Discovery | None = None
         self._looked = float("-inf")
 
@@ -349,7 +340,6 @@ class PartitionAhead:
         self._keep_open = keep_open
         self.name = f"{step.name} {partition.identity}"
         self.caught_up = False
-        """The last look has found no row."""
         self._node = step.node
         self._injection = step.node.injection
         self._partition = partition
@@ -441,8 +431,6 @@ async def _has_news(reader: Reader, seconds: float) -> bool:
 
 
 class OpenPart:
-    """A part of a partition, as a task reads it."""
-
     def __init__(self, plan: SparkPlan, step: Step, part: SourcePart) -> None:
         node = step.node
         assert node.injection is not None
@@ -530,7 +518,6 @@ class OpenPart:
 
 
 def _partition(node: Node, identity: str) -> Partition:
-    """The partition with an identity, in a task."""
     assert node.injection is not None
     if node.injection.growing is not None:
         return node.injection.growing.partition(identity)

@@ -50,13 +50,10 @@ class Moment:
 
 @dataclass
 class Outcome:
-    """The result of running the records and timers of a key."""
-
     effects: Effects = field(default_factory=Effects)
     changes: dict[str, bytes | None] = field(default_factory=dict)
-    """Changed entries of state; None: removed."""
+    """None: the entry is removed."""
     timers: Timers = field(default_factory=dict)
-    """The timers that are left."""
     place: int | None = None
     """The place of everything that was made, among the rows of the task; None: after all that it
     has made so far."""
@@ -142,7 +139,6 @@ class StepRunner:
             await run.fire(watermark)
 
     def _state(self, key_text: bytes) -> KeyState:
-        """The state of a key as stored."""
         state = KeyState(self._states, decode_key(key_text), key_text, slot_of(key_text))
         if self._layout.stateless:
             state.fill([], complete=True)
@@ -188,7 +184,6 @@ class IdRunner(StepRunner):
     """
 
     FORGET = "forget"
-    """The tag of the timer that forgets the id."""
 
     def __init__(self, *args: Any, retention_seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -306,7 +301,6 @@ class KeyRun:
                 return
 
     def _capture(self) -> None:
-        """Capture the changes of state."""
         self._done.changes.update(self._state.capture(1))
 
     def _take(self) -> None:

@@ -34,7 +34,6 @@ LOOK_SECONDS = 0.5
 """Pause between two looks whether records are in flight."""
 STAGING = "staging_of_state"
 COLUMNS = ("receiver", "key", "kind", "name", "value", "version", "due", "slot")
-"""Columns of the staging table by which states and timers come back."""
 
 
 class Moving:
@@ -84,7 +83,7 @@ class Moving:
             ) from error
 
     def _try_to_spark(self, checkpoint: str, report: Callable[[int, int], None]) -> int | None:
-        """Move the pipeline, unless records are in flight."""
+        """None: records are in flight."""
         with writing(self._store) as connection, connection.transaction() as transaction:
             connection.execute(self._get("lock_pipeline"))
             self._refuse(connection)
@@ -150,11 +149,9 @@ class Moving:
 
     @property
     def _sequence(self) -> str:
-        """The sequence of sequencers and ids of logs, quoted."""
         return self._table("sequence_number").as_string(None)
 
     def _fold(self, connection: Connection) -> None:
-        """Bring the current tables up to the last commit of each interval."""
         rows = connection.execute(self._own("unfolded")).fetchall()
         for interval, after, through in rows:
             params = {"interval_id": interval, "after": after, "through": through}
@@ -163,7 +160,7 @@ class Moving:
         connection.execute(self._own("fold_all"))
 
     def _offset(self, connection: Connection) -> dict[str, Any]:
-        """The places of the sources, as an offset of Spark (`millwheel.spark.engine.input`)."""
+        """See `millwheel.spark.engine.input`."""
         places: dict[str, Any] = {}
         promised: dict[str, int] = {}
         for injector, identity, position, first, low_watermark, *_ in connection.execute(
@@ -198,7 +195,6 @@ class Moving:
     # -- back ------------------------------------------------------------------------------
 
     def prepare_return(self) -> None:
-        """Make an empty staging table for states and timers."""
         self._staging.make(
             sql.SQL(
                 "receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, name text NOT "
@@ -245,7 +241,6 @@ class Moving:
         return moved
 
     def _places(self, offset: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The places of partitions, as injectors store them."""
         now = SystemClock().now()
         for name, place in offset["partitions"].items():
             injector, _, identity = name.partition(" ")
@@ -285,7 +280,7 @@ class Moving:
         commits: str,
         stamp: int,
     ) -> None:
-        """Make the intervals of partitions that were found while the pipeline ran on Spark."""
+        """Partitions were found while the pipeline ran on Spark."""
         known: set[tuple[str, str]] = set()
         searches: dict[str, tuple[int, int]] = {}
         """Interval and sequencer of each injector's search for partitions."""

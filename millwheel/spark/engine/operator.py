@@ -73,7 +73,6 @@ class LevelOperator(StatefulProcessor):
         self._plan = plan
         self._seq = 0
         self._place: int | None = None
-        """See `Outcome.place`."""
         self._key_cells = KeyCells(self._cells)
         self._runners = {
             name: self._runner(plan, name)
@@ -96,7 +95,7 @@ class LevelOperator(StatefulProcessor):
         yield from self._run(self._runners[key[0]], key[1], [], timerValues)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """Take over an entry or a timer that was exported from the engine."""
+        """It was exported from the engine."""
         if key[0] not in self._runners:
             return
         if initialState.kind == CELLS:
@@ -124,7 +123,6 @@ class LevelOperator(StatefulProcessor):
     def _run(
         self, runner: StepRunner, key: str, rows: list[StreamRow], times: TimerValues
     ) -> Iterator[Row]:
-        """Run a group, and store the state and timers of its key."""
         watermark = micros_of_watermark(times.getCurrentWatermarkInMs())
         moment = Moment(
             max(self._floor, MIN_TIME if watermark is None else watermark),

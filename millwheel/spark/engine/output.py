@@ -45,7 +45,6 @@ class Results:
         self._staged = StagingTable(stored.store, stored.pipeline, STAGING)
 
     def prepare(self) -> None:
-        """Make an empty staging table, in place of one that a killed process has left."""
         self._staged.make(
             sql.SQL(
                 "stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, micros bigint NOT "
@@ -133,7 +132,6 @@ class Results:
         return connection.execute(self._staged.statement(f"query/{name}"), {"staged": attempts})
 
     def _statement(self, table: Table[Any]) -> sql.Composed:
-        """The statement that moves the rows of a table."""
         own = table.columns[:-2] if table.numbered else table.columns
         values: list[sql.Composable] = [
             sql.SQL("(v -> 1 ->> {})::{} AS {}").format(

@@ -35,11 +35,9 @@ class SparkPlan:
 
     @property
     def depth(self) -> int:
-        """Number of operators."""
         return max(self.levels.values())
 
     def name_of(self, id_: int) -> str:
-        """The step with an id in its routes."""
         return self.graph.nodes[id_ - 1].name
 
     @classmethod

@@ -16,7 +16,6 @@ from millwheel.spark.connection import Connection, sole, statement, writing
 from millwheel.spark.engine.checkpoints import is_elsewhere
 
 FIRST = -1
-"""The batch before the first one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,6 @@ class QueryProgress:
         return MIN_TIME if self.begins_with is None else int(self.begins_with["mark"])
 
     def counted(self, found: list[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
-        """The counters, with those of a batch."""
         totals = {name: dict(of) for name, of in self.counters.items()}
         for computation, name, by in found:
             of = totals.setdefault(computation, {})
@@ -102,7 +100,6 @@ class StoredQuery:
         )
 
     def forget_start(self) -> None:
-        """Forget the states and timers that the query has taken over."""
         with writing(self.store) as connection:
             target = sql.Identifier(self.pipeline, "spark_start")
             connection.execute(statement("delete_all", target=target))

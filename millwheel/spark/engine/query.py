@@ -34,7 +34,6 @@ all of it."""
 
 
 WAITING = "Waiting for data to arrive"
-"""The status of a query between two batches."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,6 @@ class QueryRun:
         return True
 
     def _has_taken_over(self) -> bool:
-        """Whether the first batch is in the tables, and its state in the checkpoint."""
         stored = self._stored.load()
         return (
             stored.batch > FIRST

@@ -15,7 +15,6 @@ from millwheel.sinks import Table
 from millwheel.store.port.requests import DeadLetter
 
 RESULT: Final = ""
-"""The receiver of a result."""
 TABLE, COUNTER, LETTER, CLOCK = "table", "counter", "letter", "clock"
 """Kinds of results. A clock has the watermark that the sources have promised, for Spark and the
 store."""
@@ -30,7 +29,7 @@ SCHEMA: Final = (
 
 class StreamRow(NamedTuple):
     receiver: str
-    """The name of the step that gets the record, or `RESULT`."""
+    """Name of a step, or `RESULT`."""
     key: str
     """Key as JSON, or number of a result's group."""
     stream: str
@@ -38,7 +37,6 @@ class StreamRow(NamedTuple):
     value: str
     """JSON."""
     micros: int
-    """The timestamp, in microseconds."""
     late: bool
     """The sender made the record after the low watermark had passed its timestamp."""
     seq: int
@@ -48,7 +46,7 @@ class StreamRow(NamedTuple):
 
 
 def table_row(table: Table[Any], values: Sequence[Any]) -> str:
-    """The value of a result for a table: its name, and the columns as Postgres reads them."""
+    """Name of the table, and the columns as Postgres reads them."""
     return msgspec.json.encode([table.name, [column_text(value) for value in values]]).decode()
 
 

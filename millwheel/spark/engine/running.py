@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 20_000
 """Default of the most rows of a batch."""
 LINE_SECONDS = 10.0
-"""Pause between two log lines."""
 
 log = structlog.get_logger("millwheel.spark")
 
@@ -189,7 +188,6 @@ def move_to_engine(
 
 
 def _place(checkpoint: str) -> str:
-    """A checkpoint's absolute path, or its URL."""
     return checkpoint if is_elsewhere(checkpoint) else str(Path(checkpoint).resolve())
 
 
@@ -265,7 +263,6 @@ class QueryDisplay:
             )
 
     def end(self, stored: StoredQuery) -> None:
-        """Show the totals."""
         found = stored.load()
         processed = sum(of.get("processed", 0) for of in found.counters.values())
         log.info(
