@@ -1,8 +1,7 @@
 """The address of the store, from ``--store`` or ``MILLWHEEL_STORE``.
 
-It is the URL of a Postgres that the user runs, or a directory with an embedded one (default:
-``.millwheel``). Addresses are logged, so every text made from one hides secrets; only ``open``
-gives the full URL.
+The URL of a Postgres that the user runs, or a directory with an embedded one (default:
+``.millwheel``). Every text made from an address hides secrets; only ``open`` gives the full URL.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ URL_LIKE = re.compile(r"\s*(?:[^./~\s][^/]*//|[^/]*@|\S*://|//\S*@)|\s+postgres"
 ``://host/x``."""
 
 HOST_AND_PORT = re.compile(r"(?:[\w.-]+|\[[0-9a-f:.]+\]):\d{1,5}(?:/[\w.-]*)?", re.IGNORECASE)
-"""A host and a port, perhaps with a database, without the rest of a URL."""
 
 _ACCEPTED = """Accepted are:
   postgresql://user@host:5432/database   a Postgres (15 or later) that you run; postgres:// too
@@ -44,10 +42,8 @@ _ACCEPTED = """Accepted are:
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """A parsed address: exactly one of ``url`` and ``directory`` is set.
-
-    Made by ``parse``. ``str()`` and ``repr()`` show no password.
-    """
+    """Exactly one of ``url`` and ``directory`` is set. ``str()`` and ``repr()`` show no
+    password."""
 
     url: str | None = field(default=None, repr=False)
     directory: Path | None = None
@@ -59,12 +55,9 @@ class StoreAddress:
     def parse(
         cls, text: str | None = None, environment: Mapping[str, str] | None = None
     ) -> StoreAddress:
-        """Parse ``text`` (the option) if given, or ``MILLWHEEL_STORE`` if set; the default is
-        ``.millwheel``.
+        """Parse ``text`` (the option), or ``MILLWHEEL_STORE``; the default is ``.millwheel``.
 
-        Raises:
-            UsageError: it is neither a Postgres URL nor a directory's path. The message
-                repeats nothing that may be a secret.
+        The message of a `UsageError` repeats nothing that may be a secret.
         """
         source = "--store"
         if text is None:
@@ -112,26 +105,19 @@ class StoreAddress:
 
     @property
     def embedded(self) -> bool:
-        """Whether millwheel runs this Postgres."""
         return self.directory is not None
 
     def open(self) -> str:
-        """The libpq URL to connect to. Starts or adopts the server of a directory.
-
-        Blocks, for some seconds in a new directory. A URL is returned unchanged, without a
-        connection.
-
-        Raises:
-            EmbeddedServerError, StoreUnavailable: as ``embedded.start``.
-        """
+        """Blocks, for some seconds in a new directory. A URL is returned unchanged, without a
+        connection. Errors as ``embedded.start``."""
         if self.directory is not None:
             return embedded.start(self.directory).url
         assert self.url is not None
         return self.url
 
     def redacted(self) -> str:
-        """The address for people and logs: passwords and other secrets are ``***``, in the user
-        part and in the query. The rest is the same address, perhaps in another spelling."""
+        """Passwords and other secrets are ``***``, in the user part and in the query. The rest may
+        be in another spelling."""
         if self.url is None:
             return str(self.directory)
         return _redacted(self.url)
@@ -163,7 +149,7 @@ def _checked(url: str, source: str) -> str:
 def _misread(url: str, given: Mapping[str, object]) -> bool:
     """Whether libpq took a part of an unescaped password for a port, host or database.
 
-    libpq notices that only when it connects, but messages would show that part before.
+    It notices that only when it connects, but messages would show the part before.
     """
     hosts = str(given.get("host") or "").split(",")
     ports = str(given.get("port") or "").split(",")

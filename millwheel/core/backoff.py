@@ -1,5 +1,3 @@
-"""Trying again: a pause that doubles with each failure, until patience ends."""
-
 from __future__ import annotations
 
 import math
@@ -7,20 +5,12 @@ import math
 from millwheel.core.clock import Clock
 
 FIRST_SECONDS = 0.05
-"""First pause before a store that has not answered is asked again."""
 
 LONGEST_SECONDS = 2.0
-"""Longest pause before a store that has not answered is asked again."""
 
 
 class Backoff:
-    """The pauses between tries of one thing.
-
-    Args:
-        first: seconds of the first pause; each further one is doubled.
-        longest: seconds of the longest pause.
-        patience: seconds after which `is_over`.
-    """
+    """Pauses in seconds, doubled until patience ends."""
 
     def __init__(
         self,
@@ -37,14 +27,11 @@ class Backoff:
 
     @property
     def is_over(self) -> bool:
-        """Whether patience has ended."""
         return self._clock.monotonic() > self._deadline
 
     def restart(self) -> None:
-        """Begin again with the first pause."""
         self._pause = self._first
 
     async def wait(self, share: float = 1.0) -> None:
-        """Wait for the next pause, or for a share of it."""
         pause, self._pause = self._pause, min(2 * self._pause, self._longest)
         await self._clock.sleep(pause * share)

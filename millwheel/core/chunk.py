@@ -1,17 +1,15 @@
-"""Chunks: records that travel together, as columns.
+"""Chunks: records of one log and one stream for one computation, as columns, in the order of their
+numbers.
 
-A chunk holds records of one log and one stream for one computation, in the order of their numbers.
-Each column is a list with one element per record, so that no record needs an object of its own on
-its way from a source or a commit to user code, and a rule that holds for the whole chunk is one
+No record needs an object of its own on its way to user code, and a rule for the whole chunk is one
 comparison:
 
-* all numbers of a chunk are in ascending order, so a chunk whose first number is greater than the
-  newest one seen of its log is new as a whole (I2, I14);
+* a chunk whose first number is greater than the newest one seen of its log is new (I2, I14);
 * the records of one commit have one stamp, so one bucket keeps their ids;
 * a chunk in flight becomes durable, and is acknowledged, as a whole (I1).
 
-What does not hold for the whole chunk is decided record by record: the chunk is taken `apart` into
-`Delivery` objects (decision 48). A record is never in flight both ways.
+Otherwise it is taken `apart` into `Delivery` objects (decision 48). A record is never in flight
+both ways.
 """
 
 from __future__ import annotations
@@ -26,16 +24,12 @@ from millwheel.core.model import Delivery, Key, record_id
 T = TypeVar("T")
 
 ASSUMED_ROW_BYTES = 256
-"""Size of a single row in the credits if its value is not encoded: its reader is on this worker,
-and cannot change the value."""
+"""Size in the credits of a row without an encoded value, which its reader on this worker cannot
+change."""
 
 
 class Chunk:
-    """Records of one log and one stream on their way to one computation; see `Delivery` for the
-    fields.
-
-    A new production has no log and no numbers before its commit is built.
-    """
+    """A new production has no log and no numbers before its commit is built."""
 
     __slots__ = (
         "bucket", "encoded", "holds", "key_texts", "keys", "log", "micros", "numbers", "origin",
@@ -45,22 +39,19 @@ class Chunk:
     def __init__(self, stream: str, receiver: int, *, source: int = 0) -> None:
         self.stream = stream
         self.receiver = receiver
-        """Id of the computation that reads it."""
         self.log = self.origin = source
         self.stamp = 0
-        """The stamp of the commit that produced the records; of a source's rows, each one's own
-        number."""
+        """Logical time of the producing commit; of a source's rows, each one's own number."""
         self.bucket = 0
         """The receiver's bucket that keeps the ids."""
         self.numbers: Sequence[int] = ()
-        """The records' numbers in the log."""
         self.keys: Sequence[Key] = []
         self.key_texts: list[bytes] = []
         self.slots: list[int] = []
         self.values: list[Any] = []
         self.encoded: list[bytes] = []
-        """The values as JSON: the stored form of a production; of a source's row, which is stored
-        nowhere, any form, or nothing if the value cannot be changed."""
+        """A production's stored form; of a source's row, which is stored nowhere, any JSON, or
+        nothing if the value cannot be changed."""
         self.micros: list[int] = []
         self.holds: list[int] = []
 
@@ -69,15 +60,13 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Bytes of credits that its records use."""
+        """Bytes in the credits."""
         return sum(map(len, self.encoded))
 
     def ids(self) -> list[bytes]:
-        """The records' ids."""
         return [record_id(self.log, number) for number in self.numbers]
 
     def part(self, places: Sequence[int]) -> Chunk:
-        """The records at some places, in ascending order."""
         part = Chunk(self.stream, self.receiver)
         part.log, part.origin, part.stamp = self.log, self.origin, self.stamp
         part.bucket = self.bucket
@@ -88,16 +77,13 @@ class Chunk:
         return part
 
     def split(self, place: int) -> tuple[Chunk, Chunk]:
-        """The records before a place, and those from there on."""
         return self.part(range(place)), self.part(range(place, len(self)))
 
     def extend(self, more: Chunk) -> None:
-        """Append new productions of the same stream for the same computation."""
         for name in _COLUMNS:
             getattr(self, name).extend(getattr(more, name))
 
     def apart(self) -> list[Delivery[Any]]:
-        """The records one by one."""
         stamps: Iterable[int] = self.numbers if self.origin else repeat(self.stamp)
         columns = zip(
             self.keys, self.values, self.micros, self.key_texts, self.slots, self.holds,
@@ -116,7 +102,6 @@ class Chunk:
 
 
 _COLUMNS = ("keys", "key_texts", "slots", "values", "encoded", "micros", "holds")
-"""The columns of a chunk besides its numbers."""
 
 
 class Outbox:
@@ -127,15 +112,13 @@ class Outbox:
 
     def __init__(self) -> None:
         self.of: dict[int, list[Chunk]] = {}
-        """The chunks by receiver."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, chunk: Chunk) -> None:
-        """Add productions after those that are there; the chunk's columns may grow by later
-        ones."""
+        """The chunk's columns may grow by later productions."""
         chunks = self.of.setdefault(chunk.receiver, [])
         if chunks and chunks[-1].stream == chunk.stream:
             chunks[-1].extend(chunk)
@@ -144,7 +127,6 @@ class Outbox:
         self._count += len(chunk)
 
     def take(self, other: Outbox) -> None:
-        """Move all productions of `other` here."""
         for chunks in other.of.values():
             for chunk in chunks:
                 self.add(chunk)
@@ -152,7 +134,6 @@ class Outbox:
 
 
 def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
-    """Records in the order of their logs, as chunks where a chunk can hold them."""
     found: list[Chunk | Delivery[Any]] = []
     for kind, run in groupby(records, key=_kind):
         alike = list(run)
@@ -161,7 +142,7 @@ def together(records: Iterable[Delivery[Any]]) -> list[Chunk | Delivery[Any]]:
 
 
 def _kind(record: Delivery[Any]) -> tuple[Any, ...] | None:
-    """The properties that the records of a chunk share; None: the record cannot be in one."""
+    """The properties that records of a chunk share; None: the record cannot be in a chunk."""
     log, number, origin = record.log, record.seq, record.origin
     if record.named or record.in_tree or not log or record.id != record_id(log, number):
         return None
@@ -184,7 +165,7 @@ def _chunk_of(records: Sequence[Delivery[Any]]) -> Chunk:
 
 
 class PackedRows(Sequence[T], Generic[T]):
-    """Rows that are kept in another form: an iteration yields single ones."""
+    """An iteration yields single rows."""
 
     @overload
     def __getitem__(self, place: int) -> T: ...
@@ -195,15 +176,11 @@ class PackedRows(Sequence[T], Generic[T]):
 
 
 class Ids(PackedRows[bytes]):
-    """The ids of records (`record_id`), kept as numbers of logs."""
-
     def __init__(self) -> None:
         self.runs: list[tuple[int, Sequence[int]]] = []
-        """Logs with numbers."""
         self._count = 0
 
     def add(self, log: int, numbers: Sequence[int]) -> Ids:
-        """Append the ids of some records of a log."""
         self.runs.append((log, numbers))
         self._count += len(numbers)
         return self
@@ -218,7 +195,6 @@ class Ids(PackedRows[bytes]):
 
 
 def _taker(places: Sequence[int]) -> Any:
-    """A function that takes the elements at some places of a list."""
     if isinstance(places, range):
         return itemgetter(slice(places.start, places.stop))
     if len(places) == 1:
@@ -228,11 +204,7 @@ def _taker(places: Sequence[int]) -> Any:
 
 
 class Columns(PackedRows[T]):
-    """Rows that are kept as columns.
-
-    Args:
-        row: makes a row of its values, when they are iterated; None: rows are plain tuples.
-    """
+    """`row` makes a row at iteration; None: plain tuples."""
 
     def __init__(
         self, *columns: Sequence[Any], row: Callable[[Iterable[Any]], T] | None = None
@@ -249,14 +221,11 @@ class Columns(PackedRows[T]):
 
 
 class Chunks(PackedRows["Delivery[Any]"]):
-    """Records that are kept as chunks; iteration takes them apart."""
-
     def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
         self.chunks = list(chunks)
 
     @classmethod
     def of(cls, deliveries: Iterable[Delivery[Any]]) -> Chunks:
-        """Single productions as chunks of one record."""
         return cls(_chunk_of([each]) for each in deliveries)
 
     def column(self, name: str) -> list[Any]:
@@ -264,7 +233,6 @@ class Chunks(PackedRows["Delivery[Any]"]):
         return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
 
     def constant(self, name: str) -> list[Any]:
-        """A value of each record's chunk, as a column."""
         values: list[Any] = []
         for chunk in self.chunks:
             values += [getattr(chunk, name)] * len(chunk)

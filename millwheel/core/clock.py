@@ -1,4 +1,4 @@
-"""Time as a parameter: the engine never asks the operating system for it directly."""
+"""Time as a parameter: the engine never asks the operating system directly."""
 
 from __future__ import annotations
 
@@ -9,24 +9,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The engine's source of time."""
-
     def now(self) -> int:
         """Wall time in microseconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back, for durations."""
+        """Seconds on a clock that never goes back."""
         ...
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait until this clock has advanced by `seconds`."""
-        ...
+    async def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
-    """The machine's clock."""
-
     def now(self) -> int:
         return time.time_ns() // 1_000
 
@@ -62,7 +56,6 @@ class VirtualClock:
         await future
 
     def advance(self, seconds: float) -> None:
-        """Move time forward, and wake the tasks that have slept long enough."""
         self._now += int(seconds * 1e6)
         while self._sleepers and self._sleepers[0][0] <= self._now:
             future = heapq.heappop(self._sleepers)[2]

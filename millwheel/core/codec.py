@@ -1,8 +1,8 @@
 """Converts keys, values and state to bytes and back.
 
-Everything durable is JSON, so that SQL can read it; nothing is ever pickled. A key's
-canonical bytes are its compact JSON (``"1"`` and ``1`` differ). Its slot is the top
-16 bits of their xxh3-64, which is stable across processes, machines and releases.
+Everything durable is JSON, so that SQL can read it; nothing is ever pickled. A key's canonical
+bytes are its compact JSON (``"1"`` and ``1`` differ). Its slot is the top 16 bits of their xxh3-64,
+stable across processes, machines and releases.
 """
 
 from __future__ import annotations
@@ -56,28 +56,25 @@ Migration: TypeAlias = (
     "Callable[[dict[str, Any]], Any] | Callable[[list[Any]], Any] | Callable[[str], Any] | "
     "Callable[[int], Any] | Callable[[float], Any] | Callable[[bool], Any] | Callable[[None], Any]"
 )
-"""Converts the decoded JSON of one version of a type to the next version.
-
-The argument is plain JSON, not an object of the old type, which this code no longer has. The result
-is encoded as JSON."""
+"""Maps the JSON of one version of a type to that of the next: the argument is plain JSON, not an
+object of the old type, which this code no longer has."""
 
 MAX_KEY_BYTES = 1304
-"""Maximum size of a key as JSON. A key and the longest map entry (the field's name, a slash and
-another key) together fit into an index row, which Postgres limits to 2,704 bytes."""
+"""A key and the longest map entry (the field's name, a slash and another key) fit into an index
+row, which Postgres limits to 2,704 bytes."""
 
 KEY_CHARACTERS = 80
-"""Maximum characters of a key in messages."""
+"""Longest key in messages."""
 
 LETTER_CHARACTERS = 20_000
-"""Maximum characters that a dead letter keeps of a text without a limit of its own."""
+"""Longest text in a dead letter that has no limit of its own."""
 
 FEW_FLOATS = 3
-"""Up to this number of float fields, each is checked by itself (70 ns). With more, the encoded text
-is searched for null (90 ns, plus 450 for each value that contains a None)."""
+"""Up to this number of float fields, each is checked by itself (70 ns). With more, the text is
+searched for null (90 ns, plus 450 for each value that contains a None)."""
 
 TYPES_KNOWN = 1_000
-"""Number of types with cached facts: inspecting one takes 2 ms, and each start inspects them
-all."""
+"""Types with cached facts: inspecting one takes 2 ms, and each start inspects them all."""
 
 _encode_json = msgspec.json.Encoder().encode
 _encode_in_order = msgspec.json.Encoder(order="deterministic").encode
@@ -99,21 +96,12 @@ _REFUSALS = (
 
 
 def encode_key(key: Key) -> tuple[bytes, int]:
-    """A key's canonical bytes and its slot.
-
-    Raises:
-        UserCodeError: the key is not a str, an int or a tuple of these, or is too long.
-    """
+    """`UserCodeError` unless it is a str, an int or a tuple of these, and not too long."""
     encoded = key_text(key)
     return encoded, _hash(encoded) >> 48
 
 
 def key_text(key: Key) -> bytes:
-    """A key's canonical bytes.
-
-    Raises:
-        UserCodeError: as `encode_key`.
-    """
     kind = type(key)
     if kind is not str and kind is not int and not _is_key_tuple(key):
         raise UserCodeError(
@@ -137,11 +125,6 @@ def key_text(key: Key) -> bytes:
 
 
 def encode_keys(keys: Sequence[Key]) -> tuple[list[bytes], list[int]]:
-    """The canonical bytes and the slot of each key.
-
-    Raises:
-        UserCodeError: `encode_key` refuses one of them.
-    """
     encoded = list(map(_encode_json, keys)) if _PLAIN_KEYS.issuperset(map(type, keys)) else []
     if not encoded or max(map(len, encoded)) > MAX_KEY_BYTES or b"\\" in b"".join(encoded):
         found = [encode_key(key) for key in keys]
@@ -150,7 +133,6 @@ def encode_keys(keys: Sequence[Key]) -> tuple[list[bytes], list[int]]:
 
 
 def is_key(key: object) -> bool:
-    """Whether an object is a valid key in user code."""
     return type(key) is str or type(key) is int or _is_key_tuple(key)
 
 
@@ -159,7 +141,6 @@ def _is_key_tuple(key: object) -> bool:
 
 
 def slot_of(key_text: bytes) -> int:
-    """The slot of a key's canonical bytes."""
     return _hash(key_text) >> 48
 
 
@@ -169,10 +150,7 @@ def decode_key(encoded: bytes) -> Key:
 
 
 def named_id(scope: str, name: str) -> bytes:
-    """The 16-byte id of a record with a user-supplied id `name`, within `scope`.
-
-    Its first bit is not set; ids of weak productions have it set.
-    """
+    """The first bit is not set; ids of weak productions have it set."""
     digest = hashlib.blake2b(f"{scope}\0{name}".encode(), digest_size=16).digest()
     return bytes([digest[0] & 0x7F]) + digest[1:]
 
@@ -183,7 +161,6 @@ _FIXED = (
 
 
 def _is_fixed(hint: Any, inside: frozenset[Any] = frozenset()) -> bool:
-    """Whether no value of this type can be changed in place."""
     origin = get_origin(hint)
     if origin is Literal or isinstance(hint, TypeVar):
         return True
@@ -204,8 +181,7 @@ def _is_fixed(hint: Any, inside: frozenset[Any] = frozenset()) -> bool:
 
 
 def field_hints(kind: Any, *, include_extras: bool = False) -> dict[str, Any]:
-    """The fields of a struct or dataclass, with their types; without class variables and the
-    like."""
+    """The fields of a struct or dataclass with their types, without class variables."""
     hints = get_type_hints(kind, include_extras=include_extras)
     if issubclass(kind, msgspec.Struct):
         return {name: hints[name] for name in kind.__struct_fields__}
@@ -220,7 +196,6 @@ def _is_frozen(kind: type) -> bool:
 
 
 def _may_hold_float(info: inspect.Type) -> bool:
-    """Whether values of this type may hold a float anywhere (JSON has no NaN or infinity)."""
     of = (inspect.FloatType, inspect.AnyType, inspect.CustomType, inspect.RawType)
     return any(isinstance(part, of) for part in parts_of(info))
 
@@ -260,14 +235,13 @@ _SCALARS: dict[type[inspect.Type], tuple[type, ...]] = {
     inspect.UUIDType: (UUID,),
     inspect.DecimalType: (Decimal,),
 }
-"""The classes of the values of each simple type, if the type has no constraints."""
 
 
 def _classes_of(info: inspect.Type) -> frozenset[type]:
-    """The classes of a type: their direct instances are its values.
+    """Classes with direct instances that are values of the type.
 
-    Empty if the class alone does not decide: lists, dicts, ``Annotated`` with constraints, `Any`.
-    The fields of a struct or dataclass are not checked: a type checker does that.
+    Empty if the class does not decide: lists, dicts, ``Annotated`` with constraints, `Any`. Fields
+    of a struct are not checked: a type checker does that.
     """
     if isinstance(info, inspect.UnionType):
         parts = [_classes_of(part) for part in info.types]
@@ -282,30 +256,19 @@ def _classes_of(info: inspect.Type) -> frozenset[type]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The properties of a type that a codec needs."""
-
     decode: Callable[[bytes], Any]
     fingerprint: dict[str, Any]
     floats: dict[str, bool] | None
-    """The fields with all its floats, and whether each may be None; see `_float_fields`."""
     mutable: bool
-    """Whether a value can be changed in place."""
     classes: frozenset[type]
-    """Classes with direct instances that are values of the type; see `_classes_of`."""
     reorders: bool
-    """See `millwheel.core.stored_form.may_come_reordered`."""
     fidelity: Fidelity
-    """How far a value equals the one that is read from the store."""
     sets: bool
-    """Whether a value may hold a set; its order differs between processes."""
+    """The order of a set differs between processes."""
 
 
 def facts_of(value_type: Any) -> Facts:
-    """The facts of a type, from the cache if it has been inspected before.
-
-    Raises:
-        TypeError, NotImplementedError, NameError: its values cannot be JSON.
-    """
+    """`TypeError`, `NotImplementedError` or `NameError` if the values cannot be JSON."""
     try:
         hash(value_type)
     except TypeError:  # an annotation may hold anything
@@ -315,8 +278,8 @@ def facts_of(value_type: Any) -> Facts:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _known_facts(value_type: Any, _: str) -> Facts:
-    """The cache. Its key includes the type's text: ``int | str`` equals ``str | int``, but has
-    another fingerprint."""
+    """The key includes the type's text: ``int | str`` equals ``str | int``, but has another
+    fingerprint."""
     return _find_facts(value_type)
 
 
@@ -335,15 +298,9 @@ def _find_facts(value_type: Any) -> Facts:
 
 
 class Codec(Generic[T]):
-    """Values of one type to JSON and back, with the checks that make it safe to store."""
-
     def __init__(self, value_type: Any, *, what: str, limit: int = 8 << 20) -> None:
-        """
-        Args:
-            value_type: any type that msgspec can decode JSON to.
-            what: a name for the value in errors, such as ``stream 'words'``.
-            limit: maximum size of an encoded value in bytes.
-        """
+        """`value_type` is any that msgspec can decode JSON to; errors name the value `what`,
+        `limit` is in bytes."""
         self.value_type = value_type
         self.what = what
         self.limit = limit
@@ -361,35 +318,25 @@ class Codec(Generic[T]):
         self._floats = [name for name, optional in (fields or {}).items() if not optional]
         self._optional_floats = [name for name, optional in (fields or {}).items() if optional]
         self.encode: Callable[[T], bytes] = self._encode
-        """Encode a value as JSON bytes.
-
-        Raises:
-            UserCodeError: the value cannot be JSON, is too large, or contains NUL, NaN or infinity.
-        """
+        """`UserCodeError` if the value cannot be JSON, is too large, or contains NUL, NaN or
+        infinity."""
         if fields is None:
             self.encode = self._encode_floats_anywhere
         elif fields:
             self.encode = self._encode_few_floats
         self.holds_floats = fields is None or bool(fields)
-        """Whether a value may contain NaN or an infinity, which JSON cannot hold."""
         self.encode_unchecked = self.encode if self.holds_floats else self._encode_plain
-        """Encode a value that `check_texts` will check; any error means that `encode` refuses
-        it."""
+        """The value must pass `check_texts` later; any error means that `encode` refuses it."""
         self.mutable = facts.mutable
-        """Whether user code can change a value in place; if so, it gets its own copy."""
+        """User code can change a value in place; if so, it gets its own copy."""
         self.reorders = facts.reorders
         self.fidelity = facts.fidelity
         self.classes = facts.classes
-        """Classes with direct instances that are values of the type; for others see
-        `check_class`."""
 
     def check_class(self, value: T) -> None:
-        """Refuse a value that is not an instance of one of the type's classes, if the type has any.
+        """Refuse a value of another class, if the type has classes.
 
         An instance of a subclass passes, although its stored form may not be a value of the type.
-
-        Raises:
-            UserCodeError: the value has another type.
         """
         if self.classes and not isinstance(value, tuple(self.classes)):
             raise UserCodeError(
@@ -402,12 +349,7 @@ class Codec(Generic[T]):
         return str(getattr(self.value_type, "__name__", self.value_type))
 
     def check_finite(self, value: T) -> None:
-        """Refuse a value with NaN or an infinity, if it will be encoded (and so checked) only
-        later.
-
-        Raises:
-            UserCodeError: the value contains one.
-        """
+        """Refuse NaN and infinity in a value that will be encoded, and so checked, later."""
         if self.holds_floats:
             self.encode(value)
 
@@ -454,15 +396,14 @@ class Codec(Generic[T]):
             )
 
     def _check_floats(self, encoded: bytes, value: T) -> None:
-        """Refuse NaN and infinity, which msgspec encodes as null, and None in a field without
-        it."""
+        """msgspec encodes NaN and infinity as null; a field may not allow None."""
         found = _find_not_finite(value)
         if found is not None:
             raise UserCodeError(f"{self.what}: JSON cannot hold {found} in {shown(value)}")
         self.check(encoded, value)
 
     def check(self, encoded: bytes, value: T) -> T:
-        """Decode the bytes just encoded from `value`, and blame `value` if that fails."""
+        """Decode the bytes just encoded, and blame `value` if that fails."""
         decode = self.decode
         try:
             return decode(encoded)
@@ -472,11 +413,7 @@ class Codec(Generic[T]):
             ) from error
 
     def settle(self, encoded: bytes, value: T) -> tuple[bytes, T]:
-        """The stored form of `value`, just encoded, and the value that a restart reads from it.
-
-        Raises:
-            UserCodeError: as `check`.
-        """
+        """The stored form, and the value that a restart reads from it; errors as `check`."""
         if self.are_settled([encoded], [value]):
             return encoded, self.check(encoded, value)
         found = self.check(in_order(encoded), value)
@@ -489,11 +426,10 @@ class Codec(Generic[T]):
         return self.fidelity == Fidelity.FULL
 
     def read(self, stored: bytes) -> T:
-        """Decode a value from the store, as `settle` has left it in memory."""
         return self.decode(in_order(stored) if self.reorders else stored)
 
     def are_settled(self, encoded: Sequence[bytes], values: Sequence[T]) -> bool:
-        """Whether the store returns these texts of values as they are, apart from spaces."""
+        """Whether the store returns these texts as they are, apart from spaces."""
         if self.reorders:
             return are_in_order(encoded, values)
         return not (self.holds_floats and MINUS_ZERO in b" ".join(encoded))
@@ -509,17 +445,12 @@ class Codec(Generic[T]):
         return encoded
 
     def check_texts(self, encoded: Sequence[bytes], values: Sequence[T]) -> None:
-        """Make the checks that `encode_unchecked` omits.
-
-        Raises:
-            UserCodeError: a value is too large, or contains NUL.
-        """
+        """Size, and NUL, which `encode_unchecked` does not check."""
         if encoded and (max(map(len, encoded)) > self.limit or b"\\" in b"".join(encoded)):
             for text, value in zip(encoded, values, strict=True):
                 self._check_text(text, value)
 
     def copies(self, encoded: Sequence[bytes]) -> list[T]:
-        """Values of their own, from their JSON."""
         return list(map(self.decode, encoded))
 
     def check_all(self, encoded: Sequence[bytes], values: Sequence[T]) -> list[T]:
@@ -530,10 +461,9 @@ class Codec(Generic[T]):
 
 
 def _encode_sets(value: Any) -> bytes:
-    """JSON with the items of sets in order: two processes iterate equal sets in different orders.
+    """Two processes iterate equal sets in different orders.
 
-    Equal values must have one text where texts are compared: values sent twice under one id, weak
-    productions.
+    Texts are compared for values sent twice under one id, and for weak productions.
     """
     try:
         return _encode_in_order(value)
@@ -542,10 +472,10 @@ def _encode_sets(value: Any) -> bytes:
 
 
 def _ask_for_await(found: Any) -> str:
-    """A question for the message if user code has used a coroutine as a value, or an empty text.
+    """A question for an error message if user code has used a coroutine as a value; otherwise
+    empty.
 
-    Args:
-        found: the value, or the error that it caused.
+    `found` is the value, or the error that it caused.
     """
     if iscoroutine(found):
         found.close()  # without this, Python also warns that it was never awaited
@@ -555,14 +485,13 @@ def _ask_for_await(found: Any) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """A function's name for error messages, with its file and line if it has them."""
+    """The name of a function, with file and line if it has them."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(unwrap(function), "__code__", None)
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code is not None else str(name)
 
 
 def shown(value: Any, limit: int = 200) -> str:
-    """A value's repr for error messages, cut off at `limit` characters."""
     try:
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -572,7 +501,7 @@ def shown(value: Any, limit: int = 200) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An exception's class and text; the text of a user's exception may itself raise."""
+    """The text of a user's exception may itself raise."""
     try:
         return f"{type(error).__name__}: {error}{_ask_for_await(error)}"
     except Exception as second:
@@ -583,17 +512,17 @@ def reason(error: BaseException) -> str:
 
 
 def storable(text: str) -> str:
-    """A text with all characters that Postgres cannot store written as escapes."""
+    """Escapes all characters that Postgres cannot store."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def _holds_nul(encoded: bytes) -> bool:
-    """Whether a JSON text contains a NUL, and not just an escaped backslash before ``u0000``."""
+    """Whether a JSON text has a NUL, not just an escaped backslash before ``u0000``."""
     return b"\\u0000" in encoded and b"\x00" in _strings_of(encoded)
 
 
 def _find_not_finite(value: Any) -> str | None:
-    """The first NaN or infinity in a value, with its place in the value."""
+    """The first NaN or infinity, with its place in the value."""
     try:
         if _NOT_FINITE.search(_pack(value)) is None:
             return None
@@ -612,7 +541,6 @@ def _find_not_finite(value: Any) -> str | None:
 
 
 def _strings_of(encoded: bytes) -> bytes:
-    """All decoded strings of a JSON text, to distinguish a NUL from an escaped backslash."""
     found: list[str] = []
 
     def walk(value: Any) -> None:
@@ -631,14 +559,13 @@ def _strings_of(encoded: bytes) -> bytes:
 
 
 def type_fingerprint(value_type: Any) -> dict[str, Any]:
-    """The structure of a type as a JSON schema: types with equal fingerprints share their data."""
+    """Types with equal fingerprints share their data."""
     (schema,), components = msgspec.json.schema_components([value_type], ref_template="{name}")
     found: dict[str, Any] = _without_prose({"type": schema, "parts": components})
     return found
 
 
 def _without_prose(schema: Any) -> Any:
-    """A schema without the parts that do not affect data: titles and descriptions."""
     if isinstance(schema, Mapping):
         return {
             name: _without_prose(part)
@@ -651,7 +578,6 @@ def _without_prose(schema: Any) -> Any:
 
 
 def leads(migrations: Container[int], stored: int, current: int) -> bool:
-    """Whether every step from version `stored` to `current`, up or down, has a migration."""
     step = 1 if stored < current else -1
     return all(version in migrations for version in range(stored, current, step))
 
@@ -664,14 +590,10 @@ def apply_migrations(
     what: str,
     decode: Callable[[bytes], Any],
 ) -> bytes:
-    """Bring JSON written by version `stored` to `current`, up or down, one step at a time.
+    """One step at a time, up or down.
 
-    Args:
-        what: a name for the value in errors, with its key.
-        decode: refuses JSON that is not a value of the current type.
-
-    Raises:
-        MigrationFailed: a step is missing or fails, or its result is not a value of the type.
+    `decode` refuses JSON that is not a value of the current type. `MigrationFailed` if a step is
+    missing or fails, or its result is not a value of the type.
     """
     step = 1 if stored < current else -1
     value = msgspec.json.decode(encoded)

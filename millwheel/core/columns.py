@@ -1,5 +1,4 @@
-"""The columns of table sinks: their types, the stored form of their values, and that of values in a
-key."""
+"""The columns of table sinks, and the stored form of their values."""
 
 from __future__ import annotations
 
@@ -33,16 +32,12 @@ COLUMN_TYPES: dict[Any, str] = {
 }
 
 SYSTEM_COLUMNS = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
-"""Columns that Postgres adds to each table by itself."""
 
 NUMBERS = ("sender", "sequence")
-"""Columns that number the rows of a table."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table sink."""
-
     name: str
     type: str
     nullable: bool
@@ -50,11 +45,7 @@ class Column:
 
 
 def columns_of(table: str, row_type: Any, *, numbered: bool) -> tuple[Column, ...]:
-    """The columns that the fields of a type become.
-
-    Raises:
-        GraphError: the type has no fields, or a name that a column cannot have.
-    """
+    """`GraphError` if the type has no fields, or a name that a column cannot have."""
     origin = get_origin(row_type) or row_type
     if not isinstance(origin, type) or not (
         issubclass(origin, msgspec.Struct) or is_dataclass(origin)
@@ -90,8 +81,7 @@ def _column(name: str, hint: Any) -> Column:
 
 
 def stored_form(table: str, column: Column, *, in_key: bool) -> Callable[[Any], Any] | None:
-    """A function that checks a column's value, and returns the one to store; None: each is stored
-    as it is.
+    """A check that returns the value to store; None: each is stored as it is.
 
     Its result is None for None, which Postgres stores as NULL, in a column of JSON too.
     """
@@ -135,8 +125,6 @@ _KEY_PARTS: dict[str, KeyPart] = {
 
 
 def key_part(column: Column) -> KeyPart:
-    """A function that returns the part of a key that a column's stored value stands for.
-
-    Parts are equal if Postgres takes the values for equal, and those of a column have an order.
-    """
+    """Parts of a key are equal if Postgres takes the values for equal, and those of a column have
+    an order."""
     return _KEY_PARTS[column.type]

@@ -1,5 +1,3 @@
-"""The names of the engine's counters."""
-
 PROCESSED = "processed"
 RECORDS_OUT = "records_out"
 DEAD_LETTERS = "dead_letters"
@@ -12,6 +10,6 @@ REPLAYS = "replays"
 COMMON_COUNTERS = frozenset(
     [PROCESSED, RECORDS_OUT, DEAD_LETTERS, BAD_ROWS, BLOOM_MAYBES, DUPLICATES_DROPPED]
 )
-"""Counters of the engine with a column in `millwheel status`, and a metric of their own."""
+"""Counters with a column in `millwheel status`, and a metric of their own."""
 ENGINE_COUNTERS = COMMON_COUNTERS | {WEAK_CHANGED, STRAGGLERS, REPLAYS}
-"""Counters of the engine, shown beside those of user code, which may not change them."""
+"""Counters of the engine, which user code may not change."""

@@ -1,7 +1,6 @@
 """The name by which package indexes know millwheel.
 
-The distribution `millwheel` on PyPI is another project, a scheduler, with the same import name. So
-the distribution of this one has a name of its own; the import name and the command are `millwheel`.
+`millwheel` on PyPI is another project, a scheduler, with the same import name.
 """
 
 from __future__ import annotations
@@ -11,23 +10,15 @@ from pathlib import Path
 from millwheel.errors import UsageError
 
 DISTRIBUTION = "millwheel-engine"
-"""The name in pyproject.toml, and in every message and page about installing."""
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra, for messages."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def check_alone(packages: Path = Path(__file__).parents[2]) -> None:
-    """Refuse to run beside the other project: each installation overwrites files of the other.
-
-    Args:
-        packages: the directory that holds the package `millwheel`.
-
-    Raises:
-        UsageError: the distribution `millwheel` is installed in the same directory.
-    """
+    """`UsageError` if the other project is installed in the same directory: each overwrites files
+    of the other."""
     for found in packages.glob("millwheel-*.dist-info"):
         record = found / "RECORD"
         if record.is_file() and "millwheel/__init__.py," in record.read_text("utf-8"):

@@ -14,7 +14,6 @@ TimerIdentity = tuple[bytes, str, str]
 
 
 Produced = tuple["Route", "StateCell", Any, bytes, int]
-"""A production: its route and its key, the value and its stored form, and its timestamp."""
 
 
 class Effects:
@@ -41,38 +40,30 @@ class Effects:
     def __init__(self) -> None:
         self.productions = Outbox()
         self.produced: list[Produced] = []
-        """Productions that have no address yet, in their order."""
+        """Productions without addresses yet, in order."""
         self.together = False
-        """Whether addresses are given to many productions together; otherwise to each one at
-        once."""
+        """Many productions get their addresses together; otherwise each at once."""
         self.caused: list[tuple[Delivery[Any], Delivery[Any]]] = []
-        """Weak productions, as pairs of the input record and the production."""
+        """Input record and weak production."""
         self.lineage: Lineage | None = None
-        """Gives the productions of a weak computation their ids."""
         self.keeper: Keeper | None = None
         """The interval with the low watermark that these productions must not be behind."""
         self.held: list[int] = []
-        """Times at which the keeper holds its watermark until these productions are in a log.
-
-        Only productions older than their input are here; their input holds the watermark for the
-        others.
-        """
+        """Times of productions older than their input, at which the keeper holds its watermark
+        until they are in a log."""
         self.timers: dict[TimerIdentity, tuple[int, int, Key, int] | None] = {}
         """(due, hold, key, slot) of each timer, or None if it was cancelled or has fired."""
         self.rows: list[tuple[Any, tuple[Any, ...]]] = []
-        """Rows of tables, as (table sink, column values)."""
+        """Table sink and column values."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self.lines: list[bytes] = []
-        """Lines for the interval's part file."""
         self.dead_letters: list[Any] = []
         self.settled: list[Any] = []
-        """Outcomes of operators' requests."""
         self.counters: dict[str, int] = {}
         self.size = 0
 
     @property
     def promised(self) -> int:
-        """The low watermark that the keeper has published so far."""
         return MIN_TIME if self.keeper is None else self.keeper.promised
 
     def hold(self, micros: int) -> None:
@@ -82,7 +73,7 @@ class Effects:
             self.held.append(micros)
 
     def let_up(self) -> None:
-        """Release the holds: the productions are in a log, or were discarded."""
+        """The productions are in a log, or were discarded."""
         if self.keeper is not None:
             for micros in self.held:
                 self.keeper.let_up(micros)
@@ -92,7 +83,7 @@ class Effects:
         self.counters[name] = self.counters.get(name, 0) + by
 
     def take(self, other: Effects) -> None:
-        """Move all effects of `other` here, and leave `other` empty for its next use."""
+        """Leaves `other` empty for its next use."""
         if other.productions:
             self.productions.take(other.productions)
         if other.timers:
@@ -127,7 +118,7 @@ class Effects:
         other.counters.clear()
 
     def are_stored(self) -> bool:
-        """Whether a commit has to carry any of the effects; weak productions need none."""
+        """Weak productions need no commit."""
         return bool(
             self.productions
             or self.timers
@@ -140,26 +131,22 @@ class Effects:
         )
 
     def clear(self) -> None:
-        """Discard all effects."""
         self.let_up()
         self.produced.clear()
         Effects().take(self)
 
     def others(self) -> tuple[Sized, ...]:
-        """The containers of all effects besides productions and timers: if they are empty, so is
-        their `mark`. They stay the same objects until `split`."""
+        """The containers of all effects besides productions and timers, which stay the same objects
+        until `split`."""
         return (*[getattr(self, name) for name in _LISTS], self.counters)
 
     def mark(self) -> EffectsMark:
-        """The present end of the effects besides productions and timers, for `split`."""
         return [len(getattr(self, name)) for name in _LISTS], dict(self.counters), self.size
 
     def split(self, productions: int, mark: EffectsMark | None, key_text: bytes) -> Effects:
-        """Leave only the effects since a mark, which are those of one key; gives the others.
+        """Leave only the effects since a mark, which are those of one key; returns the others.
 
-        Args:
-            productions: the number of productions at the mark.
-            mark: None: there were no other effects.
+        `productions` is the number at the mark. No mark: there were no other effects.
         """
         lengths, counters, size = mark or (_NONE, {}, 0)
         before = Effects()
@@ -182,29 +169,24 @@ class Effects:
 
 
 _LISTS = ("rows", "statements", "lines", "dead_letters", "held")
-"""The lists of an `Effects` besides its productions."""
 _NONE = [0] * len(_LISTS)
 
 EffectsMark = tuple[list[int], dict[str, int], int]
-"""Lengths of the lists of an `Effects` at some moment, its counters, and its size."""
+"""Lengths of the lists, counters, and size."""
 
 
 class Keeper(Protocol):
-    """Publishes the low watermark of an interval."""
-
     promised: int
-    """The published low watermark, in microseconds."""
+    """Microseconds."""
 
     def keep_back(self, micros: int) -> None:
-        """Publish no later watermark than this, until `let_up` has been called as often."""
+        """Publish no later watermark until `let_up` has been called as often."""
         ...
 
     def let_up(self, micros: int) -> None: ...
 
 
 class Lineage(Protocol):
-    """Gives weak productions their ids, derived from the input record."""
-
     cause: Delivery[Any] | None
     """The input record; None while a timer runs, which has strong productions."""
 
@@ -212,34 +194,24 @@ class Lineage(Protocol):
 
 
 class Route(Protocol):
-    """The destinations of one stream from one computation: consumers and table sinks."""
-
     @property
-    def readers(self) -> Sequence[Any]:
-        """The readers of the stream."""
-        ...
+    def readers(self) -> Sequence[Any]: ...
 
     def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
-        """Add productions of this route to the outbox, with their addresses; gives their size."""
+        """Returns the size of the productions."""
         ...
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
-        """Encode the value once, and add one delivery per consumer and one row per sink.
-
-        Args:
-            cell: the producing key and its state.
-        """
+        """The value is encoded once; `cell` is the producing key and its state."""
         ...
 
 
 class StateCell(Protocol):
-    """One key and its state object."""
-
     key: Key
     key_text: bytes
     slot: int
     opened: Any
-    """The state object; `UNKNOWN` before `open_state`."""
+    """`UNKNOWN` before `open_state`."""
 
     def open_state(self) -> Any: ...
 
@@ -247,16 +219,12 @@ class StateCell(Protocol):
 
 
 class SharedTable(Protocol):
-    """The table that all keys of a cell share."""
-
     def snapshot(self) -> Any: ...
 
 
 class Call:
-    """The present call of user code: its key, its times, and the effects that it asks for.
-
-    The engine sets it before each call; a `millwheel.Context` shows it to the code.
-    """
+    """The engine sets the key and the times before each call of user code; a `millwheel.Context`
+    shows them."""
 
     __slots__ = (
         "cell",
@@ -273,17 +241,15 @@ class Call:
 
     def __init__(self, name: str, routes: Mapping[str, Route], effects: Effects) -> None:
         self.name = name
-        """The computation's name."""
         self.routes = routes
         self.effects = effects
         self.cell: StateCell
         self.watermark = self.promised = self.now = 0
         """The input low watermark, the published one, and the wall time, in microseconds."""
         self.micros = 0
-        """The timestamp of the record or timer being processed."""
+        """Timestamp of the record or timer being processed."""
         self.table: SharedTable | None = None
         self.shared: Any = None
-        """The table, once the code has read it."""
 
     def open(
         self,
@@ -292,27 +258,21 @@ class Call:
         promised: int,
         now: int,
     ) -> None:
-        """Set the key, and the times that are fixed for its call."""
         self.cell, self.watermark, self.promised, self.now = cell, watermark, promised, now
 
     def share(self, table: SharedTable | None) -> None:
-        """Set the shared table of the key."""
         self.table, self.shared = table, None
 
 
 class ScopeOwner(Protocol):
-    """The worker that processes a bundle, as far as the bundle's context is concerned."""
-
     async def is_current(self) -> bool: ...
     async def store_id(self) -> str: ...
 
 
 class BundleCall(Call):
-    """A call for a numbered bundle."""
-
     __slots__ = ("bundle_id", "latest", "owner")
 
     bundle_id: Any
     latest: datetime
-    """The default timestamp of a production: that of the newest record."""
+    """That of the newest record."""
     owner: ScopeOwner

@@ -1,8 +1,7 @@
 """One text for all values that are equal.
 
-Equal values may be written differently: 1.0 and 1.00, -0.0 and 0.0, one instant in two zones, a
-dict or a set in another order. Where values are distinguished by their text, as keys of steps are,
-it must be this one.
+Keys of steps, among others, are distinguished by their text, and equal values may differ in it: 1.0
+and 1.00, -0.0 and 0.0, one instant in two zones, a dict or a set in another order.
 """
 
 from __future__ import annotations
@@ -18,16 +17,13 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 _OTHER_FORMS: tuple[type, ...] = (Decimal, datetime)
 _PLAIN = frozenset((str, int, bool, type(None)))
 _LARGE = 1e16
-"""From here on, floats have no fraction, and JSON writes them with an exponent."""
+"""Floats from here on have no fraction, and JSON writes them with an exponent."""
 
 
 def canonical_json(value: Any) -> bytes:
-    """The JSON text of a value and of all values that are equal to it.
+    """A whole float is the int, as in Postgres and Python; a Decimal is a text.
 
-    A whole float is the int, as in Postgres and Python. A Decimal is a text, as in JSON.
-
-    Raises:
-        TypeError, ValueError, msgspec.MsgspecError: the value cannot be JSON.
+    `TypeError`, `ValueError` or `msgspec.MsgspecError` if the value cannot be JSON.
     """
     if type(value) in _PLAIN:
         return _encode(value)
@@ -53,15 +49,14 @@ def _canonical(value: Any) -> Any:
 
 
 def canonical_number(number: float) -> int | float | str:
-    """The number that stands for a float: an int if it is whole, and a text for NaN, which equals
-    itself here."""
+    """An int if it is whole, and a text for NaN, which equals itself here."""
     if number != number:
         return "NaN"
     return int(number) if number.is_integer() and abs(number) < _LARGE else number
 
 
 def decimal_text(number: Decimal | int) -> str:
-    """The shortest exact text of a number; NaN equals itself, as in Postgres."""
+    """NaN equals itself, as in Postgres."""
     number = Decimal(number)
     if number.is_nan():
         return "NaN"
@@ -69,13 +64,13 @@ def decimal_text(number: Decimal | int) -> str:
 
 
 def fraction_digits(number: Decimal) -> int:
-    """Number of digits after the point, without zeros at the end; negative for zeros before it."""
+    """Digits after the point, without zeros at the end; negative for zeros before the point."""
     exponent = number.normalize(_EXACT).as_tuple().exponent if number else 0
     return -exponent if isinstance(exponent, int) else 0  # NaN and infinities have none
 
 
 EXACT_DIGITS = 147_455
-"""Digits of a ``numeric`` in Postgres: 131,072 before the point, 16,383 after it."""
+"""A ``numeric`` in Postgres has 131,072 before the point, 16,383 after it."""
 
 _ADDING = Context(
     prec=EXACT_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact, InvalidOperation]
@@ -83,11 +78,8 @@ _ADDING = Context(
 
 
 def exact_sum(one: Decimal | int, other: Decimal | int) -> Decimal:
-    """The sum, with all its digits: Python's own stops at 28.
-
-    Raises:
-        ValueError: the sum has more than `EXACT_DIGITS` digits, or it is that of both infinities.
-    """
+    """Python's own sum stops at 28 digits. `ValueError` above `EXACT_DIGITS`, or for both
+    infinities."""
     try:
         return _ADDING.add(Decimal(one), Decimal(other))
     except (Inexact, InvalidOperation) as error:

@@ -1,14 +1,12 @@
 """Fingerprints of key extractors, which a deploy compares to find changed code.
 
-The deployed graph has only the name of an extractor, and two lambdas share one name. The
-fingerprint is a hash of syntax: of the function itself, of the functions and constants of its own
-module that it uses, and of the values that it closes over. Formatting, comments, annotations, the
-names of local variables and the version of Python make no difference. Without the source, the names
-and constants of the compiled code are hashed. The prefix of a fingerprint shows which of the two it
-is; they cannot be compared with each other.
+A hash of syntax: of the function, of the functions and constants of its own module that it uses,
+and of the values that it closes over; formatting, comments, annotations, names of local variables
+and the version of Python make no difference. Without the source, the names and constants of the
+compiled code are hashed; the prefix shows which, and the two cannot be compared.
 
-A fingerprint does not see every change: a property of the value's class, a library, a table that is
-read at run time. Therefore correctness never depends on it (decision 42).
+It does not see every change: a property of the value's class, a library, a table that is read at
+run time. So correctness never depends on it (decision 42).
 """
 
 from __future__ import annotations
@@ -30,27 +28,21 @@ SOURCE = "source"
 COMPILED = "compiled"
 
 MOST_DEPTH = 8
-"""Maximum depth to which functions used by functions are followed."""
+"""Depth to which functions used by functions are followed."""
 
 _FIXED = (str, int, float, bool, bytes, type(None))
 _CONSTANTS = (*_FIXED, tuple, frozenset, re.Pattern)
-"""Types of a module's constants. Lists and dicts do not count: they may be filled at run time."""
+"""Lists and dicts do not count: they may be filled at run time."""
 _LEFT_OUT = frozenset(
     {"annotation", "ctx", "decorator_list", "kind", "returns", "type_comment", "type_params"}
 )
-"""Parts of the syntax that have no influence on a key."""
 
 
 class Keys(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of the extractor that one computation uses for one stream."""
-
     version: int
-    """The `version` argument of `Stream.by`."""
     fingerprint: str | None
-    """The fingerprint of the extractor's code; None: unknown."""
 
     def may_differ(self, other: Keys) -> bool:
-        """Whether both may give different keys for the same value."""
         if self.version != other.version:
             return True
         known = comparable(self.fingerprint, other.fingerprint)
@@ -58,7 +50,6 @@ class Keys(msgspec.Struct, frozen=True, array_like=True):
 
 
 AllKeys: TypeAlias = dict[str, dict[str, Keys]]
-"""Keys by computation and stream."""
 
 
 class _NoSource(Exception):
@@ -66,8 +57,7 @@ class _NoSource(Exception):
 
 
 def fingerprint(extractor: Callable[..., Any]) -> str | None:
-    """A hash of an extractor's code, prefixed with its origin; None if the code is not
-    accessible."""
+    """Prefixed with its origin; None if the code is not accessible."""
     reading = _Reading()
     try:
         said = reading.of(extractor)
@@ -79,24 +69,17 @@ def fingerprint(extractor: Callable[..., Any]) -> str | None:
 
 
 def comparable(one: str | None, other: str | None) -> bool:
-    """Whether two fingerprints have the same origin, so that a difference means different code."""
     return one is not None and other is not None and one.split(":")[0] == other.split(":")[0]
 
 
 class _Reading:
-    """Describes functions, each once."""
-
     def __init__(self) -> None:
         self.from_source = True
         self._known: dict[int, int] = {}
-        """Functions that are already described: their order, by identity."""
+        """Functions by identity, numbered in order."""
 
     def of(self, function: Any, depth: int = 0) -> Any:
-        """A description of a callable's code, as JSON values.
-
-        Raises:
-            _NoSource: the code cannot be inspected.
-        """
+        """`_NoSource` if the code cannot be inspected."""
         if id(function) in self._known:
             return ["again", self._known[id(function)]]
         self._known[id(function)] = len(self._known)
@@ -124,7 +107,6 @@ class _Reading:
         raise _NoSource
 
     def _of_value(self, value: Any, depth: int) -> Any:
-        """The description of a value that a function closes over, or of an argument."""
         if type(value) in _FIXED:
             return [type(value).__name__, repr(value)]
         if type(value) in (tuple, list):
@@ -158,7 +140,6 @@ class _Reading:
         return ["function", said, defaults, self._closed(function, depth), used]
 
     def _closed(self, function: FunctionType, depth: int) -> Any:
-        """The descriptions of the variables that a function closes over."""
         closed = []
         names = function.__code__.co_freevars
         for name, cell in zip(names, function.__closure__ or (), strict=True):
@@ -170,7 +151,7 @@ class _Reading:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names and attributes that a function uses, inner functions included."""
+    """Globals and attributes, those of inner functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -232,7 +213,6 @@ Place = tuple[int, int]
 
 
 def _span(node: ast.Lambda) -> tuple[Place, Place]:
-    """The first and the last place of a lambda's body."""
     body = node.body
     return (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
 
@@ -253,7 +233,6 @@ def _holds(node: ast.Lambda, code: CodeType) -> bool:
 
 
 def _innermost(found: list[ast.Lambda]) -> list[_Node]:
-    """The lambdas that contain no other of these lambdas."""
     spans = [_span(node) for node in found]
     return [
         node
@@ -267,13 +246,12 @@ def _innermost(found: list[ast.Lambda]) -> list[_Node]:
 
 
 class _Syntax:
-    """Syntax as JSON, with local names replaced by their order."""
+    """Local names are replaced by their order."""
 
     def __init__(self) -> None:
         self._local: dict[str, str] = {}
 
     def of_function(self, node: _Node) -> Any:
-        """The description of a function's parameters and body."""
         for argument in ast.walk(node.args):
             if isinstance(argument, ast.arg):
                 self._name(argument.arg)

@@ -1,8 +1,7 @@
 """Rows of JSON: decoded to values of a stream's type, or refused with a reason.
 
-All sources of JSON judge their rows here, and so does the endpoint that takes records over HTTP. So
-a record that was accepted is one that its injector can read, and a row that cannot be decoded is a
-bad row in every source.
+All sources of JSON and the HTTP endpoint judge rows here, so that an injector can read each
+accepted record.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import msgspec
 from millwheel.core.codec import reason
 
 MOST_DEPTH = 500
-"""Levels of nesting that a row may have. The decoder has room for as many as its caller leaves of
-the interpreter's 1,000 frames, so a row near that limit can be decoded in one place and not in
-another."""
+"""The decoder has the room that its caller leaves of the interpreter's 1,000 frames, so a row near
+that limit can be decoded in one place and not in another."""
 
 _NUL = b"\\u0000"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*(?:"|\\?\Z)', re.DOTALL)
@@ -37,24 +35,16 @@ class BadRow(Exception):
 
 
 class JsonRows:
-    """Decodes rows to values of one type.
-
-    Raises:
-        TypeError, NotImplementedError, NameError: no JSON can be decoded to this type.
-    """
+    """`TypeError`, `NotImplementedError` or `NameError` if no JSON can be decoded to the type."""
 
     def __init__(self, value_type: Any) -> None:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(value_type).decode
 
     def together(self, raws: Sequence[bytes], most_bytes: int = sys.maxsize) -> list[Any] | None:
-        """The values of rows that can be passed on as they are; None: look at each of them with
-        `one`.
+        """The values, as far as they need no look at single rows; otherwise None.
 
-        A row with NUL is never passed on, because Postgres does not store it: the decoded value may
-        be without it.
-
-        Args:
-            most_bytes: nor is one that is longer.
+        Rows with NUL, which Postgres does not store, or longer than `most_bytes` are never passed
+        on.
         """
         longest = max(map(len, raws))
         if longest > most_bytes or (longest > 2 * MOST_DEPTH and any(map(is_too_deep, raws))):
@@ -68,11 +58,7 @@ class JsonRows:
             return None
 
     def one(self, raw: bytes) -> Any:
-        """The value of one row.
-
-        Raises:
-            BadRow: it is not JSON of this type.
-        """
+        """`BadRow` if it is not JSON of this type."""
         try:
             raw.decode()  # msgspec does not look at members that the type does not have
         except UnicodeDecodeError as error:
@@ -97,7 +83,6 @@ def is_utf_8(data: bytes) -> bool:
 
 
 def is_too_deep(raw: bytes) -> bool:
-    """Whether JSON is nested more than `MOST_DEPTH` levels deep."""
     if raw.count(b"[") + raw.count(b"{") <= MOST_DEPTH:
         return False
     brackets = without_strings(raw).translate(None, _NO_BRACKETS)
@@ -105,5 +90,4 @@ def is_too_deep(raw: bytes) -> bool:
 
 
 def without_strings(raw: bytes) -> bytes:
-    """JSON with each string left out."""
     return _STRING.sub(b"", raw)

@@ -1,8 +1,5 @@
-"""Names of a package that are imported when they are first used.
-
-A command, or a Python process that Spark starts for a step of a plan, so loads only the
-modules that it uses.
-"""
+"""Names of a package that are imported when they are first used, so that a command, or a Python
+process of Spark, loads only its own modules."""
 
 from __future__ import annotations
 
@@ -13,11 +10,7 @@ from typing import Any
 
 
 def imported_when_used(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package.
-
-    Args:
-        places: by name, the module of the package that has it.
-    """
+    """The ``__getattr__`` of a package; `places` gives the module of each name."""
 
     def __getattr__(name: str) -> Any:
         if name not in places:

@@ -1,5 +1,3 @@
-"""Names of streams, computations, pipelines, tables and columns."""
-
 from __future__ import annotations
 
 import re
@@ -10,11 +8,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return `name` if it is valid for a stream, computation, pipeline or table.
-
-    Raises:
-        GraphError: the name is not valid.
-    """
+    """`GraphError` if the name is not valid."""
     if not isinstance(name, str) or not _NAME.match(name):
         raise GraphError(
             f"{name!r} cannot name a {what}: use lower-case letters, digits and underscores, "

@@ -1,18 +1,12 @@
 """How far a numbered table is written, and how far it is read (decision 53).
 
-Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. A commit of
-an interval follows the one before it (I12), so a reader of a row of a sender sees all rows with
-lower numbers: there is nothing to wait for, and nothing is overtaken. Between senders there is no
-order, and so no single number shows how far a table is read (I11). A *vector* does: by sender, the
-number of the next row.
+Each *sender* of rows, a key interval, numbers its rows of a table from 0, without gaps. Its commits
+follow each other (I12), so a reader of a row sees all its rows with lower numbers. Between senders
+there is no order (I11): a *vector* gives, by sender, the number of the next row. A sender that is
+not in a vector is read from its first row on.
 
-Numbers start at 0 and senders are never forgotten, so a sender that is not in a vector is read from
-its first row on.
-
-A store that was restored from a backup, or that lost commits in a failover, may have written as
-many rows again by the time a follower looks: the numbers fit, and the rows are others. So a
-follower keeps a *sign* with its position, a digest of the last rows that it has read, and compares
-it whenever it reads on.
+A store that lost commits may have written as many other rows again. So a follower keeps a *sign*
+with its position, a digest of the last rows that it has read, and compares it whenever it resumes.
 """
 
 from __future__ import annotations
@@ -25,11 +19,11 @@ from typing import NamedTuple, TypeAlias
 from millwheel.errors import StoreError
 
 Vector: TypeAlias = Mapping[int, int]
-"""By sender, the number of the next row."""
+"""Number of the next row by sender."""
 
 
 class RowRange(NamedTuple):
-    """Rows of one sender: from number `first` up to, but not including, `until`."""
+    """Rows of one sender, from number `first` up to, but not including, `until`."""
 
     sender: int
     first: int
@@ -37,26 +31,22 @@ class RowRange(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many there are."""
         return self.until - self.first
 
 
 COMPARED = 16
-"""Number of rows before a position that a sign is made of. With one, a table with few different
-rows would pass by chance."""
+"""Rows of a sign. With one, a table with few different rows would pass by chance."""
 
 
 class Sign(NamedTuple):
-    """A digest of the last rows before a position, by which they are recognized."""
+    """A digest of the last rows before a position."""
 
     rows: int
-    """Number of rows that it is made of."""
     digest: str
     columns: str
-    """A hash of the table's columns: signs of other columns cannot be compared."""
+    """A hash: signs of other columns cannot be compared."""
 
     def written(self) -> str:
-        """The sign as a position has it."""
         return " ".join(map(str, self))
 
     @classmethod
@@ -66,11 +56,7 @@ class Sign(NamedTuple):
 
 
 class Marks:
-    """Hashes of rows of one sender, by their numbers.
-
-    Args:
-        columns: a hash of the table's columns.
-    """
+    """Hashes of rows of one sender, by number."""
 
     def __init__(self, columns: int = 0, rows: Mapping[int, int] | None = None) -> None:
         self._columns = columns
@@ -78,15 +64,14 @@ class Marks:
 
     @classmethod
     def by_sender(cls, found: Sequence[tuple[int, int, int, int]]) -> dict[int, Marks]:
-        """The marks of each sender, from rows of ``row_marks.sql``."""
+        """Marks of each sender, from rows of ``row_marks.sql``."""
         made: dict[int, Marks] = {}
         for sender, number, row, columns in found:
             made.setdefault(sender, cls(columns))._rows[number] = row
         return made
 
     def sign(self, until: int, most: int = COMPARED) -> Sign | None:
-        """The sign of the last rows before a number, at most so many; None: none of them is
-        known."""
+        """The sign of the last rows before a number; None: none of them is known."""
         first = until
         while first - 1 in self._rows and until - first < most:
             first -= 1
@@ -97,10 +82,8 @@ class Marks:
         return Sign(until - first, digest, str(self._columns))
 
     def contradict(self, sign: Sign | None, until: int) -> bool:
-        """Whether the rows before a number are not those of a sign.
-
-        Rows that were deleted since, and rows with other columns than then, contradict nothing.
-        """
+        """Rows that were deleted since, and rows with other columns than then, contradict
+        nothing."""
         now = None if sign is None else self.sign(until, sign.rows)
         if sign is None or now is None:
             return False
@@ -113,13 +96,12 @@ class Marks:
         self._rows.update(newer._rows)
 
     def forget(self, before: int) -> None:
-        """Forget the rows before a number, which are at the front."""
+        """The rows before a number are at the front."""
         for number in list(takewhile(lambda number: number < before, self._rows)):
             del self._rows[number]
 
 
 def between(start: Vector, end: Vector) -> list[RowRange]:
-    """The rows from one vector to another, by sender."""
     return [
         RowRange(sender, start.get(sender, 0), until)
         for sender, until in sorted(end.items())
@@ -128,15 +110,12 @@ def between(start: Vector, end: Vector) -> list[RowRange]:
 
 
 def distance(start: Vector, end: Vector) -> int:
-    """The number of rows from one vector to another."""
     return sum(piece.rows for piece in between(start, end))
 
 
 def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
-    """The vector that is at most `most` rows behind `start` on the way to `end`.
-
-    Each sender has its share of the rows, so that all senders end together.
-    """
+    """The vector at most `most` rows behind `start`; each sender has its share, so that all end
+    together."""
     there = between(start, end)
     total = sum(piece.rows for piece in there)
     if total <= most:
@@ -155,11 +134,8 @@ def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
 
 
 def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[RowRange]]:
-    """Divide ranges into at most `most` shares of about the same number of rows.
-
-    Args:
-        least_rows: no share is to have fewer rows, unless there is only one.
-    """
+    """Divide ranges into at most `most` shares of about the same number of rows, at least
+    `least_rows` if there are several."""
     total = sum(piece.rows for piece in ranges)
     wanted = max(1, min(most, total // least_rows))
     size = -(-total // wanted)
@@ -181,14 +157,7 @@ def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[
 def refuse_other_rows(
     read: Vector, signs: Mapping[int, Sign], there: Mapping[int, Marks], table: str
 ) -> None:
-    """Refuse a table with other rows than were read.
-
-    Args:
-        there: marks of the rows before `read`, as they are now.
-
-    Raises:
-        StoreError: a sign is not that of these rows.
-    """
+    """`StoreError` if the rows that are `there` do not have a sign."""
     for sender, sign in sorted(signs.items()):
         if sender in there and there[sender].contradict(sign, read[sender]):
             raise StoreError(
@@ -201,11 +170,7 @@ def refuse_other_rows(
 
 
 def refuse_older(read: Vector, written: Vector, table: str) -> None:
-    """Refuse a table that has fewer rows than were read.
-
-    Raises:
-        StoreError: the store has lost commits, or it was restored from a backup.
-    """
+    """`StoreError` if the table has fewer rows than were read."""
     for sender, number in sorted(read.items()):
         if number > written.get(sender, 0):
             raise StoreError(

@@ -1,8 +1,7 @@
-"""Keys in logs and pages, shown or redacted: keys of records are often personal data.
+"""Redacts keys, which are often personal data, in logs and pages.
 
-With ``MILLWHEEL_REDACT_KEYS=1`` in the environment a key is shown as ``key#1a2b3c4d``, a hash that
-is the same wherever the key appears. The tables of the store, and the commands that read them, show
-keys.
+With ``MILLWHEEL_REDACT_KEYS=1`` a key is shown as ``key#1a2b3c4d``, a hash that is the same
+wherever it appears. The tables of the store, and the commands that read them, show keys.
 """
 
 from __future__ import annotations
@@ -19,18 +18,15 @@ VARIABLE = "MILLWHEEL_REDACT_KEYS"
 
 
 def redacts() -> bool:
-    """Whether keys are redacted in this process."""
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
 def shown_key(key: Key) -> str:
-    """A key for a message or a log line."""
     text = shown(key, KEY_CHARACTERS)
     return hidden(repr(key)) if redacts() else text
 
 
 def hidden(text: str) -> str:
-    """A hash in place of a key's text."""
     return f"key#{xxh3_64_hexdigest(text.encode('utf-8', 'surrogatepass'))[:8]}"
 
 

@@ -24,23 +24,18 @@ class FirstProgress(msgspec.Struct, frozen=True):
 
 
 class SourceProgress(FirstProgress, frozen=True):
-    """The progress of a partition, or of the discovery of partitions."""
-
     held_by: int | None = None
-    """Number of the row that holds the low watermark; None: no row does."""
+    """The row that holds the low watermark."""
     since: int | None = None
-    """Time at which that row was read, or the newest row if none holds it, in microseconds."""
+    """Microseconds at which that row was read, or the newest row if none holds it."""
     sent_since: int | None = None
-    """Earliest time at which a row past this position can have been sent, in microseconds."""
+    """Earliest time, in microseconds, at which a row past this position can have been sent."""
     ended: bool = False
-    """Whether the reader has ended."""
 
     @classmethod
     def stored(cls, position: Mapping[str, Any] | None) -> SourceProgress:
-        """The progress in a commit's position; None: nothing is stored yet."""
         return msgspec.convert(position or {}, cls)
 
     @property
     def event_time(self) -> int:
-        """`seen`, or the least time."""
         return MIN_TIME if self.seen is None else self.seen

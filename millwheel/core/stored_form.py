@@ -1,10 +1,9 @@
 """Values after a round trip through the store, and the types in which they may be others.
 
-State is JSON in a ``jsonb`` column. Decoded again, most values equal those that were encoded. Some
-do not: the entries of a dict come in another order, a `ZoneInfo` comes as a fixed offset, an offset
-with seconds is rounded, a tuple in a field of type `Any` comes as a list, and minus zero comes as
-zero. User code must not see one value until the next restart and another one after it, so memory
-keeps the value that a restart would read (`millwheel.core.codec.Codec.settle`).
+State is JSON in a ``jsonb`` column. The entries of a dict come in another order, a `ZoneInfo` comes
+as a fixed offset, an offset with seconds is rounded, a tuple in a field of type `Any` comes as a
+list, and minus zero comes as zero. User code must not see one value until a restart and another
+after it, so memory keeps the value that a restart would read (`millwheel.core.codec.Codec.settle`).
 """
 
 from __future__ import annotations
@@ -39,24 +38,20 @@ _NOT_AS_STORED = (*_IN_NO_ORDER, inspect.DateTimeType, inspect.TimeType)
 
 
 def may_come_reordered(info: inspect.Type) -> bool:
-    """Whether values of a type may have parts in an order that the store does not keep, or of no
-    fixed type."""
+    """Parts may be in an order that the store does not keep, or of no fixed type."""
     return any(isinstance(part, _IN_NO_ORDER) or _is_any_number(part) for part in parts_of(info))
 
 
 class Fidelity(IntEnum):
-    """How far the values of a type equal those that are read from the store, in all that user code
-    can see."""
+    """How far values equal those that are read from the store, in all that user code can see."""
 
     NONE = 0
-    """Not always."""
     BUT_MINUS_ZERO = 1
-    """Always, but for minus zero."""
     FULL = 2
 
 
 def fidelity(info: inspect.Type) -> Fidelity:
-    """The fidelity of a type, proven from its parts alone."""
+    """Proven from the type's parts alone."""
     found = Fidelity.FULL
     for part in parts_of(info):
         if isinstance(part, _NOT_AS_STORED) or _is_any_number(part):
@@ -69,7 +64,6 @@ def fidelity(info: inspect.Type) -> Fidelity:
 
 
 def _is_any_number(info: inspect.Type) -> bool:
-    """Whether a whole float may come back as an int."""
     kinds = set(map(type, info.types)) if isinstance(info, inspect.UnionType) else set()
     return {inspect.IntType, inspect.FloatType} <= kinds
 
@@ -85,7 +79,6 @@ def parts_of(info: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def parts(info: inspect.Type) -> Iterable[inspect.Type]:
-    """The types that a type directly consists of."""
     for name in info.__struct_fields__:
         value = getattr(info, name)
         for part in value if isinstance(value, tuple) else (value,):
@@ -96,7 +89,7 @@ def parts(info: inspect.Type) -> Iterable[inspect.Type]:
 
 
 def are_in_order(encoded: Sequence[bytes], values: Sequence[Any]) -> bool:
-    """Whether `in_order` certainly changes nothing in the JSON of values; cheaper than to do it."""
+    """Cheaper than `in_order`; true if that certainly changes nothing."""
     try:
         if list(map(_encode_in_order, values)) != encoded:
             return False
@@ -106,8 +99,8 @@ def are_in_order(encoded: Sequence[bytes], values: Sequence[Any]) -> bool:
 
 
 def in_order(encoded: bytes) -> bytes:
-    """JSON with the names of objects in order and numbers as ``jsonb`` has them: one text for all
-    texts that are equal to the store, whether they come from it or go to it."""
+    """One text for all texts that are equal to the store: ordered names, numbers as ``jsonb`` has
+    them."""
     value = _decode_any(encoded)
     if _ODD_NUMBER.search(encoded):
         value = _with_numbers_of_jsonb(value)
@@ -126,7 +119,7 @@ def _with_numbers_of_jsonb(value: Any) -> Any:
 
 
 def first_difference(before: Any, after: Any, place: str = "") -> str | None:
-    """Where and how a value differs from the one that was read back in its place; None: in nothing.
+    """Where and how a value differs from the one that was read back; None: in nothing.
 
     The order of dicts and sets does not count.
     """

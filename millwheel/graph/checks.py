@@ -1,4 +1,4 @@
-"""Checks of a pipeline while it is built; each refusal gives its reason.
+"""Checks of a pipeline while it is built; each refusal is a `GraphError` with its reason.
 
 A combination of options that could not keep its guarantees is refused here, before anything runs
 (`docs/guarantees.md`).
@@ -26,14 +26,7 @@ OF_SINKS = ("bundles", "key", "describe", "deliver", "close")
 
 
 def check_stream(stream: object, where: str) -> None:
-    """Refuse everything but a stream.
-
-    Args:
-        where: the beginning of the call that received it, for the message.
-
-    Raises:
-        GraphError: it is not a stream.
-    """
+    """`where` is the beginning of the call that received it, for the message."""
     if not isinstance(stream, Stream):
         raise GraphError(
             f'{where}{shown(stream, 80)}, ...): that is not a stream; give a Stream("name", Type)'
@@ -41,11 +34,7 @@ def check_stream(stream: object, where: str) -> None:
 
 
 def check_source(stream: Stream[Any], source: object) -> None:
-    """Refuse a class in place of an instance, and an object that is not a source.
-
-    Raises:
-        GraphError: it is not an instance of a source.
-    """
+    """Refuse a class in place of an instance, and an object that is not a source."""
     if isinstance(source, type):
         name = source.__name__
         raise GraphError(
@@ -59,14 +48,7 @@ def check_source(stream: Stream[Any], source: object) -> None:
 
 
 def check_inbox(stream: Stream[Any], nodes: Iterable[Node], *, has_id: bool) -> None:
-    """Refuse a second inbox of a stream, and ids that the records' senders should give.
-
-    Args:
-        nodes: the pipeline's nodes so far.
-
-    Raises:
-        GraphError: there is another inbox, or an ``id=`` of `inject`.
-    """
+    """Refuse a second inbox of a stream, and ids that the records' senders should give."""
     if has_id:
         raise GraphError(
             f"inject into {stream.name!r}: id= has no meaning for an Inbox; the senders give the "
@@ -82,14 +64,8 @@ def check_inbox(stream: Stream[Any], nodes: Iterable[Node], *, has_id: bool) -> 
 
 
 def check_injection(stream: Stream[Any], injection: Injection, most_pending: int) -> None:
-    """Refuse options of an injector that do not fit, or contradict each other.
-
-    Args:
-        most_pending: `Settings.max_unacked_records`.
-
-    Raises:
-        GraphError: an option has the wrong type or range, or would have no effect.
-    """
+    """Refuse options that do not fit, or contradict each other; `most_pending` is
+    `Settings.max_unacked_records`."""
     if injection.timestamp is None and not getattr(injection.source, "timestamps", False):
         raise GraphError(
             f"inject into {stream.name!r}: the rows of this source have no timestamps of their "
@@ -142,11 +118,7 @@ def _check_pending(stream: Stream[Any], max_pending: object, most: int) -> None:
 
 def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str) -> None:
     """Refuse a class in place of an instance, an object that is not a sink, and options that do not
-    fit.
-
-    Raises:
-        GraphError: there is such a mistake.
-    """
+    fit."""
     kinds = (Table, JsonLinesFiles, Console, Discard)
     if isinstance(sink, kinds):
         if on_error != "fail":
@@ -182,11 +154,7 @@ def check_sink(stream: Stream[Any], sink: object, *, row: object, on_error: str)
 
 
 def check_readings(label: str, inputs: tuple[object, ...]) -> None:
-    """Refuse inputs that do not say how their stream is read.
-
-    Raises:
-        GraphError: an input is a bare stream, or no input at all.
-    """
+    """Refuse inputs that do not say how their stream is read."""
     for input_ in inputs:
         if isinstance(input_, Stream):
             raise GraphError(
@@ -202,11 +170,7 @@ def check_readings(label: str, inputs: tuple[object, ...]) -> None:
 
 
 def check_inputs(label: str, inputs: tuple[Reading, ...]) -> None:
-    """Refuse a computation that reads nothing, or a stream twice.
-
-    Raises:
-        GraphError: there is no input, or two inputs have the same stream.
-    """
+    """Refuse a computation that reads nothing, or a stream twice."""
     if not inputs:
         raise GraphError(f"{label!r} has no inputs; give it at least one STREAM.by(...)")
     names = [input_.stream.name for input_ in inputs]
@@ -222,12 +186,7 @@ def check_modes(
     delivery: str,
     straggler_after: object,
 ) -> None:
-    """Refuse unknown values of the options about productions and delivery.
-
-    Raises:
-        GraphError: the value of an option is unknown, or the computation reads by broadcast and at
-            most once.
-    """
+    """Refuse unknown values, and reading by broadcast and at most once."""
     if productions not in ("strong", "weak"):
         raise GraphError(f"{label!r}: productions must be 'strong' or 'weak', not {productions!r}")
     if not isinstance(exactly_once, bool):
@@ -249,11 +208,8 @@ def check_modes(
 
 
 def check_weak(label: str, computation: Computation[Any, Any, Any, Any]) -> None:
-    """Refuse weak productions of a computation that may depend on more than the record.
-
-    Raises:
-        GraphError: it keeps state or reads a shared table, and is not declared order-insensitive.
-    """
+    """Refuse weak productions of a computation with state or a shared table that is not declared
+    order-insensitive."""
     if computation.order_insensitive:
         return
     if computation.state_type not in (None, type(None)):
@@ -280,12 +236,7 @@ def check_acknowledgement(
     acknowledgement: str,
     replay_after: object,
 ) -> None:
-    """Refuse a way of acknowledgement that is unknown or does not fit the computation.
-
-    Raises:
-        GraphError: `acknowledgement` or `replay_after` has a wrong value, or the computation does
-            more than pass records on.
-    """
+    """Refuse a way of acknowledgement that is unknown or does not fit the computation."""
     if acknowledgement not in ("chain", "tree"):
         raise GraphError(
             f"{label!r}: acknowledgement must be 'chain' or 'tree', not {acknowledgement!r}"
@@ -305,11 +256,8 @@ def check_tree(
     delivery: str,
     inputs: tuple[Reading, ...],
 ) -> None:
-    """Refuse tree acknowledgement for a computation that does more than pass records on.
-
-    Raises:
-        GraphError: its records would have effects of their own, which have to be stored.
-    """
+    """Refuse tree acknowledgement for a computation that does more than pass records on: other
+    effects have to be stored."""
     if productions != "weak":
         raise GraphError(
             f'{label!r} is added with acknowledgement="tree" and productions="strong": strong '
@@ -336,11 +284,8 @@ def check_tree(
 
 
 def check_no_rows(writer: Node, use: SinkUse) -> None:
-    """Refuse a table that a tree computation would write in its own commits.
-
-    Raises:
-        GraphError: the sink is a table without a step of its own; each record would need a commit.
-    """
+    """Refuse a table without a step of its own that a tree computation would write: each record
+    would need a commit."""
     if writer.is_tree and isinstance(use.sink, Table):
         raise GraphError(
             f'{writer.name!r} is added with acknowledgement="tree" and makes no commits of its '
@@ -351,11 +296,7 @@ def check_no_rows(writer: Node, use: SinkUse) -> None:
 
 
 def check_repeatable(writer: Node, use: SinkUse) -> None:
-    """Refuse a table without a key when records may be delivered twice.
-
-    Raises:
-        GraphError: rows of repeated records would be in the table twice.
-    """
+    """Refuse a table without a key when records may be delivered twice: so would their rows."""
     if (
         writer.is_weak
         and not writer.exactly_once
@@ -371,14 +312,8 @@ def check_repeatable(writer: Node, use: SinkUse) -> None:
 
 
 def check_failures(label: str, on_error: object, retries: int) -> Park | None:
-    """Refuse an unknown way to treat failures of user code.
-
-    Returns:
-        How keys are parked; None: they are not.
-
-    Raises:
-        GraphError: the value of `on_error` is unknown, or `retries` is negative.
-    """
+    """Refuse an unknown way to treat failures of user code; returns how keys are parked, None: they
+    are not."""
     parks = isinstance(on_error, Park) or on_error == "park"
     if not (parks or on_error in ("fail", "dead_letter")) or retries < 0:
         raise GraphError(
@@ -397,11 +332,8 @@ def check_parking(
     exactly_once: bool,
     delivery: str,
 ) -> None:
-    """Refuse to park keys of a computation with records that do not wait for a commit of their own.
-
-    Raises:
-        GraphError: it is such a computation.
-    """
+    """Refuse to park keys of a computation with records that do not wait for a commit of their
+    own."""
     if park is None:
         return
     for reason, holds in (
@@ -426,12 +358,8 @@ def check_bundles(
     exactly_once: bool,
     delivery: str,
 ) -> None:
-    """Refuse numbered bundles for a computation that cannot use them.
-
-    Raises:
-        GraphError: it has state, timers or tables by key, or options that would make the bundle
-            numbers useless.
-    """
+    """Refuse numbered bundles for a computation with state, timers or tables by key, or with
+    options that would make the numbers useless."""
     defined = computation.defines("process_bundle")
     if computation.bundles is None:
         if defined:
@@ -495,12 +423,7 @@ def check_broadcast(
 ) -> None:
     """Refuse broadcast inputs that do not fit the methods of the computation.
 
-    Args:
-        cells: `Settings.broadcast_cells`, the number of cells with a table each.
-
-    Raises:
-        GraphError: there are broadcast inputs without `process_broadcast` or the reverse, the table
-            has no type, no other input uses it, or the number of cells is invalid.
+    `cells` is `Settings.broadcast_cells`.
     """
     broadcast = [i.stream.name for i in inputs if isinstance(i, Broadcast)]
     defined = computation.defines("process_broadcast")
@@ -533,11 +456,7 @@ def check_broadcast(
 
 
 def check_shared(node: Node) -> None:
-    """Refuse a type of the shared table that cannot be read or changed as one object.
-
-    Raises:
-        GraphError: it has collections that are loaded by entry, or it is immutable.
-    """
+    """Refuse a shared table that has collections loaded by entry, or is immutable."""
     shared = node.shared
     assert shared is not None
     if shared.collections:
@@ -557,11 +476,8 @@ def check_shared(node: Node) -> None:
 def check_spread(
     label: str, computation: Computation[Any, Any, Any, Any], inputs: tuple[Input[Any], ...]
 ) -> None:
-    """Refuse state and timers by key where the engine chooses the keys.
-
-    Raises:
-        GraphError: the computation has state or timers, or reads another input by a real key.
-    """
+    """Refuse state and timers by key, and other inputs by a real key, where the engine chooses the
+    keys."""
     spread = [i.stream.name for i in inputs if i.extractor is None]
     if not spread:
         return

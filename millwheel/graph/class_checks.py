@@ -18,11 +18,7 @@ PROCESS = ("process_record", "process_timer", "process_broadcast", "process_bund
 
 def check_computation(computation: object) -> None:
     """Refuse a class in place of an instance, methods that are missing, that nothing calls or that
-    cannot be awaited, and a `writes` that is not a tuple of streams.
-
-    Raises:
-        GraphError: it cannot be run.
-    """
+    cannot be awaited, and a `writes` that is not a tuple of streams."""
     if isinstance(computation, type):
         name = computation.__name__
         raise GraphError(f"add({name}, ...): {name} is a class, not a computation; give {name}()")
@@ -92,11 +88,7 @@ def _line_of(kind: type) -> str:
 
 
 def check_settings(pipeline: str, settings: Settings | None) -> Settings:
-    """The settings of a pipeline, or the defaults.
-
-    Raises:
-        GraphError: they are of another type.
-    """
+    """The settings of a pipeline, or the defaults."""
     if not isinstance(settings, Settings | None):
         raise GraphError(
             f"pipeline {pipeline!r}: settings={shown(settings, 80)}: give Settings(...)"

@@ -14,7 +14,6 @@ from millwheel.streams import Broadcast, Input
 
 
 def text(graph: Graph) -> str:
-    """The graph for a terminal."""
     lines = [f"pipeline {graph.name}"]
     for node in graph.nodes:
         known = node.name if node.label == node.name else f"{node.name} ({node.label})"
@@ -50,7 +49,6 @@ def text(graph: Graph) -> str:
 
 
 def mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart."""
     lines = ["flowchart LR"]
     shapes = {"injector": "[/{}/]", "computation": "[{}]", "relay": "({})"}
     for node in graph.nodes:
@@ -87,12 +85,10 @@ def _label(input_: Reading) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Compact JSON for display."""
     return msgspec.json.encode(value).decode()
 
 
 def _sink_text(use: SinkUse) -> str:
-    """A description of a sink, for the terminal."""
     if isinstance(use.sink, JsonLinesFiles):
         return f"a part file in {use.sink.directory}"
     return f"table {use.sink.name}" if isinstance(use.sink, Table) else sink_name(use)

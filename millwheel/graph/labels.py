@@ -40,9 +40,8 @@ def free_name(name: str, taken: Collection[str]) -> str:
 def label_of(name: str, description: Mapping[str, Any]) -> str:
     """A node's name for display, from its name and its description (`Node.describe`).
 
-    A name that was generated reads as the field's: ``flat_map → words`` for ``make_words``, ``sink:
-    spikes`` for ``spikes_to_spikes``. Any other name is its own label. Commands, views and the
-    store use the name.
+    A generated name reads as ``flat_map → words`` for ``make_words``, ``sink: spikes`` for
+    ``spikes_to_spikes``. Commands, views and the store use the name.
     """
     if description.get("kind") == "relay":
         return _relay_label(name, description)

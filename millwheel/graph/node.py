@@ -1,7 +1,7 @@
 """A node of the graph: an injector, a computation or a relay, with its options.
 
-A *relay* is a small step of the engine that passes a stream on under another key, where correctness
-needs it (`millwheel/graph/relays.py`).
+A *relay* is a small step of the engine that passes a stream on under another key
+(`millwheel/graph/relays.py`).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Injection:
 
     source: Source
     timestamp: Callable[[Any], datetime] | None
-    """None: the rows have timestamps of their own."""
+    """None if the rows have timestamps of their own."""
     seen: Callable[[Any], datetime] | None
     lateness: timedelta
     on_error: OnError
     watermark: Callable[[Any], datetime | None] | None = None
     idle_after: timedelta | None = None
     max_pending: int | None = None
-    """Maximum un-ACKed rows of a partition; None: the credits are the only limit."""
+    """Un-ACKed rows of a partition; None: the credits are the only limit."""
     latency_target: timedelta | None = None
     """Time within which rows should be acknowledged; None: the limit of rows is fixed."""
 
     @cached_property
     def shown_by_reader(self) -> bool:
-        """Whether the source itself shows how far event time is, and not its rows."""
+        """The source itself shows how far event time is, and not its rows."""
         by_rows = self.timestamp or self.seen or self.watermark
         return by_rows is None and getattr(self.source, "shows_time", False)
 
@@ -64,8 +64,6 @@ class Injection:
 
 @dataclass
 class Node:
-    """One node of the graph."""
-
     name: str
     kind: Literal["injector", "computation", "relay"]
     inputs: tuple[Reading, ...] = ()
@@ -76,31 +74,30 @@ class Node:
     shared: StateLayout[Any] | None = None
     """The layout of the table built from broadcast records."""
     cells: int = 0
-    """Number of parts of its slots with a table each; 0: it has no broadcast input."""
+    """Parts of its slots with a table each; 0: it has no broadcast input."""
     bundles: Bundles | None = None
-    """The limits of its numbered bundles; None: it reads record by record."""
+    """Limits of its numbered bundles; None: it reads record by record."""
     on_error: OnFailure = "fail"
     park: Park | None = None
     """How its keys are parked, with ``on_error="park"``."""
     retries: int = 0
     productions: Productions = "strong"
     exactly_once: bool = True
-    """Whether copies of a record are dropped, even if they arrive late."""
+    """Copies of a record are dropped, even if they arrive late."""
     delivery: DeliveryMode = "acknowledged"
     straggler_seconds: float = 1.0
-    """With weak productions, the time that an input waits for their acknowledgement."""
+    """Time that an input of weak productions waits for their acknowledgement."""
     acknowledgement: Acknowledgement = "chain"
     """The way in which an input waits for its weak productions."""
     replay_seconds: float = 5.0
     """Time without a sign of a tree's records after which its root is processed again."""
     named: bool = False
-    """Whether its input's key is the record's user-supplied id."""
+    """Its input's key is the record's user-supplied id."""
     sinks: dict[str, list[SinkUse]] = field(default_factory=dict)
-    """By stream, the sinks that are written in its own commits."""
+    """Sinks that are written in its own commits, by stream."""
 
     @property
     def label(self) -> str:
-        """Its name for display: see `label_of`."""
         return label_of(self.name, self.describe())
 
     @property
@@ -110,12 +107,12 @@ class Node:
 
     @property
     def grain(self) -> int:
-        """Number of slots at multiples of which its intervals begin and end."""
+        """Its intervals begin and end at multiples of this number of slots."""
         return SLOTS // self.cells if self.cells else 1
 
     @property
     def at_most_once(self) -> bool:
-        """Whether records are sent to it once, and never again."""
+        """Records are sent to it once, and never again."""
         return self.delivery == "at_most_once"
 
     @property
@@ -125,19 +122,17 @@ class Node:
 
     @property
     def state_steps(self) -> Mapping[int, Migration]:
-        """The migrations of its state, by the version from which each one leads."""
+        """Migrations of its state, by the version from which each one leads."""
         return {} if self.computation is None else self._steps(self.computation.migrations)
 
     @property
     def shared_steps(self) -> Mapping[int, Migration]:
-        """The migrations of its shared table, by the version from which each one leads."""
+        """Migrations of its shared table, by the version from which each one leads."""
         return {} if self.computation is None else self._steps(self.computation.shared_migrations)
 
     def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
-        """`given`, with steps that change nothing for versions that changed only the other type.
-
-        State and shared table have one version; the deploy has checked which type has changed.
-        """
+        """`given`, with steps that change nothing for versions that changed only the other type:
+        state and shared table have one version."""
         if self.shared is None:
             return given
         assert self.computation is not None
@@ -147,17 +142,17 @@ class Node:
 
     @property
     def is_weak(self) -> bool:
-        """Whether its productions are sent before they are stored, if they are stored at all."""
+        """Its productions are sent before they are stored, if they are stored at all."""
         return self.productions == "weak"
 
     @property
     def is_tree(self) -> bool:
-        """Whether its productions are not kept: losses are replayed from the root."""
+        """Its productions are not kept: losses are replayed from the root."""
         return self.acknowledgement == "tree"
 
     @property
     def is_spread(self) -> bool:
-        """Whether the engine chooses its keys."""
+        """The engine chooses its keys."""
         return any(isinstance(i, Input) and i.extractor is None for i in self.inputs)
 
     def describe(self) -> dict[str, Any]:

@@ -1,5 +1,3 @@
-"""The graph of a pipeline: all nodes in their order, known and checked before anything starts."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,7 +12,7 @@ from millwheel.streams import Stream
 
 
 class Graph:
-    """All nodes, in an order with every writer before its readers."""
+    """All nodes of a pipeline, in an order with every writer before its readers."""
 
     def __init__(
         self, name: str, nodes: Iterable[Node], aggregates: Iterable[Aggregate] = ()
@@ -73,8 +71,8 @@ class Graph:
         """Refuse an aggregate that could see a new row of the table that it follows before the rows
         that it reads.
 
-        They are there with it if one step writes both in its commits, or a step further up has
-        written them before: strong productions are sent when they are durable.
+        It sees them if one step writes both in its commits, or a step further up has written them
+        before: strong productions are sent when they are durable.
         """
         for follower in self._writers(aggregate.follows):
             for table in aggregate.reads:
@@ -92,7 +90,6 @@ class Graph:
                         )
 
     def _writers(self, table: str) -> list[Node]:
-        """The steps that write a table."""
         return [
             node
             for node in self.nodes
@@ -113,7 +110,6 @@ class Graph:
         return found
 
     def writers(self, stream: str) -> list[Node]:
-        """The nodes that write a stream."""
         return [n for n in self.nodes if any(s.name == stream for s in n.writes)]
 
     def readers(self, stream: str) -> list[tuple[Node, Reading]]:

@@ -31,11 +31,9 @@ class PaneRelay(Computation[Pane[Any], LastPane]):
     """Passes panes on, but drops a pane after a newer one of its key: of a later window, or with a
     higher number.
 
-    Panes of several keys that write one row have no order among them: the last one to arrive
-    counts.
-
-    The state of a row is forgotten once no older pane can come. Panes of count windows, panes that
-    are amended for ever, and panes that no `Windowed` has made keep it.
+    Panes of several keys that write one row have no order: the last one to arrive counts. The state
+    of a row is forgotten once no older pane can come; never for count windows, panes that are
+    amended for ever, and panes that no `Windowed` has made.
     """
 
     version = 2

@@ -1,8 +1,8 @@
 """Steps that the engine adds: relays, and the step of a sink outside the store.
 
-A relay passes a stream on under another key: records with user-supplied ids meet at the hash of the
-id; rows of an upsert sink meet at the row's key; rows of a source that are broadcast become
-productions first; files and the terminal read a stream like any computation.
+A relay passes a stream on under another key: records meet at the hash of a user-supplied id or at
+the key of an upsert sink's row; rows of a source that are broadcast become productions first; files
+and the terminal read a stream like any computation.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ at most once."""
 
 
 class Relay(Computation[Any, None]):
-    """Passes every record on unchanged."""
-
     def __init__(self, to: Stream[Any]) -> None:
         self.writes = (to,)
         self._to = to
@@ -65,9 +63,9 @@ def identify_node(stream: Stream[Any], identify: Callable[[Any], Key]) -> tuple[
 def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any], Node]:
     """The hidden stream and the relay through which rows of a source are broadcast or sent once.
 
-    A row is one number of the source's log, and one interval of each reader acknowledges it. A row
-    for many intervals of a reader therefore has to become many productions first. A row that is
-    sent at most once needs a relay because an unacknowledged row is read and sent again.
+    One interval of each reader acknowledges a row's number, so a row for many intervals must become
+    many productions first. A row that is sent at most once needs a relay because an un-ACKed row is
+    read and sent again.
     """
     hidden = _copy(stream, stream.name + RELAYED)
     node = Node(
@@ -105,8 +103,6 @@ def sink_node(stream: Stream[Any], use: SinkUse, nodes: Mapping[str, Node]) -> N
 
 
 def row_key(table: Table[Any], row: Callable[[Any], Any] | None) -> Callable[[Any], Key]:
-    """The key of a table's own step: that of the row."""
-
     def extract(value: Any) -> Key:
         parts = table.key_of(table.values(row(value) if row else value))
         return parts if len(parts) > 1 else parts[0]
@@ -128,8 +124,8 @@ def _copy(stream: Stream[Any], name: str) -> Stream[Any]:
 
 
 def _pane_order(stream: str, nodes: Mapping[str, Node]) -> PaneOrder:
-    """The order of a stream's panes, by the computations that have made their windows, directly or
-    further up."""
+    """The order of panes, by the computations that have made their windows, directly or further
+    up."""
     found: list[PaneOrder] = []
     waiting, seen = [stream], {stream}
     while waiting:
@@ -147,7 +143,6 @@ def _pane_order(stream: str, nodes: Mapping[str, Node]) -> PaneOrder:
 
 
 def _delivery_node(name: str, stream: Stream[Any], sink: BundleSink, use: SinkUse) -> Node:
-    """The step of a sink outside the store."""
     return Node(
         name=name,
         kind="computation",

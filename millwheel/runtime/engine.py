@@ -1,9 +1,5 @@
-"""One worker's engine: builds, starts and stops the packages of `millwheel.runtime`.
-
-These packages do the work: the lane runs and commits records, sources read them, the network
-carries them, ownership takes and hands over intervals, upkeep folds and cleans up. See
-`millwheel.runtime` for the path of one record through them. None of them imports this module.
-"""
+"""Builds, starts and stops the rooms of one worker (`millwheel.runtime`), which do the work; none
+of them imports this module."""
 
 from __future__ import annotations
 
@@ -64,11 +60,9 @@ class Engine:
     """Runs one pipeline on one store, in this event loop.
 
     Args:
-        options: options of this run.
         take_over: claim intervals even from a worker that is alive; it will be fenced.
-        network: makes this worker's network from its id, to share the pipeline with other workers.
-            The engine then claims no interval by itself (`OwnedIntervals.take`). None: this worker
-            claims all intervals.
+        network: makes this worker's network from its id, to share the pipeline: the engine then
+            claims no interval by itself. None: this worker claims all intervals.
         worker: this worker's id, a UUID that no other worker has; None: a new one.
         process: measures the costs of this process.
     """
@@ -93,42 +87,36 @@ class Engine:
         self.worker = worker or str(uuid.uuid4())
         self.log = structlog.get_logger().bind(pipeline=pipeline.name, worker=self.worker[:8])
         self.done = asyncio.Event()
-        """Set when all input is processed: no source has a row to read, now or ever, and all
-        effects of rows read are stored. Cleared when a row arrives."""
+        """Set when no source has a row to read, now or ever, and all effects of rows read are
+        stored. Cleared when a row arrives."""
         self.observer = Observer()
-        """Hooks called on engine events."""
         self.late_uses = LateUses(self.log, self.fail)
         self._options = options
         self._take_over = take_over
         self._process = process or Process()
         self._network = None if network is None else network(self.worker)
         self._listens = False
-        """Whether the network was started."""
         self.failure: BaseException | None = None
-        """The error that the engine stops with."""
         self._failed = asyncio.Event()
         self._ended = asyncio.Event()
-        """Set when the engine was stopped or killed."""
         self._beside: list[tuple[Callable[[Engine], Service], str]] = []
         """Services that run with the engine, by maker and name."""
         self._restarts = Restarts(self)
         self.heartbeat: Heartbeat | None = None
-        """Renews the lease; None: the worker has not registered yet."""
+        """None before the worker has registered."""
         self.blocked_by: str | None = None
-        """What blocks the event loop at this moment; None: nothing does. Another thread sets it."""
+        """What blocks the event loop at this moment, set by another thread; None: nothing does."""
         self.blocked_seconds = 0.0
-        """Time for which the event loop was blocked, without short times."""
+        """Total time for which the event loop was blocked, without short times."""
         self._processed_before = 0
-        """Records and timers processed before the engine last started over."""
         self._given = 0
-        """The greatest bundle number that this process knew when it started over; 0: it never
-        has."""
+        """The greatest bundle number known at a start over; 0: there was none."""
         self._build()
 
     def _build(self) -> None:
-        """Build all parts: nothing in them is older than this start."""
+        """Nothing in the parts is older than this start."""
         self.started = False
-        """Whether `begin` has ended: intervals were claimed or, in a shared pipeline, located."""
+        """Intervals were claimed or, in a shared pipeline, located."""
         self.done.clear()
         self.env = env = Environment(
             self.graph,
@@ -153,7 +141,7 @@ class Engine:
         self.sources = SourceTasks(env, exchange, self.buckets, self.publisher)
         self.lane = Lane(env, exchange, self.buckets, self.publisher, self.modes)
         self.courier = None if self._network is None else self._build_courier(self._network)
-        """Carries records and ACKs between workers; None: this worker is alone."""
+        """None if this worker is alone."""
         self.owned = OwnedIntervals(
             env,
             exchange,
@@ -172,7 +160,6 @@ class Engine:
         self.sources.on_ended = self.owned.retire
 
     def _build_courier(self, network: Network) -> Courier:
-        """Build the courier to other workers, and connect it to the parts that use it."""
         publisher, pause = self.publisher, self.sources.paused.set
         courier = Courier(self.env, self.exchange, publisher, self.lease, network, pause)
         self.exchange.remote = courier
@@ -183,7 +170,7 @@ class Engine:
     # -- start ------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Deploy and run; a worker that is alone claims every interval.
+        """A worker that is alone claims every interval.
 
         Raises:
             DeployRefused: the stored pipeline and this code do not agree.
@@ -198,17 +185,14 @@ class Engine:
         self._restarts.watch()
 
     def attend(self, make: Callable[[Engine], Service], name: str) -> None:
-        """Run a service with the engine from now on, and again whenever the engine starts over."""
         self._beside.append((make, name))
         if self.started:  # otherwise `begin` starts it
             self.env.spawn(make(self).run(), name)
 
     def observe(self, observer: Observer) -> None:
-        """Call an observer's hooks from now on, also after the engine has started over."""
         self.observer = self.exchange.observer = observer
 
     async def begin(self) -> None:
-        """Start from the stored state, with empty memory."""
         env = self.env
         incarnation = await env.patiently(self.store.incarnation)
         # Listen first: a worker that cannot be reached must not begin a generation.
@@ -232,7 +216,7 @@ class Engine:
         self.log.info("started", intervals=len(self.intervals), generation=deployment.generation)
 
     async def _listen(self, network: Network, incarnation: str) -> str:
-        """Listen for other workers, and adopt the store's clock; gives this worker's address."""
+        """Adopts the store's clock too; returns this worker's address."""
         assert self.courier is not None
         if self._listens:
             network.begin_again(self.courier, incarnation)
@@ -254,7 +238,6 @@ class Engine:
         self.env.spawn(pauses.run(), "pauses")
 
     def _start_services(self) -> None:
-        """Start the services that run with the lane."""
         env, exchange, buckets = self.env, self.exchange, self.buckets
         self.housekeeping = Housekeeping(
             env, exchange, buckets, self.publisher, self.lane.letters, self.courier
@@ -272,7 +255,7 @@ class Engine:
             env.spawn(make(self).run(), name)
 
     async def _attend_requests(self) -> None:
-        """Read the requests of operators; a run does not end before it has looked for them once."""
+        """A run does not end before it has looked for requests once."""
         desk = RequestDesk(self.env, self.exchange)
         await self.env.patiently(desk.run_once)
         self._completion.is_open = True
@@ -336,7 +319,6 @@ class Engine:
         self._ended.set()
 
     async def _drop_everything(self) -> None:
-        """Stop all work, as in a crash; all work that is not durable is dropped."""
         self._given = max(self._given, self.modes.close())
         self.lane.letters.flush(all_of_them=True)
         while self.env.tasks:
@@ -351,7 +333,6 @@ class Engine:
                 interval.part_file.close()
 
     async def drop_and_forget(self) -> None:
-        """Stop all work, as in a crash, and drop everything in memory that is not in the store."""
         self.started = False
         if self.courier is not None:  # first: no message from before the store went back may pass
             self.courier.hang_up()
@@ -365,34 +346,26 @@ class Engine:
     # -- sharing the pipeline -------------------------------------------------------------
 
     def claiming(self, decide: Decide | None = None) -> Claiming:
-        """The service that takes and hands over intervals among workers.
-
-        Args:
-            decide: assigns intervals to workers; None: the balancer does.
-        """
+        """The service that takes and hands over intervals; `decide` replaces the balancer."""
         assert self.courier is not None
         decide = decide or Balancer(self.env)
         return Claiming(self.env, self.exchange, self.owned, self.courier, self.lease, decide)
 
     def lease_guard(self) -> LeaseGuard:
-        """The service that drops all intervals when no usable time is left of the lease."""
         return LeaseGuard(self.env, self.exchange, self.owned, self.lease)
 
     @property
     def remotes(self) -> RemoteIntervals:
-        """The intervals of other workers; only in a shared pipeline."""
         assert self.courier is not None
         return self.courier.remotes
 
     @property
     def out_of_touch(self) -> frozenset[str]:
-        """Workers that this one cannot reach, if that keeps it from sharing the pipeline; otherwise
-        none."""
+        """Empty unless it keeps this worker from sharing the pipeline."""
         return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
 
     @property
     def unowned(self) -> int:
-        """Number of intervals that no worker owns, by the last look at the placement."""
         return 0 if self.courier is None else self.courier.remotes.unowned
 
     # -- state ------------------------------------------------------------------
@@ -414,24 +387,20 @@ class Engine:
 
     @property
     def stopping(self) -> bool:
-        """Whether the engine is stopping: it takes no new work, commits finished work, and ends."""
         return self.env.stopping
 
     @property
     def processed(self) -> int:
-        """Number of records and timers with durable effects in this run."""
+        """Records and timers with durable effects in this run."""
         return self._processed_before + self.env.processed
 
     @property
     def intervals(self) -> list[Interval]:
-        """The intervals this worker holds."""
         return self.exchange.intervals
 
     @property
     def injectors(self) -> list[Injector]:
-        """The source tasks that read a partition."""
         return [task for task in self.exchange.source_tasks if isinstance(task, Injector)]
 
     def progress(self) -> dict[str, Any]:
-        """Figures for display: processed records, watermark, backlog, share of the input read."""
         return {**self.figures.progress(), "processed": self.processed}

@@ -1,7 +1,6 @@
-"""The environment that all packages of one worker share: clock, settings, store, log and tasks.
+"""Clock, settings, store, log and tasks, which all rooms of one worker share.
 
-The engine makes a new `Environment` at each start, and again when it starts over, so that it keeps
-nothing that the worker has forgotten.
+The engine makes a new `Environment` when it starts over, so that nothing forgotten stays in it.
 """
 
 from __future__ import annotations
@@ -27,28 +26,26 @@ from millwheel.store.port import Store
 T = TypeVar("T")
 
 UserCode = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
-"""The user's `process_record`."""
 
 Wrap = Callable[[Any, UserCode, Any, Effects], UserCode]
-"""Wraps a user's `process_record`, given its `Step`, the code, a function that makes a context for
-a step and effects, and the effects that the engine commits."""
+"""Arguments: the `Step`, its `process_record`, a function that makes a context for a step and
+effects, and the effects that the engine commits."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one run, which other runs of the same pipeline need not share."""
+    """Other runs of the same pipeline need not share them."""
 
     keep_open: bool = False
     """Leave event time at the last data when a bounded source ends. Otherwise its partitions
     promise the end of time, and when all sources have done so, every window closes."""
     accept_late: bool = False
-    """Process rows that arrive after event time has ended as late rows; otherwise they are an
-    error."""
+    """Rows after the end of event time are late rows; otherwise they are an error."""
     inject_copies: int = 1
     """How often each source row is delivered; 2 to test deduplication."""
     guard_shared: bool = False
-    """Fail a record that changes `Context.shared`, which is read-only for it. For tests: encodes
-    the table for each key in a chunk."""
+    """Fail a record that changes `Context.shared`. For tests: encodes the table for each key in a
+    chunk."""
     compare_stored: bool = False
     """Warn of state that is not read back from the store as it was. For tests."""
     wrap_weak: Wrap | None = None
@@ -57,14 +54,11 @@ class Options:
 
 @dataclass(frozen=True)
 class StoreWait:
-    """A commit or heartbeat that the store has not finished for long."""
-
     what: str
-    """commit, or heartbeat."""
+    """"commit" or "heartbeat"."""
     seconds: float
     sessions: tuple[str, ...]
-    """The sessions of Postgres that hold the locks that it needs, in words; none: it waits for no
-    lock."""
+    """Postgres' sessions that hold the locks that it needs, in words."""
 
     def __str__(self) -> str:
         whom = f", for {'; '.join(self.sessions)}" if self.sessions else ""
@@ -72,13 +66,11 @@ class StoreWait:
 
 
 class Environment:
-    """Clock, settings, store, log, tasks and options of one worker since its last start.
-
-    Args:
-        fail: stops the engine with an error; the first one counts.
-        check_finished: called when work has ended that may have been the last.
-        done: set when all input is processed; a source clears it when a row arrives.
-        is_shared: other workers may hold intervals of the pipeline.
+    """Args:
+    fail: stops the engine with an error; the first one counts.
+    check_finished: called when work has ended that may have been the last.
+    done: set when all input is processed; a source clears it when a row arrives.
+    is_shared: other workers may hold intervals of the pipeline.
     """
 
     def __init__(
@@ -113,22 +105,17 @@ class Environment:
         self.is_shared = is_shared
         self.stamps = Stamps(clock)
         self.generation = 0
-        """The generation of this worker's code; 0 until it has deployed."""
+        """0 before it has deployed."""
         self.rekeyed: frozenset[str] = frozenset()
-        """Names of computations that may have had other keys for the same records under former
-        code."""
+        """Computations that may have had other keys for the same records under former code."""
         self.stopping = False
-        """Whether the worker is stopping: it takes no new work, commits finished work, and ends."""
         self.store_wait: StoreWait | None = None
-        """A commit or heartbeat that waits for long; None: none does."""
         self.processed = 0
-        """Number of records and timers with durable effects since this start."""
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Tasks that run as long as the engine."""
 
     def now(self) -> int:
-        """Wall time in microseconds. Workers that share a pipeline use the store's time, so that
-        timers and ages mean the same to the next owner of an interval."""
+        """Wall time in microseconds. Workers that share a pipeline use the store's, so that timers
+        and ages mean the same to an interval's next owner."""
         return self.stamps.now()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -144,11 +131,7 @@ class Environment:
             self.fail(task.exception())
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call the store until it answers, for up to `store_patience_seconds`.
-
-        Raises:
-            StoreUnavailable: the store has not answered in time.
-        """
+        """`StoreUnavailable` after `store_patience_seconds`."""
         backoff = self.backoff()
         while True:
             try:
@@ -159,5 +142,4 @@ class Environment:
             await backoff.wait()
 
     def backoff(self) -> Backoff:
-        """The pauses of something that is tried for up to `store_patience_seconds`."""
         return Backoff(self.clock, patience=self.settings.store_patience_seconds)

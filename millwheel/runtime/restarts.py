@@ -1,10 +1,9 @@
 """Starting over, when the store may have lost its newest commits (decision 40).
 
-A worker's memory reflects commits that were durable once: ACKs, sent productions, published
-watermarks, seen ids, cached state. After a crash of the server, or the promotion of a standby that
-lagged behind, the store may have lost some of these commits. The stored data is a consistent cut of
-the past. So the worker acts as after a crash of its own: it drops everything and starts from the
-store. This needs no new mechanism, since a worker may crash at any moment.
+A worker's memory reflects commits: ACKs, sent productions, published watermarks, seen ids, cached
+state. After a crash of the server, or the promotion of a lagging standby, the store may be an
+earlier consistent cut. So the worker acts as after a crash of its own: it drops everything and
+starts from the store.
 
 ::
 
@@ -12,8 +11,7 @@ store. This needs no new mechanism, since a worker may crash at any moment.
                                   ▲                          │
                                   └── StoreWentBack, StoreUnavailable (with patience)
 
-Any task of the engine may find that the store went back; `Engine.fail` passes the error on to this
-module. The process, its worker id, its address and its probes stay.
+The process, its worker id, its address and its probes stay.
 """
 
 from __future__ import annotations
@@ -30,50 +28,39 @@ from millwheel.settings import Settings
 
 
 class Restartable(Protocol):
-    """The parts of an engine that starting over uses."""
-
     clock: Clock
     settings: Settings
     log: Any
 
     @property
-    def intervals(self) -> list[Interval]:
-        """The intervals that the engine holds."""
-        ...
+    def intervals(self) -> list[Interval]: ...
 
-    async def begin(self) -> None:
-        """Start with nothing in memory."""
+    async def begin(self) -> None: ...
 
-    async def drop_and_forget(self) -> None:
-        """Stop all work as a crash would, and forget everything that was read from the store."""
+    async def drop_and_forget(self) -> None: ...
 
-    def fail(self, error: BaseException | None) -> None:
-        """Stop with an error."""
+    def fail(self, error: BaseException | None) -> None: ...
 
 
 class Restarts:
-    """Lets one engine start over whenever the store went back."""
-
     def __init__(self, engine: Restartable) -> None:
         self._engine = engine
         self._wanted = asyncio.Event()
         self._reason: StoreWentBack | None = None
         self._watching: asyncio.Task[None] | None = None
         self.under_way = False
-        """The engine is starting over: parts of it are dropped, or not started yet."""
+        """Parts of the engine are dropped, or not started yet."""
 
     def wanted(self, reason: StoreWentBack) -> None:
-        """Request a start over: a task has found that the store went back."""
         self._reason = reason
         self._wanted.set()
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a start over was requested and has not begun: memory and store differ."""
+        """Memory and store differ."""
         return self._wanted.is_set()
 
     def watch(self) -> None:
-        """From now on, start over at each request."""
         self._watching = asyncio.create_task(self._watch(), name="restarts")
 
     async def _watch(self) -> None:
@@ -87,11 +74,7 @@ class Restarts:
                 return
 
     async def start_over(self, reason: StoreWentBack) -> None:
-        """Drop everything, and start from the store.
-
-        Raises:
-            MillwheelError: the engine cannot start, or not within `store_patience_seconds`.
-        """
+        """`MillwheelError` if the engine cannot start, or not within `store_patience_seconds`."""
         engine = self._engine
         engine.log.warning(
             "starts_over",
@@ -127,6 +110,5 @@ class Restarts:
         self.under_way = False
 
     async def close(self) -> None:
-        """Stop watching: no further start over happens."""
         if self._watching is not None:
             await end([self._watching])

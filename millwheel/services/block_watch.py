@@ -8,13 +8,11 @@ loop (decision 63).
       └────────────────the loop answers──────────┴──────────────────────────────────┘
 
 While the loop is *blocked*, the thread sends the heartbeats, so that no other worker takes the
-intervals and runs into the same code. After `NOTICE_SECONDS` it logs the computation, the key, the
-record and the lines of code. When the limit is reached, it gives up: it notes the record in the
-store and lets the lease end. Other workers take the intervals, and ``on_error`` applies to the
-record where it is met again.
+intervals and runs into the same code. It logs the computation, the key, the record and the lines of
+code. At the limit it notes the record in the store and lets the lease end: ``on_error`` applies to
+the record where it is met again.
 
-Code that blocks without releasing the interpreter's lock (an extension in C) blocks this thread
-too.
+An extension in C that does not release the interpreter's lock blocks this thread too.
 """
 
 from __future__ import annotations
@@ -45,12 +43,12 @@ NOTICE_SECONDS = 2.0
 """A loop that is blocked for this long is logged; again at each doubling of the time."""
 
 LOOKS_PER_BEAT = 8
-"""Looks at the loop in the time between two heartbeats."""
+"""Looks at the loop between two heartbeats."""
 
 LONGEST_LOOK_SECONDS = 0.25
 
 FRAMES = 6
-"""Most lines of code that are shown."""
+"""Lines of code that are shown."""
 
 OURS = str(Path(millwheel.__file__).parent)
 LOOP = (str(Path(asyncio.__file__).parent), str(Path(loop.__file__)))
@@ -61,11 +59,10 @@ class Culprit(NamedTuple):
     """The code that blocks the loop, as far as it is known."""
 
     task: str
-    """Name of the task that runs."""
     interval: Interval | None
     item: Item | None
     lines: list[str]
-    """Lines of code, the innermost last."""
+    """The innermost last."""
 
     def fields(self) -> dict[str, Any]:
         """The known facts by name, for a line of the log."""
@@ -92,7 +89,7 @@ def place_of(item: Item) -> str:
 
 
 class Heartbeats(Protocol):
-    """Heartbeats for a thread: see `millwheel.store.postgres.thread_heartbeat`."""
+    """See `millwheel.store.postgres.thread_heartbeat`."""
 
     def beat(self, lease_seconds: float, load: dict[str, object], stamp: int) -> int: ...
     def note(self, computation: int, slot: int, key: bytes, item: str, error: str) -> None: ...
@@ -101,8 +98,6 @@ class Heartbeats(Protocol):
 
 
 class BlockWatch:
-    """Watches the running event loop, from `start` until `stop`."""
-
     def __init__(self, engine: Engine, heartbeats: Heartbeats) -> None:
         self._engine = engine
         self._heartbeats = heartbeats
@@ -116,18 +111,16 @@ class BlockWatch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="block watch", daemon=True)
         self._beaten_at = 0.0
-        """When the last heartbeat was sent, by the monotonic clock."""
+        """Monotonic time of the last heartbeat."""
         self._notice_at = 0.0
         """Blocked seconds at which it is logged next."""
         self._gave_up = False
-        """Whether the limit was reached."""
+        """The limit was reached."""
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread."""
         self._ended.set()
         await asyncio.to_thread(self._thread.join)
         self._heartbeats.close()
@@ -150,7 +143,7 @@ class BlockWatch:
             self._guarded(self._free, time.monotonic() - asked)
 
     def _guarded(self, step: Callable[[float], None], seconds: float) -> None:
-        """Take a step; the thread continues whatever it raises."""
+        """The thread continues whatever a step raises."""
         try:
             step(seconds)
         except Exception:
@@ -162,7 +155,6 @@ class BlockWatch:
         self._beaten_at = time.monotonic()
 
     def _blocked(self, seconds: float) -> None:
-        """The loop has not answered for so long."""
         if seconds < min(self._beat_seconds, NOTICE_SECONDS) or self._gave_up:
             return
         culprit = self._culprit()
@@ -240,7 +232,6 @@ class BlockWatch:
             self._engine.log.warning("blocking_item_not_noted", error=str(error))
 
     def _free(self, seconds: float) -> None:
-        """The loop has answered."""
         if self._engine.blocked_by is None:
             return
         self._engine.blocked_by = None
@@ -262,8 +253,8 @@ class BlockWatch:
 
 
 def lines_of(frame: FrameType | None) -> list[str]:
-    """The lines of code that the loop's thread runs in this turn, without those of the engine; with
-    them if there are no others."""
+    """The lines of code that the loop's thread runs in this turn; those of the engine only if there
+    are no others."""
     inner = takewhile(
         lambda each: not each.filename.startswith(LOOP), reversed(traceback.extract_stack(frame))
     )

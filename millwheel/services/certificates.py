@@ -1,8 +1,7 @@
 """How long certificates are valid, published before peers refuse them.
 
-OpenSSL checks a certificate when a connection begins. So nothing happens when one expires, until a
-worker starts again or a network breaks. Then the other side logs the reason, and the holder sees a
-connection that was closed.
+OpenSSL checks a certificate when a connection begins, so an expired one is noticed only when a
+worker starts again or a network breaks; and then the holder sees only a closed connection.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from millwheel.errors import UsageError
 from millwheel.runtime.process.service import Service
 
 WARN_DAYS = 14
-"""So many days before a certificate expires the log warns of it for the first time."""
+"""Days before the end at which the log warns for the first time."""
 
 AGAIN_SECONDS = 86_400.0
 """Pause between two warnings."""
@@ -31,10 +30,10 @@ VERSION_TAG, UTC_TIME_TAG = 0xA0, 0x17
 
 
 class Certificate(NamedTuple):
-    """A certificate that this process shows, or the authority that signed its peers'."""
+    """Shown by this process, or the authority that signed its peers'."""
 
     use: str
-    """Its use: workers, or http."""
+    """"workers" or "http"."""
     file: Path
     expires: datetime
 
@@ -42,18 +41,15 @@ class Certificate(NamedTuple):
         return f"the certificate in {self.file}, which expires at {self.expires:%Y-%m-%d %H:%M} UTC"
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until it expires, given the time in seconds since 1970; negative: it has
-        expired."""
+        """Given the time in seconds since 1970; negative: it has expired."""
         return self.expires.timestamp() - now
 
 
 def first_to_expire(use: str, chain: Path, authority: Path | None) -> Certificate:
     """The certificate of a chain, or its authority, that expires first.
 
-    All of a chain have to be valid, and one of the authorities in a file.
-
-    Raises:
-        UsageError: a file has no certificate that can be read.
+    All of a chain have to be valid, and one of the authorities in a file. `UsageError` if a file
+    has no readable certificate.
     """
     found = [Certificate(use, chain, min(_ends(chain)))]
     if authority is not None:

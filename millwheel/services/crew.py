@@ -1,9 +1,8 @@
 """``millwheel run --workers N``: start and supervise worker processes of one pipeline.
 
-Each process is a ``millwheel worker --until-done`` with a pipe to its standard input. It shuts down
-when the pipe closes, which also happens when this process dies. A worker that is killed is
-restarted. A worker that ends with an error stops the others, since a restart would meet the same
-error.
+Each process is a ``millwheel worker --until-done`` with a pipe to its standard input; it shuts down
+when the pipe closes, also when this process dies. A worker that is killed is restarted. One that
+ends with an error stops the others, since a restart would meet the same error.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ END_SECONDS = 30.0
 """Time limit for a worker's shutdown; after it the worker is killed, which loses nothing."""
 
 KILLED_OFTEN = 5
-"""Number of workers killed within a minute at which the crew gives up."""
+"""Workers killed within a minute at which the crew gives up."""
 
 MINUTE = 60.0
 
 ERROR = "error: "
-"""Prefix of the error message of a failing worker (`millwheel.cli.reporting`)."""
+"""Prefix of the message of a failing worker (`millwheel.cli.reporting`)."""
 
 POLL_SECONDS = 1.0
 """Shortest time between two reads of the stored totals."""
@@ -52,8 +51,6 @@ class Crew:
 
     Args:
         target: ``MODULE:PIPELINE``, importable from the current directory.
-        store: the address of the store, as in ``MILLWHEEL_STORE``.
-        number: number of processes.
         relay: called for each line that a worker logs, with the worker's number (from 1) and the
             fields of the event or the plain text.
         options: further options of ``millwheel worker``.
@@ -83,11 +80,8 @@ class Crew:
         self._ending = False
 
     async def run(self, stop: asyncio.Event) -> Literal["complete", "stopped"]:
-        """Run the workers until everything is processed or `stop` is set.
-
-        Raises:
-            WorkerFailed: a worker failed; the others were stopped.
-        """
+        """Run until everything is processed or `stop` is set; `WorkerFailed` after a failure
+        stopped all."""
         working = [
             asyncio.create_task(self._supervise(place)) for place in range(1, self._number + 1)
         ]
@@ -121,11 +115,7 @@ class Crew:
                 self._note_killed(place, -code)
 
     def _note_killed(self, place: int, number: int) -> None:
-        """Note that a worker was killed by signal `number`.
-
-        Raises:
-            WorkerFailed: this was the `KILLED_OFTEN`-th within a minute.
-        """
+        """`WorkerFailed` if this was the `KILLED_OFTEN`-th within a minute."""
         name = signal.Signals(number).name
         now = self._clock.monotonic()
         self._killed = [at for at in self._killed if now - at < MINUTE] + [now]
@@ -159,9 +149,8 @@ class Crew:
     async def _relay_log(self, place: int, process: asyncio.subprocess.Process) -> int:
         """Relay a worker's log until it ends; return its exit code.
 
-        A failing record moves to the next owner of its key and may fail there too before that
-        worker is stopped. The same error message, with the plain text below it, is therefore
-        relayed once.
+        A failing record moves to the next owner of its key and may fail there too, so the same
+        error message is relayed once.
         """
         repeats = False
         try:
@@ -195,11 +184,8 @@ class Crew:
 
 
 class CrewProgress(Service):
-    """Reports the progress of all workers together, from the totals they have stored.
-
-    Args:
-        before: the stored totals when the workers started.
-    """
+    """Reports the progress of all workers together, from the stored totals; `before` are those at
+    the start."""
 
     def __init__(
         self,
@@ -220,7 +206,6 @@ class CrewProgress(Service):
 
     @property
     def seconds(self) -> float:
-        """Seconds since the workers started."""
         return self._clock.monotonic() - self._began
 
     async def run_once(self) -> None:
@@ -242,13 +227,12 @@ class CrewProgress(Service):
 
 
 def read_totals(url: str, pipeline: str) -> Totals:
-    """Read the totals that a pipeline has stored."""
     with inspect(url) as inspection:
         return inspection.totals(pipeline)
 
 
 def _parse(line: bytes) -> dict[str, Any] | str:
-    """Parse a line of a worker's log; a line that is no JSON object stays text."""
+    """A line that is no JSON object stays text."""
     text = line.decode(errors="replace").rstrip("\n")
     try:
         found = json.loads(text)

@@ -1,5 +1,3 @@
-"""The address a service listens on."""
-
 from __future__ import annotations
 
 import socket
@@ -12,18 +10,15 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A host and a TCP port."""
-
     host: str = LOOPBACK
     port: int = 0
-    """The TCP port; 0: any free port."""
+    """0: any free port."""
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """Read ``HOST:PORT``, ``[HOST]:PORT``, ``:PORT`` or ``PORT``; without a host, loopback.
 
-        Raises:
-            UsageError: the text has none of these forms.
+        `UsageError` for other forms.
         """
         host, _, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
@@ -39,18 +34,10 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
 
     def listen(self, option: str, backlog: int) -> socket.socket:
-        """A socket that listens on it.
-
-        Args:
-            option: the option that gave the address, for messages.
-
-        Raises:
-            UsageError: the address cannot be had.
-        """
+        """`UsageError`, which names the option, if the address cannot be had."""
         try:
             found = socket.getaddrinfo(
                 self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,8 +1,7 @@
 """A worker's figures at one moment, as data; `millwheel.services.http` serves them.
 
-Counters here hold **the counts of this process since it started** and never decrease, because
-monitoring takes a decreasing counter for a restart. An interval stores totals since deploy, which
-arrive and leave with it; `Tally` converts them.
+Counters are **of this process since it started** and never decrease, because monitoring takes that
+for a restart. An interval's totals since deploy arrive and leave with it; `Tally` converts them.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from millwheel.runtime.process.durations import Distribution
 
 
 class Tally:
-    """Counts of this process, computed from totals that arrive and leave with their intervals."""
-
     def __init__(self) -> None:
         self._at_claim: dict[int, Counter[str]] = {}
         self._gone: dict[str, Counter[str]] = {}
@@ -35,11 +32,8 @@ class Tally:
     def counted(
         self, owned: Iterable[tuple[int, str, Mapping[str, int]]]
     ) -> dict[str, Counter[str]]:
-        """Return the counts of this process per computation.
-
-        Args:
-            owned: interval, computation and current totals of each owned interval.
-        """
+        """The counts of this process per computation, from interval, computation and current totals
+        of each owned interval."""
         found = {computation: Counter(counted) for computation, counted in self._gone.items()}
         for interval, computation, totals in owned:
             counted = found.setdefault(computation, Counter())
@@ -57,70 +51,65 @@ class ComputationFigures:
 
     name: str
     intervals: int = 0
-    """Number of its intervals that the worker owns."""
+    """That the worker owns."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """processed, records_out, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and
-    the counters of user code, since this process started."""
+    the counters of user code."""
     backlog: int = 0
     """Records received, with effects that are not durable yet."""
     keys_at_work: int = 0
     """Keys with user code that has begun and waits."""
     oldest_at_work_seconds: float = 0.0
-    """How long the oldest of them has been at work; 0: none is."""
+    """0: none is at work."""
     unacked: int = 0
     """Records sent and not yet acknowledged."""
     lag_rows: int | None = None
-    """For an injector: rows available and not yet read; None: unknown."""
+    """Rows available and not yet read, of an injector; None: unknown."""
     lag_bytes: int | None = None
-    """For an injector: bytes available and not yet read; None: unknown."""
+    """Bytes available and not yet read, of an injector; None: unknown."""
     pending_cap: int | None = None
-    """For an injector: limit of unacknowledged rows, summed over its partitions on this worker."""
+    """Limit of un-ACKed rows of an injector, summed over its partitions on this worker."""
     acknowledge_seconds: float | None = None
-    """For an injector: 95th percentile of the time from reading to acknowledgement over its latest
-    reads, of the slowest partition on this worker; None: nothing was acknowledged yet."""
+    """95th percentile of the time from reading to acknowledgement, of an injector's slowest
+    partition here; None: nothing was acknowledged yet."""
     latency_target_seconds: float | None = None
-    """For an injector: target of `acknowledge_seconds`, if configured."""
+    """Target of `acknowledge_seconds`, if configured."""
     bundle_open_seconds: float | None = None
-    """For a sink outside the store: how long its oldest bundle is being delivered; 0: none is;
-    None: it has no numbered bundles."""
+    """Age of the oldest bundle in delivery to a sink outside the store; 0: none is; None: it has no
+    numbered bundles."""
     input_watermark: int
-    """Lowest input watermark of its intervals on this worker, microseconds."""
+    """Lowest of its intervals on this worker, microseconds."""
     low_watermark: int
-    """Lowest low watermark (published downstream) of its intervals on this worker, microseconds."""
+    """Lowest published by its intervals on this worker, microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """A worker's figures at one moment."""
-
     pipeline: str
     worker: str
     version: str
-    """Version of millwheel."""
     now: int
-    """Time in microseconds, by the clock that stamps records."""
+    """Microseconds, by the clock that stamps records."""
     lease_seconds_left: float
-    """Rest of the lease without its safety margin; at 0 the worker releases all intervals."""
+    """Rest of the lease without the safety margin; at 0 the worker releases all intervals."""
     fenced: int = 0
-    """Number of intervals lost to another owner since this process started."""
+    """Intervals lost to another owner since this process started."""
     certificates: Mapping[str, float] = field(default_factory=dict)
-    """When a certificate of this worker expires, in seconds since 1970, by its use: workers or
-    http."""
+    """When a certificate expires, in seconds since 1970, by its use: workers or http."""
     commits: Distribution
     """Time from sending a commit until it is durable."""
     oldest_commit_seconds: float = 0.0
     """How long the oldest commit that is not durable yet has been tried; 0: none is under way."""
     blocked_seconds: float = 0.0
-    """Time for which code has blocked the event loop, for two seconds or longer each, since this
-    process started."""
+    """Time for which code has blocked the event loop, for two seconds or longer each."""
     code: Mapping[str, Distribution] = field(default_factory=dict)
-    """By computation, time of one call of user code, waits included; of code that does not wait,
+    """Time of one call of user code, waits included, by computation; of code that does not wait,
     the mean of its chunk."""
     stages: Mapping[str, Distribution] = field(default_factory=dict)
-    """By computation or sink, time from the commit that produced a record until that with its
-    effects is durable. Records of weak productions since their source's row have no such time."""
+    """Time from the commit that produced a record until that with its effects is durable, by
+    computation or sink. Records of weak productions since their source's row have none."""
     acknowledgements: Mapping[str, Distribution] = field(default_factory=dict)
-    """By injector, time from reading rows until their effects are durable at all readers."""
+    """Time from reading rows until their effects are durable at all readers, by injector."""
     computations: tuple[ComputationFigures, ...] = ()
 
 
@@ -128,16 +117,14 @@ class Observed(Protocol):
     """A worker as the HTTP endpoint sees it."""
 
     def figures(self) -> Figures:
-        """Return the current figures. Called in the event loop; does not wait."""
+        """Called in the event loop; does not wait."""
         ...
 
     @property
     def blocked_by(self) -> str | None:
-        """The code that blocks the event loop; None: none is known. May be read in another
-        thread."""
+        """The code that blocks the event loop, if known. May be read in another thread."""
         ...
 
     async def why_not_ready(self) -> str | None:
-        """Return why it cannot process records: no lease, no store, still starting. None: it
-        can."""
+        """Why it cannot process records: no lease, no store, still starting. None: it can."""
         ...

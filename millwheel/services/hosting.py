@@ -32,7 +32,7 @@ from millwheel.services.block_watch import BlockWatch, Heartbeats
 from millwheel.store.postgres.store import PostgresStore
 
 AFTER_INPUT_SECONDS = 10.0
-"""Seconds for which timers fire after all input before a warning, and between two warnings."""
+"""Time for which timers fire after all input before a warning, and between two warnings."""
 
 TEND_SECONDS = 2.0
 """Period of the upkeep of an embedded server, which costs one round trip."""
@@ -40,11 +40,6 @@ TEND_SECONDS = 2.0
 
 @asynccontextmanager
 async def opened(pipeline: Pipeline, url: str) -> AsyncIterator[PostgresStore]:
-    """Open the pipeline's store, and close it at the end.
-
-    Raises:
-        StoreUnavailable: the server does not answer.
-    """
     store = PostgresStore(
         url,
         pipeline.name,
@@ -61,14 +56,8 @@ async def opened(pipeline: Pipeline, url: str) -> AsyncIterator[PostgresStore]:
 async def hosted(
     engine: Engine, beside: Iterable[Service], heartbeats: Heartbeats
 ) -> AsyncIterator[None]:
-    """Wrap an engine's start and run: run services beside it and shut it down at the end.
-
-    Args:
-        heartbeats: keep its lease while user code blocks the event loop.
-
-    Raises:
-        MillwheelError: the engine failed.
-    """
+    """Run services beside a started engine and shut it down at the end; `heartbeats` keep its lease
+    while user code blocks the event loop."""
     tasks = [asyncio.create_task(service.run()) for service in beside]
     watch = BlockWatch(engine, heartbeats)
     watch.start()
@@ -85,11 +74,10 @@ async def hosted(
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to completion and return True, or cancel it when `stop` is set and return False.
+    """Run `work` to completion and return True, or cancel it when `stop` is set.
 
-    One cancellation may not suffice, so it is repeated: the server ignores a request to cancel a
-    statement that it has not started yet, and psycopg then waits for that statement (for a lock,
-    for ever).
+    The cancellation is repeated: the server ignores a request to cancel a statement that it has not
+    started yet, and psycopg then waits for it (for a lock, for ever).
     """
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
@@ -105,27 +93,23 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The progress of a run."""
-
     processed: int
-    """Records and timers whose effects are durable, over all computations, in this run."""
+    """Records and timers whose effects are durable, in this run."""
     read: int | None
-    """Rows read from the sources in this run; None: unknown."""
+    """Rows read from the sources in this run."""
     per_second: float
-    """Records and timers processed per second since the previous report."""
+    """Records and timers per second since the previous report."""
     low_watermark: int
-    """Lowest low watermark of all intervals, microseconds."""
+    """Lowest of all intervals, microseconds."""
     backlog: int | None
-    """Records waiting to be processed; None: unknown."""
+    """Records waiting to be processed."""
     share: float | None
-    """Share of the input read so far, 0 to 1; None: unknown."""
+    """Share of the input read so far, 0 to 1."""
     seconds: float
     """Seconds since the run started."""
 
 
 class Reporter(Service):
-    """Reports the engine's progress periodically."""
-
     def __init__(
         self, engine: Engine, show: Callable[[RunProgress], None], clock: Clock, period: float
     ) -> None:
@@ -157,7 +141,7 @@ class AfterInput(Service):
     """Warns while timers still fire although all input is processed, since some may set themselves
     for ever.
 
-    Event time has ended for such a computation, so that each timer fires at once.
+    Event time has ended, so that each timer fires at once.
     """
 
     def __init__(self, engine: Engine, clock: Clock, period: float = AFTER_INPUT_SECONDS) -> None:
@@ -192,7 +176,7 @@ class AfterInput(Service):
         self._processed, self._names = processed, names
 
     def _timers_alone(self) -> set[str]:
-        """Names of computations that no record can reach any more, and that still have work."""
+        """Computations that no record can reach any more, and that still have work."""
         now = self._clock.now()
         return {
             interval.step.name
@@ -204,7 +188,7 @@ class AfterInput(Service):
 
 
 class Tending(Service):
-    """Calls a function for the upkeep of the store periodically, in a thread since it may block."""
+    """Calls a function for the upkeep of the store, in a thread since it may block."""
 
     def __init__(self, tend: Callable[[], None], clock: Clock) -> None:
         super().__init__(clock, TEND_SECONDS)
@@ -222,13 +206,12 @@ class Beside:
     """Callbacks to run beside an engine."""
 
     show: Callable[[RunProgress], None] | None = None
-    """Called with the progress every `show_seconds`."""
+    """Called every `show_seconds`."""
     show_seconds: float = 1.0
     tend: Callable[[], None] | None = None
     """Called every `TEND_SECONDS`, in a thread, for the upkeep of the store."""
 
     def services(self, engine: Engine, clock: Clock) -> list[Service]:
-        """Create the services that call them for an engine."""
         services: list[Service] = [AfterInput(engine, clock)]
         if self.show is not None:
             services.append(Reporter(engine, self.show, clock, self.show_seconds))

@@ -1,4 +1,4 @@
-"""A worker's HTTP endpoint: liveness, readiness and metrics.
+"""A worker's HTTP endpoint: liveness, readiness and metrics; read-only.
 
 ::
 
@@ -7,13 +7,10 @@
     /metrics   metrics for Prometheus
     /status    the same figures as JSON
 
-A thread with its own event loop (`http_server`) serves requests. It asks the worker's event loop
-and waits for a limited time, so a blocked loop (by blocking user code, for example) is reported as
-such instead of leaving the connection hanging. The figures are collected in the worker's loop, so
-that code needs no thread safety.
+A thread with its own event loop (`http_server`) serves requests. It asks the worker's loop, which
+collects the figures, and waits for a limited time: a blocked loop is reported as such.
 
-The endpoint is read-only. By default it listens on the loopback address; beyond it, all but the
-probes needs a token or a certificate (`http_access`).
+Beyond the loopback address, all but the probes needs a token or a certificate (`http_access`).
 """
 
 from __future__ import annotations
@@ -42,15 +39,7 @@ takes milliseconds."""
 
 
 class HttpService:
-    """Serves requests about a worker, from `start` until `stop`.
-
-    Args:
-        observed: the worker.
-        address: the address to listen on.
-
-    Raises:
-        UsageError: any request from outside would be answered, or the environment is wrong.
-    """
+    """`UsageError` if any request from outside would be answered, or the environment is wrong."""
 
     def __init__(self, observed: Observed, address: Endpoint) -> None:
         self._observed = observed
@@ -65,14 +54,12 @@ class HttpService:
 
     @property
     def url(self) -> str:
-        """The base URL, without a path."""
         return f"{self._access.scheme}://{self.address}"
 
     async def start(self) -> None:
         """Start listening. The running event loop is the one that `/healthz` checks.
 
-        Raises:
-            UsageError: listening on the address failed.
+        `UsageError` if the address cannot be had.
         """
         # Imported late: only this endpoint needs prometheus_client.
         from millwheel.services.metrics import exposition
@@ -87,7 +74,7 @@ class HttpService:
         structlog.get_logger().info("http_listening", url=self.url)
 
     async def stop(self) -> None:
-        """Stop listening, without waiting for responses in progress."""
+        """Does not wait for responses in progress."""
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(server.stop)
@@ -129,7 +116,6 @@ class _Routes:
         }
 
     async def answer(self, path: str, accept: str) -> Response:
-        """Return the response to a GET request."""
         found = self._paths.get(path.partition("?")[0])
         if found is None:
             known = ", ".join(self._paths)
@@ -144,11 +130,8 @@ class _Routes:
             return Response.text(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
     async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]], seconds: float) -> T:
-        """Run a coroutine in the worker's event loop and return its result.
-
-        Raises:
-            _Silent: the loop has ended, or did not answer within `seconds`.
-        """
+        """Run a coroutine in the worker's event loop; `_Silent` if that has ended, or does not
+        answer in time."""
         asked = question()
         try:
             future = asyncio.run_coroutine_threadsafe(asked, self._loop)
@@ -205,7 +188,7 @@ class _Routes:
 
 
 def _as_json(figures: Figures) -> dict[str, Any]:
-    """Convert the figures to JSON values, with times as in `millwheel status --json`."""
+    """JSON values, with times as in `millwheel status --json`."""
     commits = figures.commits
     mean = commits.total / commits.count if commits.count else None
     return {

@@ -34,15 +34,11 @@ KEY = "MILLWHEEL_HTTP_KEY"
 AUTHORITY = "MILLWHEEL_HTTP_AUTHORITY"
 
 OPEN_PATHS = ("/healthz", "/readyz")
-"""Paths for probes."""
 
 
 def tokens_of(variable: str) -> tuple[str, ...]:
-    """The tokens in an environment variable; none if it is not set.
-
-    Raises:
-        UsageError: it is set to nothing, as by a secret that is missing.
-    """
+    """The tokens in an environment variable; `UsageError` if it is set to nothing, as by a missing
+    secret."""
     text = os.environ.get(variable)
     if text is not None and not text.split():
         raise UsageError(
@@ -52,11 +48,7 @@ def tokens_of(variable: str) -> tuple[str, ...]:
 
 
 def certificate_in_use() -> Certificate | None:
-    """The endpoint's certificate, or its authority, whichever expires first; None: it has none.
-
-    Raises:
-        UsageError: a file has no certificate that can be read.
-    """
+    """The endpoint's certificate, or its authority, whichever expires first."""
     certificate, authority = map(os.environ.get, (CERTIFICATE, AUTHORITY))
     if not certificate:
         return None
@@ -65,22 +57,16 @@ def certificate_in_use() -> Certificate | None:
 
 @dataclass(frozen=True)
 class Access:
-    """The callers that an endpoint accepts."""
-
     tokens: tuple[bytes, ...] = ()
     tls: ssl.SSLContext | None = None
-    """None: requests come without TLS."""
+    """None if requests come without TLS."""
     knows_clients: bool = False
-    """Whether a client's certificate is as good as a token."""
+    """A client's certificate is as good as a token."""
 
     @classmethod
     def from_environment(cls, address: Endpoint) -> Access:
-        """Read the variables, for an endpoint on this address.
-
-        Raises:
-            UsageError: a file is missing or invalid, one variable needs another one, or any request
-                from outside would be answered.
-        """
+        """`UsageError` if a file is missing or invalid, one variable needs another one, or any
+        request from outside would be answered."""
         tokens = tuple(token.encode() for token in tokens_of(TOKENS))
         found = cls(tokens, *_tls())
         if not (found.tokens or found.knows_clients or address.is_loopback):
@@ -106,12 +92,7 @@ class Access:
         return f"this needs {' or '.join(ways)}"
 
     def admits(self, target: bytes, authorization: bytes, *, has_certificate: bool) -> bool:
-        """Whether a request may be answered.
-
-        Args:
-            authorization: the header.
-            has_certificate: the client has shown a certificate of the authority.
-        """
+        """`authorization` is the header."""
         if not (self.tokens or self.knows_clients):
             return True
         if target.partition(b"?")[0].decode("latin-1") in OPEN_PATHS:
@@ -124,11 +105,7 @@ class Access:
 
 
 def _tls() -> tuple[ssl.SSLContext | None, bool]:
-    """The endpoint's certificate, and whether clients may show one in place of a token.
-
-    Raises:
-        UsageError: see `Access.from_environment`.
-    """
+    """The endpoint's certificate, and whether clients may show one in place of a token."""
     certificate, key, authority = map(os.environ.get, (CERTIFICATE, KEY, AUTHORITY))
     if not certificate or not key:
         if certificate or key or authority:

@@ -15,10 +15,8 @@ T = TypeVar("T")
 
 
 class Channel:
-    """A connection without TLS."""
-
     has_certificate = False
-    """Whether the client has shown a certificate of the authority."""
+    """The client has shown a certificate of the authority."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
         self._loop = loop
@@ -28,7 +26,7 @@ class Channel:
         """Do all that comes before the first byte."""
 
     async def receive(self) -> bytes:
-        """Some bytes; none: the client sends no more."""
+        """Returns nothing if the client sends no more."""
         return await self._loop.sock_recv(self._connection, CHUNK_BYTES)
 
     async def send(self, data: bytes) -> None:
@@ -45,8 +43,6 @@ class Channel:
 
 
 class TlsChannel(Channel):
-    """A connection by TLS."""
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, connection: socket.socket, context: ssl.SSLContext
     ) -> None:

@@ -1,11 +1,11 @@
 """A small HTTP server for probes: a thread with its own event loop, and h11 for the protocol.
 
-Slow or malicious clients must not keep a probe from its response. Three rules ensure that:
+Slow or malicious clients must not keep a probe from its response:
 
-* A connection carries one request and lives at most `EXCHANGE_SECONDS`, which covers reading the
-  head, computing the response and writing it. Sending single bytes does not extend the time.
-* At most `CONNECTIONS` are open. A further client is still accepted: the server closes the oldest
-  connection that is waiting for its client.
+* A connection carries one request and lives at most `EXCHANGE_SECONDS`; sending single bytes does
+  not extend the time.
+* At most `CONNECTIONS` are open. A further client replaces the oldest connection that is waiting
+  for its client.
 * When no file descriptor is left for a new connection, the server closes an old one and retries.
 
 Why no ready-made server is used: `docs/decisions/0043-http-probes-with-h11.md`.
@@ -33,13 +33,12 @@ EXCHANGE_SECONDS = 10.0
 """Lifetime of a connection. The slowest response, that of `/readyz`, takes 4 s."""
 
 CONNECTIONS = 64
-"""Maximum number of open connections."""
 
 WAITING_CONNECTIONS = 1024
 """Length of the kernel's accept queue; the system may allow less (`net.core.somaxconn`)."""
 
 HEAD_BYTES = 16 * 1024
-"""Maximum size of the request line with headers; a longer one gets status 431."""
+"""Request line with headers; a longer one gets status 431."""
 
 RETRY_SECONDS = 0.1
 """Pause after accepting a connection failed."""
@@ -51,8 +50,6 @@ log = structlog.get_logger("millwheel.http")
 
 @dataclass(frozen=True)
 class Response:
-    """An HTTP response."""
-
     status: HTTPStatus
     body: bytes
     content_type: str = TEXT
@@ -63,13 +60,10 @@ class Response:
 
 
 class HttpServer:
-    """Serves GET and HEAD on a socket, from `start` until `stop`.
+    """Serves GET and HEAD on a listening socket.
 
-    Args:
-        listener: a listening socket.
-        answer: returns the response for (path, the `Accept` header). It is called in the server's
-            thread and must not raise.
-        access: says which requests are answered.
+    `answer` returns the response for (path, the `Accept` header). It is called in the server's
+    thread and must not raise.
     """
 
     def __init__(
@@ -89,11 +83,10 @@ class HttpServer:
         self._answering: dict[asyncio.Task[None], None] = {}
         """Connections with a response being computed, oldest first."""
         self._accept_failed = False
-        """Whether accepting has failed since the last accepted connection."""
+        """Accepting has failed since the last accepted connection."""
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        """Start accepting connections."""
         self._listener.setblocking(False)
         self._thread.start()
 
@@ -116,7 +109,6 @@ class HttpServer:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        """Accept a waiting client."""
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -150,7 +142,6 @@ class HttpServer:
         self._answering.pop(handler, None)
 
     async def _handle(self, connection: socket.socket) -> None:
-        """Handle one connection: read the request, respond, close."""
         connection.setblocking(False)
         tls = self._access.tls
         channel = (
@@ -165,7 +156,7 @@ class HttpServer:
                     await channel.finish()
 
     async def _exchange(self, channel: Channel) -> bool:
-        """Read a request and respond to it; return False if the client sent none."""
+        """Read a request and respond to it; false if the client sent none."""
         protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         with_body = True
         try:

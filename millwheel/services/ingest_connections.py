@@ -46,7 +46,7 @@ REST_SECONDS = 2.0
 """Longest time that the rest of a body comes after the answer, which would be lost in a reset."""
 
 MOST_CONNECTIONS = 1_000
-"""Most open connections, if the process may open three times as many files."""
+"""If the process may open three times as many files."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection:"
@@ -59,27 +59,22 @@ NO_PLACE = (
 
 
 def most_connections() -> int:
-    """Most connections that this process may hold."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files < 0 else max(2, min(MOST_CONNECTIONS, files // 3))
 
 
 class Places:
-    """The open connections, the one that has waited longest first.
-
-    Args:
-        most: number of places.
-    """
+    """The open connections, the one that has waited longest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[BoundedProtocol, str] = {}
-        """With the address of each."""
+        """Address of each connection."""
         self._of_address: Counter[str] = Counter()
 
     def take(self, connection: BoundedProtocol, address: str) -> bool:
-        """Give a connection a place, if need be that of one that waits for its client; says whether
-        there is one."""
+        """Give a connection a place, if necessary that of one that waits for its client; false:
+        there is none."""
         if self._of_address[address] >= self._most // 2:
             if not self._end_one(address):
                 return False
@@ -90,13 +85,12 @@ class Places:
         return True
 
     def used(self, connection: BoundedProtocol) -> None:
-        """Note that a connection has sent something: it has waited shortest."""
+        """A connection that has sent something has waited shortest."""
         address = self._open.pop(connection, None)
         if address is not None:
             self._open[connection] = address
 
     def leave(self, connection: BoundedProtocol) -> None:
-        """Free the place of a connection."""
         address = self._open.pop(connection, None)
         if address is not None:
             self._of_address[address] -= 1
@@ -222,17 +216,14 @@ class BoundedProtocol(HttpToolsProtocol, Visitor):
         self._end_after(self.timeout_keep_alive)
 
     def _count(self, size: int) -> None:
-        """Count bytes of a head.
-
-        Raises:
-            ValueError: there are too many; the parser ends with it.
-        """
+        """Count bytes of a head; `ValueError`, with which the parser ends, if there are too
+        many."""
         self._head += size
         if self._head > HEAD_BYTES:
             raise ValueError("the headers are too large")
 
     def _refuse_head(self) -> None:
-        """Answer 431, and read on for a moment: closing at once would discard the answer."""
+        """Answer 431, and read for a moment: closing at once would discard the answer."""
         if not self._is_refused and not self.transport.is_closing():
             self._is_refused = True
             self.transport.write(TOO_LARGE)
@@ -255,7 +246,6 @@ class BoundedServer(uvicorn.Server):
         self._listener: Listener | None = None
 
     async def startup(self, sockets: list[Any] | None = None) -> None:
-        """Start accepting connections on sockets that listen."""
         for listening in sockets or []:
             listening.setblocking(False)
         await super().startup(sockets=[])

@@ -1,8 +1,5 @@
-"""Serves an `Ingest` in a worker: uvicorn in a thread with an event loop of its own.
-
-User code that blocks the worker's loop does not keep requests waiting, except for the interpreter's
-lock.
-"""
+"""Serves an `Ingest` in a worker: uvicorn in a thread with an event loop of its own, so that user
+code that blocks the worker's loop keeps no requests waiting."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from millwheel.services.http_access import tokens_of
 VARIABLE = "MILLWHEEL_INGEST_TOKENS"
 
 KEEP_ALIVE_SECONDS = 75
-"""How long an idle connection stays open: longer than load balancers keep theirs."""
+"""Lifetime of an idle connection: longer than load balancers keep theirs."""
 
 BACKLOG = 1024
 """Length of the kernel's accept queue; the system may allow less."""
@@ -46,11 +43,9 @@ class IngestOptions:
     @classmethod
     def parse(cls, address: str | None, tokens_file: Path | None) -> IngestOptions | None:
         """The options of the command line; None without an address. Tokens are the words of the
-        file, or of the variable ``MILLWHEEL_INGEST_TOKENS``.
+        file, or of ``MILLWHEEL_INGEST_TOKENS``.
 
-        Raises:
-            UsageError: the address is wrong, the file cannot be read, or there is no token in it or
-                in the variable.
+        `UsageError` if the address is wrong, the file cannot be read, or there is no token.
         """
         if address is None:
             if tokens_file is not None:
@@ -71,11 +66,7 @@ class IngestOptions:
 async def ingesting(
     pipeline: Pipeline, url: str, options: IngestOptions | None
 ) -> AsyncIterator[None]:
-    """Take records over HTTP, if the options say so.
-
-    Raises:
-        UsageError: see `IngestServer`.
-    """
+    """See `IngestServer`."""
     if options is None:
         yield
         return
@@ -86,16 +77,7 @@ async def ingesting(
 
 
 class IngestServer:
-    """Serves an app from `start` until `stop`.
-
-    Args:
-        app: the app.
-        address: the address to listen on.
-        has_tokens: requests must have a token.
-
-    Raises:
-        UsageError: uvicorn is missing, or any machine could send.
-    """
+    """Serves an app; `UsageError` if uvicorn is missing, or any machine could send."""
 
     def __init__(self, app: Ingest, address: Endpoint, *, has_tokens: bool) -> None:
         try:
@@ -133,11 +115,6 @@ class IngestServer:
         return f"http://{self._address}"
 
     async def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            UsageError: listening on the address failed.
-        """
         listener = await asyncio.to_thread(self._address.listen, "--ingest", BACKLOG)
         self._address = Endpoint(self._address.host, listener.getsockname()[1])
         self._thread = threading.Thread(
@@ -147,7 +124,7 @@ class IngestServer:
         structlog.get_logger().info("ingest_listening", url=self.url)
 
     async def stop(self) -> None:
-        """Stop listening; requests in progress are answered first."""
+        """Requests in progress are answered first."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._server.should_exit = True

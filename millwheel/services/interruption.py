@@ -1,8 +1,8 @@
-"""Handle Ctrl-C and SIGTERM for a service in the main thread's event loop.
+"""Handle Ctrl-C and SIGTERM in the main thread's event loop.
 
 The first signal requests an orderly shutdown. The second one ends the process at once, which is
-always safe: a crash loses nothing that was acknowledged. It also always works, because the handlers
-are Python's and not the event loop's, which user code may block.
+always safe. It always works, because the handlers are Python's and not the event loop's, which user
+code may block.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Interruption:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.signal: signal.Signals | None = None
-        """The first signal; None: none arrived."""
+        """The first signal."""
         self._loop = asyncio.get_running_loop()
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def exit_code(self) -> int:
-        """The exit code for the signal by the convention of shells: 128 + its number."""
+        """128 + the signal's number, the convention of shells."""
         assert self.signal is not None
         return 128 + self.signal
 

@@ -16,11 +16,11 @@ from millwheel.core.codec import reason
 T = TypeVar("T")
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code after a SIGTERM that arrives before the command's own signal handling is active."""
+"""Exit code after a SIGTERM before the command's own signal handling is active."""
 
 COLLECT_AFTER = (50_000, 20, 50)
-"""Thresholds of the garbage collector. A worker holds tens of thousands of live records, and with
-Python's defaults traversing them repeatedly took a tenth of its time."""
+"""Thresholds of the garbage collector: with Python's defaults, traversing tens of thousands of live
+records took a tenth of a worker's time."""
 
 SWITCH_SECONDS = 0.0005
 """Python's thread switch interval. An fsync of a part file takes less time, and a commit waits for
@@ -30,8 +30,8 @@ its thread to start and to finish."""
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to completion, on uvloop if installed (the extra ``uvloop``).
 
-    In asyncio, `sys.exit` in any task interrupts the event loop. Here the loop continues: the
-    SystemExit is logged and raised in the code that awaits the task.
+    In asyncio, `sys.exit` in any task interrupts the event loop. Here the SystemExit is logged and
+    raised in the code that awaits the task.
     """
     gc.set_threshold(*COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -61,8 +61,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _until_done(task: asyncio.Task[Any]) -> None:
-    """Wait until a task ends, without raising its error; cancellation (Ctrl-C) cancels the task
-    too."""
+    """Does not raise the task's error; cancellation (Ctrl-C) cancels the task too."""
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError:

@@ -1,9 +1,8 @@
 """A worker's figures in the exposition format of Prometheus.
 
-Names follow its conventions: base units, units in names, and ``_total`` for counters. Every metric
-has the label ``pipeline``, so that pipelines scraped by one job can be distinguished. Other labels
-have few values: computations, outcomes of late records and names of user counters. A counter whose
-values are known has a series from the start, so that its first increase is seen.
+Every metric has the label ``pipeline``, so that pipelines scraped by one job can be distinguished.
+Other labels have few values: computations, outcomes of late records and names of user counters. A
+counter whose values are known has a series from the start, so that its first increase is seen.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _process = ProcessCollector(registry=None)
 
 
 def exposition(figures: Figures, accept: str = "") -> tuple[bytes, str]:
-    """Return the metrics and their content type, in the newest format that `accept` allows."""
+    """The metrics and their content type, in the newest format that `accept` allows."""
     encode, content_type = choose_encoder(accept)
     return encode(_Moment(figures)), content_type
 
@@ -62,7 +61,6 @@ class Families:
     def gauge(
         self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
     ) -> GaugeMetricFamily:
-        """A gauge; each sample has the values of the labels."""
         family = GaugeMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
         for values, value in samples:
             family.add_metric((self.pipeline, *values), value)
@@ -71,7 +69,6 @@ class Families:
     def counter(
         self, name: str, text: str, labels: Iterable[str], samples: Iterable[Sample]
     ) -> CounterMetricFamily:
-        """A counter; each sample has the values of the labels."""
         family = CounterMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
         for values, value in samples:
             family.add_metric((self.pipeline, *values), value)
@@ -84,7 +81,6 @@ class Families:
         labels: Iterable[str],
         samples: Iterable[tuple[tuple[str, ...], Distribution]],
     ) -> HistogramMetricFamily:
-        """A histogram; each sample has the values of the labels."""
         family = HistogramMetricFamily(f"millwheel_{name}", text, labels=("pipeline", *labels))
         for values, found in samples:
             bounds = [*map(str, found.bounds), "+Inf"]
@@ -236,7 +232,7 @@ class _Moment(Collector):
         )
 
     def _watermarks(self) -> Iterator[Metric]:
-        """Yield the watermarks, in seconds since 1970, and their lag.
+        """The watermarks, in seconds since 1970, and their lag.
 
         An unknown watermark is left out. After the end of the input it is +Inf, with a lag of 0.
         """

@@ -82,7 +82,6 @@ class EngineObserved(Observer):
     # -- the interface for observers ------------------------------------------------------
 
     def figures(self) -> Figures:
-        """Return the current figures. Called in the event loop; does not wait."""
         engine = self._engine
         since = engine.lane.committer.waits_since
         counted = self._tally.counted((i.id, i.step.name, _totals(i)) for i in engine.intervals)
@@ -122,12 +121,9 @@ class EngineObserved(Observer):
 
     @property
     def blocked_by(self) -> str | None:
-        """The code that blocks the event loop; None: none is known. May be read in another
-        thread."""
         return self._engine.blocked_by
 
     async def why_not_ready(self) -> str | None:
-        """Return why it cannot process records now; None: it can."""
         engine = self._engine
         if engine.failure is not None:
             return f"it has failed: {engine.failure}"
@@ -187,7 +183,7 @@ class EngineObserved(Observer):
 
 
 def _totals(interval: Interval) -> dict[str, int]:
-    """Return an interval's durable counters; those of a commit that fails would be rolled back."""
+    """Durable counters only; those of a commit that fails would be rolled back."""
     found: dict[str, int] = msgspec.json.decode(interval.counters.durable)
     return found
 

@@ -1,9 +1,8 @@
 """An operator's requests about intervals: written to the store, awaited and reported.
 
-The command writes *wishes* to the store, as the balancer does, and workers carry them out, so the
-command may end at any time (decision 25). A claim deletes the wishes of its interval; therefore a
-request is compared with the store repeatedly, and missing wishes are written again. When no worker
-is running, the command itself splits or merges released intervals.
+The command writes *wishes* to the store, as the balancer does, and workers carry them out, so it
+may end at any time (decision 25). A claim deletes the wishes of its interval, so missing wishes are
+written again. When no worker is running, the command itself splits or merges released intervals.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Request(Protocol):
     def is_done(self, placement: Placement) -> bool: ...
 
     def wishes(self, placement: Placement) -> list[PlacementChange]:
-        """Return the wishes that the request needs, including those already in the store."""
+        """The wishes that the request needs, including those already in the store."""
         ...
 
     def waits_for(self, placement: Placement) -> str: ...
@@ -70,8 +69,6 @@ class Relocation:
 
 @dataclass(frozen=True)
 class Splitting:
-    """Split an interval in two."""
-
     interval_id: int
     computation: int
     at: int
@@ -99,7 +96,7 @@ class Merging:
     upper_id: int
     computation: int
     slots: tuple[int, int]
-    """Slot range of the merged interval: first, end (exclusive)."""
+    """First slot of the merged interval, and one past its last."""
 
     def is_done(self, placement: Placement) -> bool:
         return any(
@@ -137,8 +134,9 @@ class Merging:
 class Operator:
     """Carries out requests from the command line.
 
-    Args:
-        report: called with a line of text whenever the reason for waiting changes.
+    `report` is called whenever the reason for waiting changes. An impossible request is a
+    `UsageError`. With `seconds`, the methods wait for completion, and raise `NotCarriedOut` after
+    that time; the wish stays in the store. None: do not wait.
     """
 
     def __init__(
@@ -152,43 +150,22 @@ class Operator:
         self._report = report
 
     async def move(self, interval_id: int, worker: str, seconds: float | None) -> None:
-        """Move an interval to a worker and pin it there.
-
-        Args:
-            worker: the worker's id, or a unique prefix of it.
-            seconds: how long to wait for completion; None: do not wait.
-
-        Raises:
-            UsageError: the request is impossible.
-            NotCarriedOut: the time was over before completion; the wish stays in the store.
-        """
+        """Move an interval to a worker, given its id or a unique prefix, and pin it there."""
         placement = await self._read()
         _require_workers(placement)
         find(placement, interval_id)
         await self._carry_out(Relocation(interval_id, choose_worker(placement, worker).id), seconds)
 
     async def unpin(self, interval_id: int) -> bool:
-        """Unpin an interval; return False if it was not pinned.
-
-        Raises:
-            UsageError: there is no such interval.
-        """
+        """Returns false if the interval was not pinned."""
         row = find(await self._read(), interval_id)
         while row.pinned and not await self._store.wish([Unpin(row.id, row.sequencer, REASON)]):
             row = find(await self._read(), interval_id)  # it was claimed in between
         return row.pinned
 
     async def split(self, interval_id: int, at: int | None, seconds: float | None) -> int:
-        """Split an interval and return the first slot of the upper part.
-
-        Args:
-            at: that slot; None: the median of the interval's load.
-            seconds: how long to wait for completion; None: do not wait.
-
-        Raises:
-            UsageError: the request is impossible.
-            NotCarriedOut: the time was over before completion; the wish stays in the store.
-        """
+        """Split an interval and return the first slot of the upper part, `at` or the median of the
+        load."""
         placement = await self._read()
         row = find(placement, interval_id)
         self._require_slots(row)
@@ -220,15 +197,7 @@ class Operator:
         return at
 
     async def merge(self, lower_id: int, upper_id: int, seconds: float | None) -> None:
-        """Merge two adjacent intervals, on the owner of the lower one.
-
-        Args:
-            seconds: how long to wait for completion; None: do not wait.
-
-        Raises:
-            UsageError: the request is impossible.
-            NotCarriedOut: the time was over before completion; the wishes stay in the store.
-        """
+        """Merge two adjacent intervals, on the owner of the lower one."""
         placement = await self._read()
         lower, upper = find(placement, lower_id), find(placement, upper_id)
         for row in (lower, upper):
@@ -277,11 +246,7 @@ class Operator:
 
 
 def find(placement: Placement, interval_id: int) -> PlacedInterval:
-    """Return the interval with an id.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """`UsageError` if there is no such interval."""
     for row in placement.intervals:
         if row.id == interval_id:
             return row
@@ -292,11 +257,7 @@ def find(placement: Placement, interval_id: int) -> PlacedInterval:
 
 
 def find_worker(placement: Placement, id_: str) -> PlacedWorker:
-    """Return the live worker with an id.
-
-    Raises:
-        UsageError: its lease has expired, or there is none.
-    """
+    """`UsageError` if its lease has expired, or there is none."""
     for worker in placement.workers:
         if worker.id == id_ and worker.lease_left > 0:
             return worker
@@ -304,11 +265,7 @@ def find_worker(placement: Placement, id_: str) -> PlacedWorker:
 
 
 def choose_worker(placement: Placement, prefix: str) -> PlacedWorker:
-    """Return the live worker with an id prefix.
-
-    Raises:
-        UsageError: none or several match, or the worker's lease has expired.
-    """
+    """`UsageError` if none or several match, or the worker's lease has expired."""
     found = [worker for worker in placement.workers if worker.id.startswith(prefix.lower())]
     if not prefix or not found:
         raise UsageError(f"no worker's id begins with {prefix!r}. {_workers(placement)}")
@@ -319,11 +276,8 @@ def choose_worker(placement: Placement, prefix: str) -> PlacedWorker:
 
 
 def check_slot(row: PlacedInterval, at: int) -> None:
-    """Check that an interval can be split at a slot.
-
-    Raises:
-        UsageError: one part would be empty, or the slot is inside a cell of a broadcast reader.
-    """
+    """`UsageError` if one part would be empty, or the slot is inside a cell of a broadcast
+    reader."""
     if at % row.grain:
         below = at // row.grain * row.grain
         raise UsageError(
@@ -342,11 +296,7 @@ def check_slot(row: PlacedInterval, at: int) -> None:
 
 
 def check_neighbours(lower: PlacedInterval, upper: PlacedInterval) -> None:
-    """Check that two intervals can be merged.
-
-    Raises:
-        UsageError: they are not adjacent intervals of one computation, the lower one first.
-    """
+    """`UsageError` unless they are adjacent intervals of one computation, the lower one first."""
     if lower.computation != upper.computation or lower.slot_to != upper.slot_from:
         hint = (
             f". In reverse order they are: millwheel intervals merge {upper.id} {lower.id}"
@@ -360,7 +310,6 @@ def check_neighbours(lower: PlacedInterval, upper: PlacedInterval) -> None:
 
 
 def short(worker: str | None) -> str:
-    """Shorten a worker's id for people."""
     return "(none)" if worker is None else worker[:8]
 
 
@@ -378,11 +327,7 @@ def _workers(placement: Placement) -> str:
 
 
 def _require_workers(placement: Placement) -> None:
-    """Check that workers are running that can carry out wishes.
-
-    Raises:
-        UsageError: there is none, or a ``millwheel run`` owns the pipeline.
-    """
+    """`UsageError` if no worker can carry out wishes, or a ``millwheel run`` owns the pipeline."""
     alive = [worker for worker in placement.workers if worker.lease_left > 0]
     if not alive:
         raise UsageError("no worker runs this pipeline: start one first")
@@ -395,11 +340,8 @@ def _require_workers(placement: Placement) -> None:
 
 
 def _require_released(row: PlacedInterval) -> None:
-    """Check that an interval was released in order: only then can it be cut without a worker.
-
-    Raises:
-        UsageError: its last owner did not release it.
-    """
+    """`UsageError` if the last owner did not release it in order: then it cannot be cut without a
+    worker."""
     if row.owner is not None:
         raise UsageError(
             f"the last owner of interval {row.id}, worker {short(row.owner)}, is gone and did not "
@@ -409,7 +351,7 @@ def _require_released(row: PlacedInterval) -> None:
 
 
 def _waits_for_owner(row: PlacedInterval, worker: str) -> str:
-    """Return the event to wait for until a worker owns an interval."""
+    """The event to wait for until a worker owns an interval."""
     if row.is_free:
         return f"worker {short(worker)} to take interval {row.id}"
     if row.owner == worker:
@@ -421,7 +363,7 @@ def _waits_for_owner(row: PlacedInterval, worker: str) -> str:
 
 
 def _waits_for_cut(row: PlacedInterval, placement: Placement) -> str:
-    """Return the event to wait for until an interval is split or merged."""
+    """The event to wait for until an interval is split or merged."""
     if row.is_free:
         return f"a worker to take interval {row.id}"
     if row.wanted_by not in (None, row.owner) and _is_alive(placement, row.wanted_by):

@@ -1,5 +1,5 @@
-"""Registers the streams of a new pipeline that take records, so that programs can send before the
-first worker runs."""
+"""Registers the inboxes of a new pipeline, so that programs can send before the first worker
+runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from millwheel.store.console.inspection import inspect
 
 
 def register_inboxes(pipeline: Pipeline, url: str) -> list[str]:
-    """Deploy a pipeline that has never run, if it has inboxes, and open them; gives the names of
+    """Deploy a pipeline that has never run, if it has inboxes, and open them; returns the names of
     their streams.
 
     A pipeline that has run is deployed by its workers only: a graph with changes needs workers that
     have it.
-
-    Raises:
-        StoreUnavailable: the server does not answer.
     """
     inboxes = [
         (node.name, node.writes[0].name, node.injection.source)

@@ -1,7 +1,4 @@
-"""``millwheel run``: run a pipeline in this process until its input ends or it is stopped.
-
-The process owns the whole pipeline; `millwheel.services.worker` runs a worker that shares one.
-"""
+"""``millwheel run``: run a whole pipeline in this process until its input ends or it is stopped."""
 
 from __future__ import annotations
 
@@ -26,13 +23,11 @@ Outcome = Literal["complete", "nothing to do", "stopped"]
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a run."""
-
     pipeline: str
     outcome: Outcome
     processed: int
     read: int | None
-    """Rows read from the sources; None: unknown."""
+    """Rows read from the sources."""
     seconds: float
     low_watermark: int
     counters: dict[str, int] = field(default_factory=dict)
@@ -40,18 +35,15 @@ class Summary:
 
     @property
     def per_second(self) -> float:
-        """Processed records per second, start and shutdown included."""
+        """Start and shutdown included."""
         return self.processed / self.seconds if self.seconds > 0 else 0.0
 
 
 class Run:
-    """One run of a pipeline.
+    """One run of a pipeline; for the options see `Engine`.
 
     Args:
         url: URL of the store; its schema must be at the current version.
-        keep_open: see `Engine`.
-        accept_late: see `Engine`.
-        inject_copies: see `Engine`.
         http: where to serve probes and metrics; None: nowhere.
         beside: callbacks for progress and for the upkeep of the store.
     """
@@ -80,10 +72,7 @@ class Run:
     async def run(self, stop: asyncio.Event | None = None) -> Summary:
         """Work until the input has ended and everything is stored, or `stop` is set.
 
-        With an unbounded input it works until `stop` is set.
-
-        Raises:
-            MillwheelError: the run failed. Nothing that was acknowledged is lost.
+        `MillwheelError` if the run failed; nothing that was acknowledged is lost.
         """
         stop = stop or asyncio.Event()
         began = self._clock.monotonic()

@@ -6,9 +6,8 @@
     /metrics   metrics of all pipelines for Prometheus, named millwheel_store_...
     /status    the same as `millwheel status --json`
 
-Workers export their own figures, and none when they are dead. These are the store's, so an alert on
-them fires just then. One look serves all clients of a second. It is read-only, and guarded as a
-worker's endpoint is (`http_access`).
+Dead workers export no figures, so alerts need these. Read-only, and guarded as a worker's endpoint
+is (`http_access`).
 """
 
 from __future__ import annotations
@@ -36,12 +35,10 @@ from millwheel.services.metrics import Families
 from millwheel.store.console.inspection import UNKNOWN, Holder, Operating, PipelineStatus, inspect
 
 LOOK_SECONDS = 1.0
-"""For so long a look serves further requests."""
+"""A look serves further requests for this time."""
 
 
 class StoreLook(NamedTuple):
-    """A pipeline at one moment."""
-
     status: PipelineStatus
     operating: Operating = UNKNOWN
 
@@ -78,11 +75,7 @@ def _without_key(holder: Holder | None) -> Holder | None:
 
 
 class StoreEndpoint:
-    """Serves figures of the store, from `start` until `stop`.
-
-    Args:
-        look: looks at the pipelines; called in a thread.
-    """
+    """`look` looks at the pipelines; called in a thread."""
 
     def __init__(self, look: Callable[[], list[StoreLook]], address: Endpoint) -> None:
         self._look = look
@@ -95,22 +88,16 @@ class StoreEndpoint:
 
     @property
     def url(self) -> str:
-        """The base URL, without a path."""
         return f"{self._access.scheme}://{self.address}"
 
     def start(self) -> None:
-        """Start listening.
-
-        Raises:
-            UsageError: listening on the address failed.
-        """
         listener = self.address.listen("--http", http_server.WAITING_CONNECTIONS)
         self.address = Endpoint(self.address.host, listener.getsockname()[1])
         self._server = HttpServer(listener, self._answer, self._access)
         self._server.start()
 
     def stop(self) -> None:
-        """Stop listening, without waiting for responses in progress."""
+        """Does not wait for responses in progress."""
         if self._server is not None:
             self._server.stop()
 

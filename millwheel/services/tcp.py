@@ -1,8 +1,8 @@
 """Connections between workers over TCP, with TLS or without.
 
-Peers authenticate in two ways. In the handshake of the wire protocol both sides prove that they
-know the pipeline's secret. A pipeline always has one (`millwheel.runtime.network.handshake`), so a
-worker may listen on any address. TLS adds protection that a secret cannot give:
+Both sides always prove that they know the pipeline's secret
+(`millwheel.runtime.network.handshake`), so a worker may listen on any address. TLS adds protection
+that a secret cannot give:
 
 =======================  ==========================  ============================================
 configuration            peers that can connect      parties that can read or change the traffic
@@ -16,8 +16,8 @@ TLS, ``mutual``          those with the secret and   none; without a certificate
 =======================  ==========================  ============================================
 
 A connection counts as unauthenticated (`Visitor`) from the moment it is accepted, before its TLS
-handshake. A listener pauses when the process has fewer than `SPARE_DESCRIPTORS` file descriptors
-left, so that unauthenticated connections never use up the descriptors of the rest of the worker.
+handshake. A listener pauses when few file descriptors are left, so that such connections never use
+up those of the rest of the worker.
 """
 
 from __future__ import annotations
@@ -68,24 +68,23 @@ ANYWHERE = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 (they are refused
 
 @dataclass(frozen=True)
 class Tls:
-    """The worker's certificate, and the authority that signs its peers'. All files are PEM."""
+    """The worker's certificate, and the authority that signs its peers'. All files are PEM.
+
+    `UsageError` from its methods if a file is missing or invalid.
+    """
 
     certificate: Path
     key: Path
     authority: Path | None = None
     """CA certificate that signed the peers' certificates; None: the CAs the system trusts."""
     mutual: bool = True
-    """Whether connecting peers need a certificate too."""
+    """Connecting peers need a certificate too."""
     check_host: bool = True
-    """Whether a certificate must name the host connected to. False accepts any certificate of the
-    authority, which is safe if the authority signs only for these workers."""
+    """A certificate must name the host connected to. False is safe if the authority signs only for
+    these workers."""
 
     def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """Create the SSL contexts for listening and for connecting.
-
-        Raises:
-            UsageError: a file is missing or invalid.
-        """
+        """The contexts for listening and for connecting."""
         if self.authority is None and not self.check_host:
             raise UsageError(
                 "TLS without an authority of its own trusts all CAs of the system, so it must "
@@ -109,16 +108,12 @@ class Tls:
 
     @property
     def first_to_expire(self) -> Certificate:
-        """The certificate, of the worker's chain or its authority's, that expires first.
-
-        Raises:
-            UsageError: a file has no certificate that can be read.
-        """
+        """The certificate, of the worker's chain or its authority's, that expires first."""
         return first_to_expire("workers", self.certificate, self.authority)
 
 
 class Tcp:
-    """The TCP implementation of `millwheel.runtime.network.ports.Medium`.
+    """A `millwheel.runtime.network.ports.Medium`.
 
     Args:
         host: host name or address to listen on.
@@ -154,11 +149,7 @@ class Tcp:
         return f"this worker's own TLS has expired: {found}"
 
     def check(self) -> None:
-        """Check, before anything is started, that peers could connect.
-
-        Raises:
-            UsageError: there is no address that peers can connect to.
-        """
+        """`UsageError` if there is no address that peers can connect to."""
         if self._host in ANYWHERE and self._advertise is None:
             raise UsageError(
                 f"{self._host!r} is not an address that peers can connect to: set the host at "
@@ -169,16 +160,10 @@ class Tcp:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         assert self._listener is not None
         return self._listener.port
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
-        """Start listening; return the address that peers connect to.
-
-        Raises:
-            UsageError: listening on the host and port failed, or peers could not connect.
-        """
         self.check()
         try:
             sockets = await _bound(None if self._host in ("", "*") else self._host, self._port)
@@ -193,11 +178,6 @@ class Tcp:
         return _address(host, port or self.port)
 
     async def connect(self, make: Make, address: str) -> None:
-        """Connect to an address, with the protocol that `make` creates.
-
-        Raises:
-            OSError: connecting failed, or one side rejected the other's certificate.
-        """
         with _as_os_errors(address):
             host, port = _parts(address)
             await asyncio.get_running_loop().create_connection(
@@ -210,11 +190,6 @@ class Tcp:
             )
 
     async def hosts(self, address: str) -> frozenset[str]:
-        """The IP addresses of a worker's address.
-
-        Raises:
-            OSError: the name is unknown, or the address is none.
-        """
         with _as_os_errors(address):
             host, port = _parts(address)
             if _is_number(host):  # no need to ask for it, in a thread
@@ -230,7 +205,6 @@ class Tcp:
             self._listener.close()
 
     async def close(self) -> None:
-        """Close the listener and wait for its tasks to end."""
         if self._listener is not None:
             await self._listener.closed()
 
@@ -242,7 +216,7 @@ class Arrival:
     connected: socket.socket
     visitor: Visitor
     taken: bool = False
-    """Whether the event loop owns the socket and will close it."""
+    """The event loop owns the socket and will close it."""
 
 
 class Listener:
@@ -360,17 +334,12 @@ class Listener:
             task.cancel()
 
     async def closed(self) -> None:
-        """Close it and wait for its tasks to end."""
         self.close()
         await end(self._arriving)
 
 
 async def _bound(host: str | None, port: int) -> list[socket.socket]:
-    """Create listening sockets for all addresses of a host; None: of this machine.
-
-    Raises:
-        OSError: an address is in use, or the host has none.
-    """
+    """Listening sockets for all addresses of a host; None: of this machine."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -445,7 +414,7 @@ def _is_number(host: str) -> bool:
 
 
 def _parts(address: str) -> tuple[str, int]:
-    """Split an address into host and port; port 0 if it has none."""
+    """Host and port; port 0 if it has none."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, "0"

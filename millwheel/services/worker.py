@@ -32,7 +32,7 @@ class PeerSettings:
     advertise: str | None = None
     """Host, or ``host:port``, that other workers connect to; None: the `listen` endpoint."""
     secret: bytes | None = field(default=None, repr=False)
-    """The secret configured for all workers of the pipeline; None: the secret kept in the store."""
+    """Configured for all workers of the pipeline; None: the secret kept in the store."""
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
@@ -40,43 +40,26 @@ class PeerSettings:
             Secret(self.secret, "given")
 
     def medium(self) -> Tcp:
-        """Create the TCP transport.
-
-        Raises:
-            UsageError: a certificate or key file is missing or invalid.
-        """
+        """`UsageError` if a certificate or key file is missing or invalid."""
         return Tcp(self.listen.host, self.listen.port, advertise=self.advertise, tls=self.tls)
 
     async def secret_of(self, store: Store) -> Secret:
-        """Return the configured secret, or otherwise the one kept in the store.
-
-        Raises:
-            StoreUnavailable: the store does not answer.
-        """
+        """The configured secret, or otherwise the one kept in the store."""
         if self.secret is not None:
             return Secret(self.secret, "given")
         return Secret(await store.peer_secret(), "store")
 
     def check(self) -> None:
-        """Check the settings before anything is started.
-
-        Raises:
-            UsageError: the settings contradict each other or are unsafe.
-        """
+        """`UsageError` if the settings contradict each other or are unsafe."""
         self.medium().check()
 
 
 class PipelineWorker:
-    """Runs one of several workers that share a pipeline, until it is stopped.
+    """Runs one of several workers that share a pipeline, until it is stopped; see `Run` and
+    `Engine`.
 
     Args:
-        url: URL of the store; its schema must be at the current version.
-        peers: how it connects to the other workers.
-        http: where to serve probes and metrics; None: nowhere.
         until_done: return when all input has ended and everything is stored.
-        keep_open: see `Engine`.
-        accept_late: see `Engine`.
-        beside: callbacks for progress and for the upkeep of the store.
     """
 
     def __init__(
@@ -103,13 +86,10 @@ class PipelineWorker:
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Work until `stop` is set or, with `until_done`, until everything is done.
+        """Work until `stop` is set or, with `until_done`, until everything is done; returns whether
+        that is so.
 
-        Returns:
-            Whether everything is done.
-
-        Raises:
-            MillwheelError: the worker failed. Nothing that was acknowledged is lost.
+        `MillwheelError` if the worker failed; nothing that was acknowledged is lost.
         """
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(opened(self._pipeline, self._url))

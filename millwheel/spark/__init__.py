@@ -12,8 +12,7 @@
 ``millwheel spark MODULE:FUNCTION`` (:func:`run_job`) does all of this: it finds Java, starts a
 local session, takes the snapshot, shows progress and cleans up. The function gets a :class:`Job`.
 
-All reads of one snapshot are consistent with each other: states, timers and the user's own tables
-are those of one moment, although workers keep committing.
+All reads of one snapshot are of one moment, although workers keep committing.
 
 ================  =================================================================
 ``source``        the Python Data Source: where its code runs; why no push-down
@@ -28,20 +27,11 @@ are those of one moment, although workers keep committing.
 ``snapshots``     the process that holds the snapshot, and for how long
 ``relation``      Postgres types to Spark types
 ``query``         one share's SELECT: columns, filters, bounds
-``filters``       the rows that are read
-``connection``    connections to the store
 ``session``       Java and a local Spark session
-``interruption``  Ctrl-C and SIGTERM
-``progress``      the bar, or log lines
-``job``           :func:`run_job`
 ``launch``        a session for a command: local, on a cluster, by Connect
 ``shipping``      the user's code, for executors that do not have it
-``registration``  making the format known to a session
-``patience``      trying again while the store is away
-``encoding``      values of Spark's rows as JSON
 ``fitting``       whether columns fit the records of a stream
 ``failures``      errors of the user's code, without Spark's lines
-``packages``      the packages that Spark needs
 ================  =================================================================
 
 Importing any module of this package without PySpark is an error with the command that installs it.

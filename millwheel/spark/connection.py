@@ -1,8 +1,7 @@
-"""Connections of the driver and the Spark workers to the store: most are read-only, repeatable
-read.
+"""Connections of the driver and the Spark workers to the store.
 
-A connection that reads is one transaction, which never writes and ends with the connection.
-Errors are raised as millwheel's own, without the password.
+A connection that reads is one transaction, repeatable read, which never writes and ends with the
+connection. Errors are raised as millwheel's own, without the password.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from millwheel.store.postgres.statements import filled
 APPLICATION = "millwheel spark"
 CONNECT_SECONDS = 10
 LOCK_SECONDS = 10
-"""Time limit for waiting for a table that is locked, by a migration for example."""
 
 SOLE_SECONDS = 30.0
 """Longest wait for a process that does the same and is about to end."""
@@ -36,7 +34,7 @@ SOLE_SECONDS = 30.0
 INTERVAL = Struct("!qii")
 """Microseconds, days and months, as Postgres sends an interval."""
 INFINITE = ((2**63 - 1, 2**31 - 1, 2**31 - 1), (-(2**63), -(2**31), -(2**31)))
-"""Infinite intervals, which Postgres has from 17 on."""
+"""Postgres has infinite intervals from 17 on."""
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -47,7 +45,7 @@ def statement(name: str, pipeline: str = "", **parts: sql.Composable) -> sql.Com
 
 
 def store_url(options: Mapping[str, str]) -> str:
-    """Return the option ``store``, or otherwise MILLWHEEL_STORE; both must be a URL."""
+    """The option ``store``, or otherwise MILLWHEEL_STORE; both must be a URL."""
     found = options.get("store") or os.environ.get(VARIABLE)
     if not found:
         raise UsageError(f"no store given: set the option 'store' to postgresql://…, or {VARIABLE}")
@@ -61,12 +59,11 @@ def store_url(options: Mapping[str, str]) -> str:
 
 
 def redacted(url: str) -> str:
-    """Return the URL without its password, for messages and logs."""
+    """The URL without its password, for messages and logs."""
     return StoreAddress(url=url).redacted()
 
 
 def connected(url: str, *, autocommit: bool = False) -> Connection:
-    """Open a connection, with times in UTC."""
     return psycopg.connect(
         url,
         autocommit=autocommit,
@@ -78,8 +75,7 @@ def connected(url: str, *, autocommit: bool = False) -> Connection:
 
 
 class IntervalLoader(Loader):
-    """Loads an interval as microseconds; one with months as text, which `SparkColumn.to_arrow`
-    refuses."""
+    """Months stay text, which `SparkColumn.to_arrow` refuses."""
 
     format = Format.BINARY
 
@@ -92,15 +88,12 @@ class IntervalLoader(Loader):
 
 @contextmanager
 def writing(url: str, *, autocommit: bool = False) -> Iterator[Connection]:
-    """Open a transaction that may write, or a session; it is committed and closed at the end of the
-    block."""
     with translated(url), connected(url, autocommit=autocommit) as connection:
         yield connection
 
 
 @contextmanager
 def reading(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
-    """Open a read-only transaction, on the exported `snapshot` if given."""
     with opened(url, snapshot=snapshot) as connection, translated(url):
         yield connection
 
@@ -126,16 +119,10 @@ def opened(url: str, *, snapshot: str | None = None) -> Iterator[Connection]:
 
 @contextmanager
 def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
-    """Keep other processes from the same work during the block, by a lock of a session of its own.
+    """Keep other processes from the same work during the block; `others` begins the error's text.
 
-    It is for people: if the session ends, the number of the batch still keeps two processes apart.
-
-    Args:
-        name: of the work of this pipeline; the lock is one of the whole database.
-        others: the beginning of the error's text, about the other process.
-
-    Raises:
-        UsageError: another process has the lock, and keeps it.
+    The lock is one of the whole database, and for people: if its session ends, the number of the
+    batch still keeps two processes apart. `UsageError` if another process keeps the lock.
     """
     which = {"key": f"{pipeline}{name}", "schema": pipeline}
     deadline = time.monotonic() + SOLE_SECONDS
@@ -150,8 +137,8 @@ def sole(url: str, pipeline: str, name: str, others: str) -> Iterator[None]:
 def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
     """Prevent `tables` from being dropped, truncated or rewritten during this transaction.
 
-    Call it before the first query, which takes the transaction's snapshot: a table truncated
-    between snapshot and lock reads as empty, without an error.
+    Call it before the first query, which takes the snapshot: a table truncated between snapshot and
+    lock reads as empty, without an error.
     """
     if tables:
         names = sql.SQL(", ").join(sql.Identifier(pipeline, table) for table in tables)
@@ -159,14 +146,12 @@ def lock(connection: Connection, pipeline: str, tables: list[str]) -> None:
 
 
 def limit_lock_wait(connection: Connection) -> None:
-    """Let statements of this transaction wait at most `LOCK_SECONDS` for a lock."""
     timeout = sql.Literal(f"{LOCK_SECONDS}s")
     connection.execute(statement("sessions/limit_lock_wait", timeout=timeout))
 
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Translate Postgres' errors to millwheel's."""
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:

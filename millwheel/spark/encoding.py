@@ -1,7 +1,7 @@
 """Values of Spark's rows as JSON: records, their ids, and columns of type jsonb.
 
-Arrow has instants in the time zone of the session, and gives a map as a list of pairs. Here
-instants are in UTC and maps are objects, so that a row has one text, in sessions of all time zones.
+Arrow has instants in the session's time zone, and a map as a list of pairs. Here instants are in
+UTC and maps are objects, so that a row has one text in all sessions.
 """
 
 from __future__ import annotations
@@ -23,20 +23,12 @@ SCALARS = (
     spark.TimeType,
     spark.CharType, spark.VarcharType,
 )  # fmt: skip
-"""Types with values that JSON has, as they are or as text."""
 NOT_A_KEY = (spark.NullType, spark.BooleanType, spark.BinaryType)
-"""Those that cannot be the name of a member of an object."""
 
 
 def check_types(fields: Sequence[spark.StructField], use: str) -> None:
-    """Refuse columns with values that JSON does not have.
-
-    Args:
-        use: the use of the columns, as in "a record".
-
-    Raises:
-        UsageError: with the column and its type.
-    """
+    """`UsageError` for values that JSON does not have; `use` is that of the columns, as in "a
+    record"."""
     for field in fields:
         for path, wrong in _without_json(field.name, field.dataType):
             raise UsageError(
@@ -61,7 +53,6 @@ def _without_json(path: str, of: spark.DataType) -> Iterator[tuple[str, spark.Da
 
 
 def has_map(of: spark.DataType) -> bool:
-    """Whether values of a type have a map in them: its members are in no order."""
     match of:
         case spark.MapType():
             return True
@@ -73,7 +64,6 @@ def has_map(of: spark.DataType) -> bool:
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, with all instants in UTC."""
     schema = pa.schema([field.with_type(_in_utc(field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema)
 
@@ -97,11 +87,7 @@ def _in_utc(of: pa.DataType) -> pa.DataType:
 
 
 def values(of: pa.RecordBatch | pa.Array) -> list[Any]:
-    """Rows or values as Python has them; maps are dictionaries.
-
-    Raises:
-        UserCodeError: a map has a key twice.
-    """
+    """Maps are dictionaries; `UserCodeError` if a map has a key twice."""
     try:
         found: list[Any] = of.to_pylist(maps_as_pydicts="strict")
     except KeyError as error:
@@ -110,14 +96,8 @@ def values(of: pa.RecordBatch | pa.Array) -> list[Any]:
 
 
 def encoded(value: Any, encoder: msgspec.json.Encoder, where: str) -> str:
-    """A value as JSON.
-
-    Args:
-        where: where it is to go, for the error.
-
-    Raises:
-        UserCodeError: it has a number that JSON does not have.
-    """
+    """`UserCodeError`, which names the destination `where`, for a number that JSON does not
+    have."""
     if _has_no_number(value):
         raise UserCodeError(
             f"a row for {where} has NaN or an infinity, which JSON does not have: {value!r:.200}"
@@ -126,7 +106,6 @@ def encoded(value: Any, encoder: msgspec.json.Encoder, where: str) -> str:
 
 
 def _has_no_number(value: Any) -> bool:
-    """Whether a value has NaN or an infinity in it."""
     match value:
         case float():
             return not math.isfinite(value)

@@ -16,23 +16,17 @@ OURS = str(Path(__file__).resolve().parents[1])
 LIBRARIES = ("/pyspark/", "/py4j/", "/pyspark.zip/", "/py4j-", "/asyncio/")
 """Parts of paths of code that is not the user's."""
 QUERY = "\n=== Streaming Query ==="
-"""What follows in an error of a query: its offsets and its plan, over pages."""
+"""An error of a query continues with its offsets and its plan, over pages."""
 HEAD = "Traceback (most recent call last):\n"
 ENDS = ("SQLSTATE", "JVM stacktrace", "\tat ", "    at ")
-"""How lines begin that follow the text of an error of a Python worker."""
+"""Beginnings of lines after the text of an error of a Python worker."""
 FRAMES = 8
-"""Most frames that a message shows."""
 
 
 @contextmanager
 def user_error(what: str) -> Iterator[None]:
-    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise
-    one that shows the user's own lines.
-
-    Raises:
-        MillwheelError: raised by the block, here or in a task.
-        UserCodeError: any other error of the block.
-    """
+    """Turn errors of the block into millwheel's: that of a Spark task if there was one, otherwise a
+    `UserCodeError` with the user's own lines."""
     try:
         yield
     except MillwheelError:
@@ -42,8 +36,7 @@ def user_error(what: str) -> Iterator[None]:
 
 
 def from_worker(error: Exception) -> MillwheelError | None:
-    """Recover the millwheel error that ended a Spark worker, with the user's lines, from the text
-    of Spark's error."""
+    """The millwheel error that ended a Spark worker, from the text of Spark's error."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):
@@ -60,7 +53,6 @@ def from_worker(error: Exception) -> MillwheelError | None:
 
 
 def error_text(error: Exception) -> str:
-    """An error with the user's lines that led to it, here or in a Python worker."""
     text = _text(error)
     if HEAD in text:
         body = text.rpartition(HEAD)[2].splitlines()
@@ -76,7 +68,6 @@ def error_text(error: Exception) -> str:
 
 
 def _own_lines(body: str) -> list[str]:
-    """The user's frames of a traceback as text, one line each."""
     found = []
     for file, line, name, code in re.findall(
         r'^\s*File "([^"]+)", line (\d+), in ([^\n]+)\n\s*([^\n]*)', body, re.MULTILINE
@@ -96,7 +87,7 @@ def _text(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> list[str]:
-    """The innermost cause among Java's lines, such as why a file could not be written."""
+    """The innermost cause among Java's lines."""
     found = re.findall(r"^Caused by: (.+)$", _whole_text(error), re.MULTILINE)
     return [f"caused by {found[-1]}"] if found else []
 

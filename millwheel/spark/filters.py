@@ -1,11 +1,10 @@
 """The filters of a read: the rows that Postgres returns.
 
-They have the form known from pyarrow and ``pandas.read_parquet``: a list of ``(column, operator,
-value)``, all of which must hold. Operators are ``= == != <> < <= > >=``; with a list as value
-``in`` and ``not in``; with None ``=`` and ``!=`` (IS NULL, IS NOT NULL).
+As in pyarrow and ``pandas.read_parquet``: a list of ``(column, operator, value)``, all of which
+must hold. Operators are ``= == != <> < <= > >=``; with a list as value ``in`` and ``not in``; with
+None ``=`` and ``!=`` (IS NULL, IS NOT NULL).
 
 They reach Spark's workers as the text of an option: JSON, with each value as Postgres writes it.
-:mod:`millwheel.spark.query` translates them to SQL.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ WrittenFilter: TypeAlias = tuple[str, str, str | list[str] | None]
 
 
 def written(filters: Iterable[Filter]) -> str:
-    """Encode filters as the option's text.
+    """The option's text for filters.
 
     A column with a time zone takes a datetime without one as UTC.
     """
@@ -40,7 +39,6 @@ def written(filters: Iterable[Filter]) -> str:
 
 
 def parsed(option: str) -> list[WrittenFilter]:
-    """Decode filters from the option's text."""
     try:
         return msgspec.json.decode(option, type=list[WrittenFilter])
     except msgspec.MsgspecError as error:

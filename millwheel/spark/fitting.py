@@ -1,8 +1,8 @@
-"""Whether the columns of a DataFrame fit the records of a stream, by the type that the stream was
-deployed with.
+"""Whether the columns of a DataFrame fit the records of a stream, by the type that it was deployed
+with.
 
 The store has that type as a JSON schema (`millwheel.core.codec.type_fingerprint`). Only types are
-compared: whether a column has a NULL, or a text that is no time, only its rows show.
+compared, not whether a column has a NULL, or a text that is no time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millwheel.errors import UsageError
 Schema = Mapping[str, Any]
 
 ACCEPTED = {"number": {"number", "integer"}, "integer": {"number", "integer"}}
-"""By kind of JSON in a schema, the kinds of values that fit; otherwise only the same one."""
+"""Kinds of values that fit a kind of JSON in a schema; otherwise only the same one."""
 KINDS: Sequence[tuple[type[spark.DataType], str, str]] = (
     (spark.BooleanType, "boolean", ""),
     (spark.IntegralType, "integer", ""),
@@ -31,16 +31,12 @@ KINDS: Sequence[tuple[type[spark.DataType], str, str]] = (
     (spark.TimeType, "string", "time"),
     (spark.DayTimeIntervalType, "string", "duration"),
 )
-"""By type of Spark, the kind and the format of its values in JSON; a text and bytes are strings of
-any format."""
+"""Kind and format of the JSON of a type of Spark; a text and bytes are strings of any format."""
 
 
 def check_fit(fields: Sequence[spark.StructField], fingerprint: Schema, stream: str) -> None:
-    """Refuse columns that are no records of a stream.
-
-    Raises:
-        UsageError: with the column, and the type that the stream has there.
-    """
+    """`UsageError` for columns that are no records of a stream, with the column and the stream's
+    type there."""
     fit = _Fit(fingerprint.get("parts", {}))
     wrong = fit.wrong("", spark.StructType(list(fields)), fingerprint["type"])
     if wrong is not None:
@@ -48,8 +44,6 @@ def check_fit(fields: Sequence[spark.StructField], fingerprint: Schema, stream: 
 
 
 class _Fit:
-    """Compares types of Spark with the parts of one schema."""
-
     def __init__(self, parts: Mapping[str, Schema]) -> None:
         self._parts = parts
 
@@ -73,7 +67,6 @@ class _Fit:
         return None
 
     def _fits(self, of: spark.DataType, schema: Schema) -> bool:
-        """Whether values of a type may fit a schema, without regard to their parts."""
         kind, form = next(((k, f) for t, k, f in KINDS if isinstance(of, t)), ("string", ""))
         if "enum" in schema:
             wanted = {_kind_of(value) for value in schema["enum"]}

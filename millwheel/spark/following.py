@@ -9,13 +9,10 @@ Where the code runs (seen on Spark 4.2 and 4.3):
 ``read(partition)``    in a task's Python worker, with a copy of the reader
 =====================  ==================================================================
 
-The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. Rows
-of a numbered table never change, and a sender commits them in the order of their numbers, so the
-rows between two offsets are the same whenever they are read: a batch that is run again gets the
-same rows. A task needs no snapshot, only each row: it counts them.
-
-The offset also has the pipeline's id, so that a checkpoint is not used with another pipeline of the
-same name, and signs of the last rows of each sender, so that it is not used with a store that has
+The offset is a vector (:mod:`millwheel.core.numbered`): by sender, the number of the next row. The
+rows between two offsets never change: a batch that is run again gets the same rows, and a task
+needs no snapshot, but counts them. The offset also has the pipeline's id and signs of the last rows
+of each sender, so that a checkpoint is not used with another pipeline of the same name, or with
 other rows under these numbers.
 
 Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or
@@ -60,7 +57,7 @@ from millwheel.spark.query import Numbers
 from millwheel.spark.reading import RelationRows
 
 LEAST_ROWS = 1_000
-"""A task reads at least so many rows, if there are as many."""
+"""A task reads at least this many rows, if there are as many."""
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -69,15 +66,11 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass
 class Share(InputPartition):
-    """The rows that one task reads."""
-
     ranges: list[RowRange]
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The options of a stream."""
-
     start: str = EARLIEST
     most_rows: int | None = None
     """Most rows of a batch; None: all there are."""
@@ -87,11 +80,7 @@ class StreamOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], partitions: int) -> StreamOptions:
-        """Read the options.
-
-        Raises:
-            UsageError: one has a value that it cannot have.
-        """
+        """`UsageError` if an option has a value that it cannot have."""
         start = options.get("startingOffsets", EARLIEST).lower()
         if start not in (EARLIEST, LATEST):
             raise UsageError(
@@ -109,17 +98,13 @@ class StreamOptions:
 
 
 class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches of a numbered table's rows, and reads one share of a batch in each task."""
-
     def __init__(self, rows: RelationRows, options: StreamOptions) -> None:
         self._rows = rows
         self._options = options
         self._table = rows.relation.name
         self._lookout: Lookout | None = None
         self._id: str | None = None
-        """The pipeline's id, as soon as it was looked at."""
         self._last: Vector = {}
-        """The rows written, by the last look."""
         self._target: Vector | None = None
         """Where a query that ends ("available now") ends."""
 
@@ -185,7 +170,6 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_other_rows(read, signs, there, self._table)
 
     def _signed(self, start: Mapping[str, Any], read: Vector, end: Vector) -> dict[str, Any]:
-        """The offset of a vector, with the signs of the last rows before it."""
         moved = {sender: rows for sender, rows in end.items() if rows != read.get(sender, 0)}
         signs = {sender: marks.sign(moved[sender]) for sender, marks in self._marks(moved).items()}
         last = {
@@ -197,14 +181,13 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**_offset(start["id"], end), "last": last}
 
     def _marks(self, before: Vector) -> dict[int, Marks]:
-        """Marks of the last rows before a vector."""
         ranges = [
             RowRange(sender, max(0, rows - COMPARED), rows) for sender, rows in before.items()
         ]
         return self._look().marks(ranges) if ranges else {}
 
     def _vector(self, offset: Mapping[str, Any], id_: str) -> dict[int, int]:
-        """The vector of an offset, which must be of this pipeline."""
+        """The offset must be of this pipeline."""
         if offset["id"] != id_:
             raise UsageError(
                 "the checkpoint was made with another pipeline than "
@@ -223,7 +206,6 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from self._read(connection, piece)
 
     def _read(self, connection: Connection, piece: RowRange) -> Iterator[pa.RecordBatch]:
-        """Read a range, and refuse it if rows of it are missing."""
         numbers = Numbers(*piece)
         filtered = bool(self._rows.filters)
         found = self._rows.count(connection, numbers) if filtered else 0
@@ -251,8 +233,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class RefusedReader(DataSourceStreamReader):
     """Stands for a reader that cannot be made: its first use raises the reason.
 
-    PySpark 4.2 and 4.3 stop the reader after an error, also if there is none, and so put an
-    UnboundLocalError in place of the error of ``streamReader``.
+    PySpark 4.2 and 4.3 replace an error of ``streamReader`` by an UnboundLocalError, because they
+    stop a reader that does not exist.
     """
 
     def __init__(self, error: MillwheelError) -> None:

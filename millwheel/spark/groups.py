@@ -17,18 +17,14 @@ from psycopg import sql
 from millwheel.aggregates import GroupPart, Period
 
 Values: TypeAlias = tuple[str, ...]
-"""The values of one group's parts, in order."""
 
 TypeOf: TypeAlias = Callable[[str], str]
-"""The type of a column, as SQL."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Some groups of the rows of a table."""
-
     columns: tuple[tuple[str, bool], ...]
-    """The columns, and whether each has a range of values, not one."""
+    """Names, and whether the column has a range of values, not one."""
     values: tuple[Values, ...]
 
     @classmethod
@@ -38,24 +34,22 @@ class Groups:
         return cls(tuple(columns), tuple(values))
 
     def by_begin(self, names: Sequence[str]) -> Groups:
-        """The same groups in a table of results, which has the begins of periods."""
+        """A table of results has the begins of periods."""
         kept = [place for place, _ in _places(self.columns)]
         values = (tuple(row[place] for place in kept) for row in self.values)
         return Groups(tuple((name, False) for name in names), tuple(values))
 
     def divided(self, shares: int) -> Iterator[Groups]:
-        """Divide the groups into at most so many shares."""
         size = max(1, -(-len(self.values) // shares))
         for first in range(0, len(self.values), size):
             yield Groups(self.columns, self.values[first : first + size])
 
     @property
     def source(self) -> sql.SQL:
-        """The name under which a statement has the groups."""
         return sql.SQL("millwheel_group")
 
     def listed(self, type_of: TypeOf) -> sql.Composed:
-        """The groups as an item of FROM; see `parameters`."""
+        """An item of FROM; see `parameters`."""
         arrays, names = [], []
         for place, column in _places(self.columns):
             for number in range(place, place + (2 if column[1] else 1)):
@@ -71,7 +65,6 @@ class Groups:
         return [list(column) for column in zip(*self.values, strict=True)]
 
     def matches(self, table: sql.Composable) -> sql.Composed:
-        """The condition that a row of `table` belongs to one of the listed groups."""
         conditions = []
         for place, (name, is_range) in _places(self.columns):
             column = sql.SQL("{}.{}").format(table, sql.Identifier(name))
@@ -84,12 +77,10 @@ class Groups:
         return sql.SQL(" AND ").join(conditions)
 
     def written(self) -> str:
-        """The groups as an option's text."""
         return msgspec.json.encode([self.columns, self.values]).decode()
 
     @classmethod
     def parsed(cls, option: str) -> Groups:
-        """Groups from an option's text."""
         columns, values = msgspec.json.decode(
             option, type=tuple[tuple[tuple[str, bool], ...], tuple[Values, ...]]
         )
@@ -97,7 +88,6 @@ class Groups:
 
 
 def _places(columns: Sequence[tuple[str, bool]]) -> Iterator[tuple[int, tuple[str, bool]]]:
-    """Each column, with the place of its first value."""
     place = 0
     for column in columns:
         yield place, column
@@ -109,7 +99,6 @@ def _value(place: int) -> sql.Identifier:
 
 
 def group_values(parts: Sequence[GroupPart], type_of: TypeOf) -> list[sql.Composed]:
-    """Expressions that give the values of a row's group."""
     found: list[sql.Composed] = []
     for part in parts:
         if not isinstance(part, Period):

@@ -1,7 +1,7 @@
 """Handle Ctrl-C and SIGTERM while the main thread is probably waiting for the JVM.
 
-Raising immediately does not work. The unread answer of the interrupted call is taken for the answer
-of the next call, which PySpark makes while the exception propagates (seen on 4.3: SIGTERM during
+Raising immediately does not work: the next call, which PySpark makes while the exception
+propagates, takes the unread answer of the interrupted call for its own (seen on 4.3: SIGTERM during
 ``count()`` had no effect until the count was done, 59 s later; Ctrl-C became a Py4JError). And a
 JVM whose launch is interrupted stays for ever (seen: it cannot report its port, and waits).
 Therefore:
@@ -62,7 +62,6 @@ class Interruptible:
         self._cancel = cancel
 
     def close(self) -> None:
-        """Ignore signals from now on: everything is being closed."""
         with self._repeating:
             self._settled.set()
 

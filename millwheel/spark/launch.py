@@ -1,5 +1,4 @@
-"""A Spark session for a command: local, on a cluster, or by Spark Connect; with signals, progress
-and a clean end."""
+"""A Spark session for a command: local, on a cluster, or by Spark Connect."""
 
 from __future__ import annotations
 
@@ -30,14 +29,11 @@ PYTHON = "PYSPARK_PYTHON"
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where Spark runs, and how."""
-
     master: str = MASTER
     remote: str | None = None
     """The address of a Spark Connect server, sc://HOST:PORT, in place of a master."""
     driver_memory: str = DRIVER_MEMORY
     config: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of Spark."""
     py_files: Sequence[str] = ()
     """Python files and zip files for executors, besides the user's package."""
 
@@ -66,7 +62,6 @@ def launched(
     Args:
         store: the store's URL, for Spark's tasks.
         interruptible: gets the function that cancels Spark's work at a signal.
-        console: where progress is shown; None: standard error.
         modules: names of the modules with the user's code, which executors elsewhere get.
 
     Returns:
@@ -101,14 +96,13 @@ def launched(
 
 
 def _python(cluster: Cluster) -> str:
-    """The Python of executors elsewhere: a path, or a name to find on their PATH. Spark plans reads
-    here with it, too."""
+    """A path, or a name to find on the PATH of executors elsewhere. Spark plans reads here with it,
+    too."""
     return cluster.config.get("spark.pyspark.python") or os.environ.get(PYTHON) or sys.executable
 
 
 @contextmanager
 def shipped(spark: SparkSession, cluster: Cluster, modules: Iterable[str]) -> Iterator[None]:
-    """Give the user's code to executors that do not have it, for as long as the block runs."""
     if cluster.is_local:
         yield
         return

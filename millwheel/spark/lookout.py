@@ -1,4 +1,4 @@
-"""Looking how far a numbered table is written, again and again, over one connection."""
+"""Looks, repeatedly over one connection, how far a numbered table is written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ RETRY_SECONDS = 0.5
 
 
 class Lookout:
-    """Looks at one numbered table."""
-
     def __init__(self, store: str, pipeline: str, table: str) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -34,8 +32,7 @@ class Lookout:
     def written(self) -> tuple[str, dict[int, int]]:
         """The pipeline's id, and by sender the number of rows; at most every `LOOK_SECONDS`.
 
-        Raises:
-            StoreUnavailable: the server has not answered for `WAIT_SECONDS`.
+        `StoreUnavailable` if the server has not answered for `WAIT_SECONDS`.
         """
         time.sleep(max(0.0, self._last + LOOK_SECONDS - time.monotonic()))
         ((id_, written),) = self._rows("written")
@@ -43,7 +40,7 @@ class Lookout:
         return id_, {int(sender): rows for sender, rows in written.items()}
 
     def first_rows(self) -> Vector:
-        """By sender, the number of the first row that is still there."""
+        """Number of the first row that is still there, by sender."""
         return dict(self._rows("first_rows"))
 
     def marks(self, ranges: Sequence[RowRange]) -> dict[int, Marks]:
@@ -56,7 +53,6 @@ class Lookout:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
 
@@ -92,11 +88,7 @@ class Lookout:
 
 
 def numbered_table(store: str, pipeline: str, stream: str) -> str:
-    """The name of the numbered table into which a stream's values are written.
-
-    Raises:
-        UsageError: there is none, or there are several.
-    """
+    """`UsageError` unless a stream's values are written to exactly one numbered table."""
     with reading(store) as connection:
         found = connection.execute(statement("following/followed_tables", pipeline)).fetchall()
     tables = [table for name, table in found if name == stream]

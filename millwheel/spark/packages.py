@@ -13,14 +13,7 @@ CONNECT_PACKAGES = ("grpc", "grpc_status", "google.protobuf")
 
 
 def require_packages(packages: Sequence[str] = PACKAGES, *, extra: str = "spark") -> None:
-    """Refuse to go on without some packages.
-
-    Args:
-        extra: the extra of millwheel that has them.
-
-    Raises:
-        UsageError: a package is not installed.
-    """
+    """`UsageError` names the `extra` of millwheel that has the package."""
     for package in packages:
         if not _is_installed(package):
             raise UsageError(

@@ -1,5 +1,3 @@
-"""Trying again while the store is away: one patience for all that Spark does for a pipeline."""
-
 from __future__ import annotations
 
 import time
@@ -11,7 +9,6 @@ import structlog
 from millwheel.errors import SnapshotGone, StoreUnavailable
 
 AWAY_SECONDS = 2.0
-"""Time until the next try."""
 
 T = TypeVar("T")
 
@@ -19,12 +16,7 @@ log = structlog.get_logger("millwheel.spark")
 
 
 class Patience:
-    """Tries work again that fails because the store is away.
-
-    Args:
-        seconds: longest time without progress.
-        work: the name of the work, for the log.
-    """
+    """`seconds` is the longest time without progress, `work` a name for the log."""
 
     def __init__(self, seconds: float, work: str) -> None:
         self._seconds = seconds
@@ -32,12 +24,7 @@ class Patience:
         self._away_since: float | None = None
 
     def call(self, work: Callable[[], T]) -> T:
-        """The result of work, which is tried again from its beginning.
-
-        Raises:
-            StoreUnavailable: the store was away for too long.
-            SnapshotGone: the same.
-        """
+        """`StoreUnavailable` or `SnapshotGone` if the store was away for too long."""
         while True:
             try:
                 found = work()
@@ -48,7 +35,7 @@ class Patience:
                 return found
 
     def progressed(self) -> None:
-        """Note that the store is there: something was done, or there is nothing to do."""
+        """Note that the store is there."""
         if self._away_since is not None:
             log.info("store_back", seconds=round(time.monotonic() - self._away_since, 1))
             self._away_since = None

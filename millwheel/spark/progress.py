@@ -1,7 +1,7 @@
 """Show Spark's progress: a bar per running stage on a terminal, otherwise log lines.
 
-A separate thread polls Spark's status tracker a few times a second, because the main thread is
-inside the job's function.
+A separate thread polls Spark's status tracker, because the main thread is inside the job's
+function.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.2
 LINE_SECONDS = 10.0
-"""Time between two log lines of a running stage."""
 
 log = structlog.get_logger("millwheel.spark")
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """The progress of a running stage."""
-
     id: int
     name: str
     tasks: int
@@ -45,7 +42,6 @@ class _Display(Protocol):
 
 @contextmanager
 def watching(spark: SparkSession, console: Console | None = None) -> Iterator[None]:
-    """Show progress on `console` (by default standard error) while the block runs."""
     console = console or Console(stderr=True)
     over = threading.Event()
     with _display(console) as display:
@@ -115,7 +111,7 @@ class _Bars:
 
 
 class _Lines:
-    """Logs a stage that runs long every `LINE_SECONDS`, and its end."""
+    """Every `LINE_SECONDS`, and at the stage's end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -50,15 +50,11 @@ _TABLE = sql.SQL("millwheel_table")
 
 @dataclass(frozen=True)
 class Condition:
-    """A piece of a WHERE clause, and its parameters."""
-
     text: sql.Composable
     values: tuple[Any, ...] = ()
 
 
 class Whole(InputPartition):
-    """A share with all rows of a relation."""
-
     def __init__(self) -> None:
         super().__init__(None)
 
@@ -124,8 +120,6 @@ class Numbers(InputPartition):
 
 @dataclass
 class InGroups(InputPartition):
-    """The rows of some groups."""
-
     groups: Groups
 
     def conditions(self) -> list[Condition]:
@@ -136,8 +130,8 @@ Share: TypeAlias = Whole | Slots | Blocks | Numbers | InGroups
 
 
 def shares(relation: SparkRelation, wanted: int, groups: Groups | None = None) -> list[Share]:
-    """Divide a relation, or some groups of its rows, into at most `wanted` shares that together
-    contain each row once."""
+    """Divide a relation, or some groups of its rows, into shares that together contain each row
+    once."""
     if relation.has_blocks:
         # A share smaller than a block would be empty.
         wanted = min(wanted, relation.blocks)
@@ -160,7 +154,6 @@ def select(
     share: Share,
     filters: Sequence[Condition] = (),
 ) -> tuple[sql.Composed, list[Any]]:
-    """Return the statement that reads one share, and its parameters."""
     chosen = sql.SQL(", ").join(column.expression for column in columns)
     text, values = _from(relation, chosen, share, [*share.conditions(), *filters])
     if isinstance(share, Numbers):
@@ -169,7 +162,6 @@ def select(
 
 
 def count(relation: SparkRelation, share: Share) -> tuple[sql.Composed, list[Any]]:
-    """Return the statement that counts the rows of one share, and its parameters."""
     return _from(relation, sql.SQL("COUNT(*)"), share, share.conditions())
 
 
@@ -192,7 +184,6 @@ def _from(
 
 
 def condition(column: SparkColumn, written: WrittenFilter) -> Condition:
-    """Translate one filter to SQL."""
     _, operator, value = written
     if isinstance(value, list):
         known, kind = LISTS, "a list"

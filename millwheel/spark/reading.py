@@ -25,12 +25,10 @@ FIRST_ROWS = 16
 """Rows of the first batch; their size is unknown, up to some megabytes each."""
 MAX_ROWS = 2_000
 GROWTH = 4
-"""Maximum growth factor of the rows per batch, since row sizes may vary."""
+"""Largest growth of the rows per batch, since row sizes may vary."""
 
 
 class RelationRows:
-    """Columns and rows of a relation, to be read in shares."""
-
     def __init__(
         self,
         store: str,
@@ -52,18 +50,16 @@ class RelationRows:
         )
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """A read-only transaction, on the exported snapshot if there is one."""
         return reading(self.store, snapshot=self._snapshot)
 
     def count(self, connection: Connection, share: Share) -> int:
-        """Count the rows of a share, without regard to filters."""
+        """The number of rows without filters."""
         query, values = count(self.relation, share)
         row = connection.execute(query, values).fetchone()
         assert row is not None
         return int(row[0])
 
     def rows(self, connection: Connection, share: Share) -> Iterator[pa.RecordBatch]:
-        """Read a share's rows that pass the filters."""
         query, values = select(self.relation, self._columns, share, self.filters)
         if self._snapshot is None and self.relation.kind in "rp":
             # With a snapshot, its holder has already locked the tables.
@@ -96,7 +92,7 @@ class RelationRows:
 
 
 def _next_rows(rows: int, size: int) -> int:
-    """Return the number of rows for a batch of BATCH_BYTES, estimated from the last batch."""
+    """Estimated from the last batch."""
     return max(1, min(MAX_ROWS, rows * GROWTH, rows * BATCH_BYTES // max(1, size)))
 
 

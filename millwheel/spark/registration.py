@@ -1,5 +1,3 @@
-"""Registers the source with a Spark session."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -43,7 +43,7 @@ from millwheel.spark.snapshots import no_such_relation
 MAX_DIGITS = 38
 """Maximum precision of a decimal in Spark and Arrow."""
 FREE_DIGITS, FREE_SCALE = 38, 18
-"""Precision and scale for a numeric without precision."""
+"""Precision and scale of a numeric without them."""
 SLOTS = 1 << 16
 SLOT = "slot"
 INTEGERS = ("int2", "int4", "int8")
@@ -57,8 +57,6 @@ MICROS_A_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class TypeMapping:
-    """The mapping of one Postgres type to Spark and Arrow."""
-
     spark: spark.DataType
     arrow: pa.DataType
     literal: tuple[LiteralString, ...]
@@ -66,14 +64,13 @@ class TypeMapping:
     cast: LiteralString = ""
     """Type that the SELECT casts the column to; empty: none."""
     wire: pa.DataType | None = None
-    """For times: the type of the integers that Postgres sends, counted from 2000."""
+    """Type of the integers that Postgres sends for a time, counted from 2000."""
     epoch: int = 0
-    """For times: the offset that converts these integers to counts from 1970."""
+    """Offset that converts these integers to counts from 1970."""
     ends: tuple[int, int] = (0, 0)
-    """For times: the counts from 1970 that stand for -infinity and infinity."""
+    """Counts from 1970 that stand for -infinity and infinity."""
 
     def parameter(self, *, is_list: bool) -> sql.Composable:
-        """Return the placeholder of a filter's value, with its casts."""
         place: sql.Composable = sql.Placeholder()
         for name in self.literal:
             place = _cast(place, name, is_array=is_list)
@@ -130,14 +127,12 @@ TYPE_MAPPINGS: Mapping[str, TypeMapping] = {
 
 @dataclass(frozen=True)
 class SparkColumn:
-    """A column, and how to read it."""
-
     name: str
     declared: str
     kind: TypeMapping
     is_array: bool = False
     byte_order: bool = True
-    """False for a collation in which unequal bytes may be equal."""
+    """A collation in which unequal bytes may be equal has none."""
 
     @property
     def spark(self) -> spark.DataType:
@@ -153,17 +148,12 @@ class SparkColumn:
 
     @property
     def expression(self) -> sql.Composable:
-        """The column's expression in the SELECT and in filters."""
         name = sql.Identifier(self.name)
         cast = self.kind.cast
         return _cast(name, cast, is_array=self.is_array) if cast else name
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a batch of this column's values.
-
-        Raises:
-            StoreError: Spark cannot represent a value.
-        """
+        """`StoreError` if Spark cannot represent a value."""
         kind = self.kind
         try:
             if self.is_array:
@@ -179,19 +169,16 @@ class SparkColumn:
 
 @dataclass(frozen=True)
 class SparkRelation:
-    """A table or view of a pipeline."""
-
     pipeline: str
     name: str
     kind: str
-    """As ``pg_class.relkind``: r table, p partitioned table, m materialized view, v view."""
+    """Value of ``pg_class.relkind``: r table, p partitioned table, m materialized view, v view."""
     blocks: int
     has_slots: bool
     """Whether it has an integer column `slot` (0 to 65,535, a hash of the key) to divide it by."""
     columns: tuple[SparkColumn, ...]
     numbered: bool = False
-    """Whether it is a table whose rows have a `sender` and a number, `sequence`, among its
-    columns."""
+    """Whether its rows have a `sender` and a number, `sequence`."""
 
     def column(self, name: str) -> SparkColumn:
         for column in self.columns:
@@ -208,13 +195,9 @@ class SparkRelation:
 def describe(
     connection: Connection, pipeline: str, table: str, only: Sequence[str] | None = None
 ) -> SparkRelation:
-    """Look up a relation.
+    """Only the types of the columns `only` must be supported.
 
-    Args:
-        only: names of the columns to describe; None: all. Only their types must be supported.
-
-    Raises:
-        UsageError: there is no such relation or column, or a type is not supported.
+    `UsageError` if there is no such relation or column, or a type is not supported.
     """
     names = {"pipeline": pipeline, "table": table}
     row = connection.execute(statement("reading/relation"), names).fetchone()
@@ -259,8 +242,7 @@ def _column(
 
 
 def _numeric(modifier: int) -> TypeMapping | None:
-    """Map a numeric; `modifier` packs precision and scale (``numeric.c``), the scale in 11 signed
-    bits.
+    """`modifier` packs precision and scale (``numeric.c``), the scale in 11 signed bits.
 
     None: it has too many digits for Spark.
     """

@@ -5,13 +5,11 @@ Options: ``store``, ``pipeline``, ``stream``, ``id`` (names of the columns that 
 record, with commas) and ``timestamp`` (a column with the event time; without it, records have the
 time of sending).
 
-Each row is sent with an id, made of the columns named by ``id``. A task that runs twice, a batch
-that is repeated and a job that is started again send the same ids, and a repeated id has no second
-effect for as long as the Inbox remembers it. The same id with other values is an error. Ids and
-values have all times in UTC, in sessions of all time zones, and maps as objects; the types of the
-columns are compared with those of the stream before anything is sent. Records are sent in
-transactions of `SENT_TOGETHER` rows, since the stream's low watermark waits for open transactions;
-a job that fails has sent a part of its rows.
+A task that runs twice, a batch that is repeated and a job that is started again send the same ids,
+and a repeated id has no second effect for as long as the Inbox remembers it. The same id with other
+values is an error. The types of the columns are compared with those of the stream before anything
+is sent. A transaction sends `SENT_TOGETHER` rows, since the stream's low watermark waits for open
+transactions; a job that fails has sent a part of its rows.
 """
 
 from __future__ import annotations
@@ -47,17 +45,12 @@ HIDDEN = (
     psycopg.errors.UndefinedTable,
     psycopg.errors.InvalidSchemaName,
 )
-"""Errors of a login that may only send, and of a pipeline that is not there, which sending names
-better."""
+"""Errors of a login that may only send, and of a missing pipeline, which sending names better."""
 
 
 class SparkSender:
-    """Sends rows of Spark to a stream.
-
-    Raises:
-        UsageError: a column that an option names does not exist, or is no time; or the columns do
-            not fit the stream.
-    """
+    """`UsageError` if a column that an option names does not exist, or is no time; or if the
+    columns do not fit the stream."""
 
     def __init__(
         self,
@@ -92,7 +85,7 @@ class SparkSender:
         self._check_types(schema)
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> int:
-        """Send rows; returns how many are new.
+        """Returns how many rows are new.
 
         Raises:
             StatementError: the stream takes no records, or an id was sent with another value.
@@ -133,7 +126,6 @@ class SparkSender:
         return encoded(value, ENCODER, f"stream {self._stream!r}")
 
     def _check_types(self, schema: spark.StructType) -> None:
-        """Refuse columns that are no records of the stream, before a row is sent."""
         fields = [schema[name] for name in self._fields]
         check_types([*fields, *(schema[name] for name in self._id)], "a record")
         for name in self._id:
@@ -149,10 +141,7 @@ class SparkSender:
 
 def deployed_type(store: str, pipeline: str, stream: str) -> dict[str, Any] | None:
     """The type of a stream's values, as deployed; None: there is no such stream, or this login may
-    not look.
-
-    Rows of such a login are compared by the pipeline that takes them.
-    """
+    not look, and the pipeline that takes its rows compares them."""
     text = statement("reading/deployed_type", pipeline)
     try:
         with writing(store) as connection:
@@ -165,8 +154,6 @@ def deployed_type(store: str, pipeline: str, stream: str) -> dict[str, Any] | No
 
 
 class SendingWriter(DataSourceArrowWriter):
-    """Sends the rows of a DataFrame."""
-
     def __init__(self, sender: SparkSender) -> None:
         self._sender = sender
 
@@ -176,8 +163,6 @@ class SendingWriter(DataSourceArrowWriter):
 
 
 class StreamSendingWriter(DataSourceStreamArrowWriter):
-    """Sends the rows of a streaming query, batch by batch."""
-
     def __init__(self, sender: SparkSender) -> None:
         self._sender = sender
 

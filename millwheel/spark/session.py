@@ -1,9 +1,8 @@
 """A local Spark session that starts quietly, with bounded resources, and cleans up after itself.
 
 ``SparkSession.builder`` lets the JVM print its startup messages to the terminal, and keeps the JVM
-until the interpreter ends. Here ``pyspark.java_gateway.launch_gateway`` starts the JVM with its
-standard error on a pipe: startup output is shown only if the start fails, later output is relayed.
-At the end the JVM is stopped and awaited.
+until the interpreter ends. Here ``pyspark.java_gateway.launch_gateway`` starts it with its standard
+error on a pipe: startup output is shown only if the start fails, later output is relayed.
 """
 
 from __future__ import annotations
@@ -33,18 +32,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCRATCH = "millwheel-spark-"
-"""How the names of directories for Spark's files begin."""
 LOCK = "lock"
 MASTER = "local[2]"
 DRIVER_MEMORY = "1g"
 STOP_SECONDS = 15
 KEPT_LINES = 100
-"""Maximum number of lines kept of the JVM's startup output."""
 CHATTER = (
     "Starting Streaming TransformWithState",
     "Streaming TransformWithState",
 )
-"""How lines begin that Spark's own processes print for each operator."""
+"""Beginnings of lines that Spark's own processes print for each operator."""
 SHUFFLE_PARTITIONS = 4
 """Spark's default of 200 is for clusters; each partition costs a task."""
 
@@ -129,8 +126,8 @@ def session(
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory for Spark's files, during the block. Those of killed sessions are removed: nobody
-    holds their lock."""
+    """A directory for Spark's files, during the block. Those of killed sessions, whose lock is
+    free, are removed."""
     for lock in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*/{LOCK}"):
         with suppress(OSError), open(lock, opener=_open_own) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,11 +141,10 @@ def _scratch() -> Iterator[Path]:
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Open a file of this user. Others may have put something else of that name there, such as a
-    FIFO, which would wait.
+    """Open a file of this user.
 
-    Raises:
-        PermissionError: it is no file, or not this user's.
+    Another user may have put another thing of that name there, such as a FIFO, which would wait.
+    `PermissionError` if it is no file, or not this user's.
     """
     found = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
     status = os.fstat(found)
@@ -202,7 +198,6 @@ def _settings(master: str, driver_memory: str, scratch: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change the environment that the JVM and the Python workers inherit, during the block."""
     package_root = str(Path(__file__).resolve().parents[2])
     # Workers must import this package and the job's module from the same places as this process.
     places = [package_root, os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -229,8 +224,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 def _jvm(
     settings: Mapping[str, str], stop_seconds: float
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], SparkContext]]]:
-    """Run a JVM during the block; yield its process and a function that creates its
-    SparkContext."""
+    """Yields its process and a function that creates its SparkContext."""
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -279,8 +273,6 @@ def _no_more_counts(*_: object) -> None:
 
 
 class _JvmOutput:
-    """Reads a JVM's standard error: keeps it during the start, relays it afterwards."""
-
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
         self.relaying = threading.Event()
@@ -289,7 +281,6 @@ class _JvmOutput:
         self._thread.start()
 
     def wait(self) -> str:
-        """Wait until the pipe is closed; return the kept lines."""
         self._thread.join(STOP_SECONDS)
         return "".join(self._kept)
 
@@ -324,7 +315,6 @@ def _from_fresh_thread(call: Callable[[], object]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """End the JVM by closing its standard input; kill it after some seconds."""
     if process.stdin is not None:
         process.stdin.close()
     try:

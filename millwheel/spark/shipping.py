@@ -13,10 +13,9 @@ MOST_BYTES = 64 << 20
 
 
 def top_level(module_name: str) -> ModuleType | None:
-    """The package or module of the user's that a module belongs to.
+    """The user's package or module that a module belongs to.
 
-    Returns:
-        None for an installed one, such as millwheel's: it must be installed where executors run.
+    None for an installed one, such as millwheel's: it must be installed where executors run.
     """
     top = sys.modules[module_name.partition(".")[0]]
     places = [*getattr(top, "__path__", ()), getattr(top, "__file__", None) or ""]
@@ -25,11 +24,7 @@ def top_level(module_name: str) -> ModuleType | None:
 
 
 def zipped(top: ModuleType, directory: Path) -> Path:
-    """Zip the Python files of a top-level package or module.
-
-    Raises:
-        UsageError: there is more than `MOST_BYTES` of code.
-    """
+    """`UsageError` above `MOST_BYTES` of code."""
     target = directory / f"{top.__name__}.zip"
     total = 0
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
@@ -46,7 +41,6 @@ def zipped(top: ModuleType, directory: Path) -> Path:
 
 
 def _sources(top: ModuleType) -> list[tuple[Path, list[Path]]]:
-    """The roots of a package or module, each with its files."""
     if hasattr(top, "__path__"):
         return [(Path(place).parent, sorted(Path(place).rglob("*.py"))) for place in top.__path__]
     assert top.__file__ is not None

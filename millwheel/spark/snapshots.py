@@ -1,27 +1,21 @@
 """The snapshot that all reads of one job share, held by the driver.
 
 Postgres lets other transactions join a snapshot (``SET TRANSACTION SNAPSHOT``) as long as the
-transaction that exported it is open. Some process must therefore keep a connection open while Spark
-reads. The candidates:
+transaction that exported it is open. The process that keeps it open while Spark reads is the
+driver's Python process, during the ``with`` block of :func:`snapshot`: there the user knows when
+the work is done. The reader's processes do other work (see :mod:`millwheel.spark.source`), and one
+started by ``partitions()`` does not learn when the last read has finished: a DataFrame's plan is
+made once and computed any number of times, so any time limit would be wrong, or hold back vacuum.
+The option ``snapshot`` passes the snapshot's id on.
 
-* The reader cannot: it is pickled, and ``reader()`` and ``partitions()`` run in a Python process
-  that Spark only uses for planning (see :mod:`millwheel.spark.source`).
-* A process started by ``partitions()`` cannot: it does not learn when the last read has finished. A
-  DataFrame's plan is made once and computed any number of times (``count()``, then
-  ``collect()``), so any time limit would be wrong, or hold back vacuum.
-* The driver's Python process can, during the ``with`` block of :func:`snapshot`: there the user
-  knows when the work is done. The option ``snapshot`` passes the snapshot's id on.
+Without that option two reads, or the two sides of a self-join, see different moments.
 
-A read without that option uses one partition, which is one transaction and therefore consistent.
-But two reads, or the two sides of a self-join, then see different moments.
-
-A held snapshot has a cost: row versions that were replaced since cannot be vacuumed, the pipeline's
+While a snapshot is held, row versions that were replaced since cannot be vacuumed, the pipeline's
 tables cannot be dropped or altered (the engine drops old buckets later), and a migration waits. It
-costs nothing per commit, since commits only append. So it is let go of after an hour, unless told
-otherwise.
+costs nothing per commit. It is released after an hour, unless `most_seconds` says otherwise.
 
-Order matters: LOCK comes first, then the snapshot. In the reverse order, a bucket dropped in
-between would be missing, and a truncated one would read as empty, both without an error.
+LOCK comes first, then the snapshot. In the reverse order, a bucket dropped in between would be
+missing, and a truncated one would read as empty, both without an error.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ from millwheel.spark.connection import (
 from millwheel.spark.filters import Filter, written
 
 MOST_SECONDS = 3600.0
-"""Longest time for which a snapshot is held, unless told otherwise."""
+"""Longest time for which a snapshot is held by default."""
 
 LOCK_ATTEMPTS = 5
 """Attempts to list and lock the tables, which may be dropped in between."""
@@ -59,8 +53,6 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot of a pipeline, held open by this process."""
-
     id: str
     pipeline: str
     store: str = field(repr=False)  # may hold a password
@@ -74,7 +66,7 @@ class Snapshot:
         filters: Iterable[Filter] | None = None,
         with_store: bool = True,
     ) -> dict[str, str]:
-        """Return the options of ``spark.read.format("millwheel")`` for a table or view.
+        """The options of ``spark.read.format("millwheel")`` for a table or view.
 
         Args:
             table: its name.
@@ -109,7 +101,7 @@ def snapshot(
     Args:
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
         pipeline: the pipeline's name; None: the store's only pipeline.
-        most_seconds: time after which it is let go of, and reads that begin later fail; None: there
+        most_seconds: time after which it is released, and reads that begin later fail; None: there
             is no limit.
     """
     url = store_url({} if store is None else {"store": store})
@@ -131,8 +123,7 @@ def snapshot(
 
 @contextmanager
 def _limited(connection: Connection, pipeline: str, most_seconds: float | None) -> Iterator[None]:
-    """Close the connection that holds a snapshot after some time: it keeps Postgres from cleaning
-    up."""
+    """It keeps Postgres from cleaning up."""
 
     def let_go() -> None:
         connection.close()
@@ -156,14 +147,12 @@ def _limited(connection: Connection, pipeline: str, most_seconds: float | None) 
 
 
 def no_such_relation(pipeline: str, table: str, known: tuple[str, ...]) -> str:
-    """Return the error text for a table that does not exist."""
     listed = ", ".join(known) if known else "none (is the pipeline's name right?)"
     return f"pipeline {pipeline!r} has no table or view {table!r}; it has: {listed}"
 
 
 def _taken(connection: Connection, url: str, pipeline: str, tables: list[str]) -> Snapshot | None:
-    """Lock the tables, then take and export a snapshot; None if a table was dropped since
-    listed."""
+    """None if a table was dropped since listed."""
     with translated(url):
         try:
             lock(connection, pipeline, tables)

@@ -9,24 +9,21 @@ Where the code runs (seen on Spark 4.1 and 4.3):
 ``read(partition)``        in a task's Python worker, once per partition
 =========================  ===============================================================
 
-None of these processes is the driver, and none lives as long as the read, so they cannot share a
-connection. Each opens its own and joins the exported snapshot, which the driver holds
-(:mod:`millwheel.spark.snapshots`). The pickled reader carries the description of the relation, so a
-task runs only its SELECT.
+None of these processes is the driver, and none lives as long as the read. Each opens its own
+connection and joins the exported snapshot, which the driver holds
+(:mod:`millwheel.spark.snapshots`).
 
-Options: ``store`` (postgresql://…; default: MILLWHEEL_STORE), ``pipeline``, ``table``,
-``snapshot`` (from :func:`millwheel.spark.snapshot`), ``partitions`` (4; 1 without a snapshot),
-``columns`` and ``filters`` (see :meth:`millwheel.spark.Snapshot.options`). Option values are not
-part of Spark's plans.
+Options: ``store`` (postgresql://…; default: MILLWHEEL_STORE), ``pipeline``, ``table``, ``snapshot``
+(from :func:`millwheel.spark.snapshot`), ``partitions`` (4; 1 without a snapshot), ``columns`` and
+``filters`` (see :meth:`millwheel.spark.Snapshot.options`). Option values are not part of Spark's
+plans.
 
-``columns`` exists because Spark does not tell a Python source which columns it needs. ``filters``
-exists because push-down (``pushFilters``) is broken in Spark 4.1 to 4.3: the resulting read is kept
-in an object that *all* queries on one DataFrame share. Tried on 4.1.4 and 4.3.0: after
-``df.where("a = 5").collect()``, ``df.count()`` is 1; and ``df.where("a = 1").union(df.where("a =
-2"))`` returns the second part twice. (Spark's master keeps it in the scan.) A filter option belongs
-to one ``load()`` and does not leak. A test fails if ``pushFilters`` is implemented here.
-
-For ``readStream`` see :mod:`millwheel.spark.following`.
+``columns`` exists because a Python source does not learn from Spark which columns it needs.
+``filters`` exists because push-down (``pushFilters``) is broken in Spark 4.1 to 4.3: *all* queries
+on one DataFrame share the resulting read. On 4.1.4 and 4.3.0, after ``df.where("a =
+5").collect()``, ``df.count()`` is 1; and ``df.where("a = 1").union(df.where("a = 2"))`` returns the
+second part twice. (Spark's master keeps it in the scan.) A test fails if ``pushFilters`` is
+implemented here.
 """
 
 from __future__ import annotations
@@ -59,8 +56,6 @@ PARTITIONS = 4
 
 
 class MillwheelSource(DataSource):
-    """The data source for one table or view of a pipeline."""
-
     @classmethod
     def name(cls) -> str:
         return "millwheel"
@@ -133,7 +128,7 @@ class MillwheelSource(DataSource):
 
     @cached_property
     def _relation(self) -> SparkRelation:
-        """The relation, looked up once; then it is in ``__dict__`` and pickled with this object."""
+        """Looked up once; then it is in ``__dict__`` and pickled with this object."""
         return self._describe(self._wanted())
 
     def _describe(self, wanted: list[str] | None) -> SparkRelation:
@@ -166,11 +161,7 @@ class MillwheelSource(DataSource):
         raise UsageError(f"the option {option!r} of format 'millwheel' is missing")
 
     def _partitions(self) -> int:
-        """The number of shares of a batch.
-
-        Raises:
-            UsageError: there would be several without a snapshot.
-        """
+        """The number of shares of a batch; `UsageError` for several without a snapshot."""
         snapshot = self.options.get("snapshot")
         if not (snapshot or "partitions" in self.options):
             return 1

@@ -3,9 +3,8 @@ takes the rows.
 
 A task may run twice, also at the same time, and tasks of a driver that was killed may still write.
 So each attempt marks its rows, and a second table lists, for each batch, the attempts that Spark
-counts and how many rows they have. The transaction that takes the rows counts them: both tables are
-unlogged, and empty after a crash of the server, which tasks that are repeated may outlive. Then
-nothing is taken.
+counts and how many rows they have. The transaction counts these: both tables are unlogged, and
+empty after a crash of the server, which tasks that are repeated may outlive.
 """
 
 from __future__ import annotations
@@ -32,20 +31,16 @@ COMPLEX = (spark.ArrayType, spark.MapType, spark.StructType)
 ENCODER = msgspec.json.Encoder()
 
 ATTEMPT = "written_by_attempt"
-"""The column of a staging table that tells which attempt of a task has written a row."""
+"""The column of a staging table that identifies the attempt of a task that has written a row."""
 
 
 @dataclass
 class Attempt(WriterCommitMessage):
-    """An attempt that has written its rows."""
-
     id: str
     rows: int
 
 
 class StagingTable:
-    """A staging table of a pipeline, and the list of its batches."""
-
     def __init__(self, store: str, pipeline: str, name: str) -> None:
         self._store = store
         self._pipeline = pipeline
@@ -54,17 +49,13 @@ class StagingTable:
         self._batches = _batches(pipeline, name)
 
     def make(self, columns: sql.Composable) -> None:
-        """Make it, empty, in place of one that a killed process has left.
-
-        Args:
-            columns: their definitions, or ``LIKE`` of a table.
-        """
+        """Replaces a table that a killed process has left; `columns` are definitions, or ``LIKE``
+        of a table."""
         with self._alone() as connection:
             self.drop_in(connection)
             connection.execute(self.statement("staging/make", columns=columns))
 
     def empty(self) -> None:
-        """Remove all rows."""
         with self._alone() as connection:
             connection.execute(self.statement("staging/empty"))
 
@@ -76,16 +67,13 @@ class StagingTable:
         connection.execute(self.statement("staging/drop"))
 
     def statement(self, name: str, **parts: sql.Composable) -> sql.Composed:
-        """A statement that uses the table, and relations of its pipeline."""
         parts |= {"staging": self.identifier, "attempt": sql.Identifier(ATTEMPT)}
         return statement(name, self._pipeline, batches=self._batches, **parts)
 
     def counted(self, connection: Connection, batch: str) -> list[str]:
-        """The attempts that make up a batch; none of their rows goes before the end of the
-        transaction.
+        """The attempts that make up a batch; their rows stay until the end of the transaction.
 
-        Raises:
-            StoreUnavailable: some of the rows are not there. The batch has to be done again.
+        `StoreUnavailable` if some of the rows are missing: the batch has to be done again.
         """
         found = connection.execute(self.statement("staging/attempts"), {"batch": batch}).fetchone()
         if found is not None:
@@ -103,26 +91,18 @@ class StagingTable:
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
-        """A transaction that waits for others at the table for a while only, such as tasks of a
-        killed driver."""
+        """Waits for others at the table for a while only, such as tasks of a killed driver."""
         with writing(self._store) as connection:
             limit_lock_wait(connection)
             yield connection
 
 
 def _batches(pipeline: str, name: str) -> sql.Identifier:
-    """The list of the batches of a staging table."""
     return sql.Identifier(pipeline, f"{name}_batches")
 
 
 class StagingWriter(DataSourceArrowWriter):
-    """Writes rows to a staging table.
-
-    Args:
-        table: its schema and name.
-        batch: an id of this attempt of the batch.
-        json: names of the columns of type jsonb; values that are not text are encoded.
-    """
+    """Values of the columns `json` that are not text are encoded."""
 
     def __init__(
         self,
@@ -170,11 +150,7 @@ class StagingWriter(DataSourceArrowWriter):
 
 
 def check_columns(found: spark.StructType, wanted: Sequence[Column], name: str) -> None:
-    """Refuse a result whose columns are not those of its table.
-
-    Raises:
-        UsageError: with both lists, or with the column that has another type.
-    """
+    """`UsageError` for a result with other columns than its table."""
     if sorted(found.fieldNames()) != sorted(column.name for column in wanted):
         raise UsageError(
             f"the function of aggregate {name!r} returned the columns "

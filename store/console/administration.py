@@ -22,24 +22,18 @@ from millwheel.store.rules.code import Code
 from millwheel.store.rules.generations import refuse_with_members, without
 
 LOCK_SECONDS = 10
-"""Longest wait of a removal for readers."""
 
 OWNER_LOCK_MILLISECONDS = 500
-"""Longest wait for an interval; a commit of a live owner releases it sooner."""
+"""A commit of a live owner releases its interval sooner."""
 
 ATTEMPTS = 20
 
 SLOTS_AT_A_TIME = 1024
-"""Number of slots from which one transaction deletes the rows of a removed node."""
 
 
 @contextlib.contextmanager
 def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A transaction that waits for no lock longer than `LOCK_SECONDS`.
-
-    Raises:
-        StoreUnavailable: the server does not answer.
-    """
+    """A transaction that waits for no lock longer than `LOCK_SECONDS`."""
     try:
         connection = psycopg.connect(
             make_conninfo(
@@ -59,14 +53,12 @@ def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 class Paused(NamedTuple):
-    """The result of pausing or resuming injectors."""
-
     changed: list[str]
     """Injectors that the call has paused or resumed, in the order of the graph."""
     unchanged: list[str]
     """Named injectors that were paused, or running, already."""
     workers: int
-    """Number of workers that run the pipeline; they notice the change within about a second."""
+    """Workers that run the pipeline; they notice the change within about a second."""
 
 
 def pause(
@@ -77,14 +69,9 @@ def pause(
     paused: bool = True,
     actor: Actor = UNNAMED,
 ) -> Paused:
-    """Pause injectors of a pipeline, or resume them (`paused` False).
+    """Pause injectors (none named: all), or resume them.
 
-    Args:
-        injectors: names; empty: all injectors of the pipeline.
-        actor: written into the log of requests.
-
-    Raises:
-        UsageError: there is no such pipeline or injector; nothing is changed.
+    `UsageError` if there is no such pipeline or injector.
     """
     with transaction(url) as connection:
         _find(connection, pipeline)
@@ -113,11 +100,7 @@ def pause(
 
 
 def schema_size(url: str, pipeline: str) -> tuple[int, int]:
-    """Number of tables of a pipeline, and their size in bytes.
-
-    Raises:
-        UsageError: there is no such pipeline.
-    """
+    """Number of tables, and bytes."""
     with transaction(url) as connection:
         _find(connection, pipeline)
         text = Statements(pipeline).get("schema_size")
@@ -154,7 +137,7 @@ def drop_pipeline(url: str, pipeline: str) -> None:
 def _alive(
     connection: psycopg.Connection[Any], statements: Statements
 ) -> list[tuple[str, int, float]]:
-    """Host, process id and remaining seconds of the lease of each worker that runs."""
+    """Host, process id and remaining seconds of the lease."""
     return [
         (host.split()[0], pid, lease_left)
         for _, host, pid, pid_started, _, lease_left in connection.execute(
@@ -167,7 +150,7 @@ def _alive(
 def remove_computations(
     url: str, pipeline: str, names: list[str], *, actor: Actor = UNNAMED
 ) -> int:
-    """Remove nodes from a pipeline, which may be running; gives the number of deleted rows.
+    """Remove nodes from a pipeline, which may be running; returns the number of deleted rows.
 
     One short transaction takes them out of the graph: workers release their intervals, senders
     treat records for them as acknowledged, and no watermark waits for them. Then their state and
@@ -190,7 +173,6 @@ def remove_computations(
 
 
 def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[int]:
-    """Take nodes out of the graph; gives their ids."""
     statements = Statements(pipeline)
     with transaction(url) as connection:
         _lock(connection, statements, pipeline)
@@ -222,7 +204,6 @@ def _take_away(url: str, pipeline: str, names: list[str], actor: Actor) -> list[
 def _begin_without(
     connection: psycopg.Connection[Any], statements: Statements, pipeline: str, names: list[str]
 ) -> list[int]:
-    """Begin a generation without these nodes; gives their ids."""
     history = connection.execute(statements.get("deployed")).fetchall()
     if not history:
         raise UsageError(f"pipeline {pipeline!r} was never run: there is nothing to remove")
@@ -263,8 +244,8 @@ def _hold_intervals(
 
 
 def _lock(connection: psycopg.Connection[Any], statements: Statements, pipeline: str) -> None:
-    """Find a pipeline, and take the lock that deploy and migrate take too: none of them begins
-    before this transaction has ended."""
+    """Find a pipeline, and take the lock of deploy and migrate: none of them begins before this
+    transaction has ended."""
     _find(connection, pipeline)
     try:
         with connection.transaction():

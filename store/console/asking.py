@@ -1,8 +1,8 @@
 """Requests of operators: to the owners of keys, and the log of all of them (decision 59).
 
 A request is a row. The owner of its key carries it out in the key's turn and settles it in the
-commit that has its effects, so it goes on if the operator's connection ends, and is done once.
-Operations on a whole pipeline (pause, drop a computation) are noted in the same table, in their own
+commit that has its effects, so it is done once, even if the operator's connection ends. Operations
+on a whole pipeline (pause, drop a computation) are noted in the same table, in their own
 transactions.
 """
 
@@ -26,8 +26,6 @@ from millwheel.store.postgres.statements import Statements
 
 
 class Actor(NamedTuple):
-    """Who asks, and why."""
-
     name: str
     reason: str
 
@@ -38,7 +36,6 @@ ITEM = re.compile(r"record:[0-9a-f]{32}|timer:\[.*\]")
 """Names of records and timers, as errors of computations have them."""
 
 SHOWN_PARTITIONS = 20
-"""Most names of partitions in a message."""
 
 
 class LetterFilter(NamedTuple):
@@ -48,12 +45,12 @@ class LetterFilter(NamedTuple):
     computation: str | None = None
     stream: str | None = None
     key: str | None = None
-    """The key as JSON."""
+    """Key as JSON."""
     error: str | None = None
     """A part of the error's text, in any case."""
     since: datetime | None = None
     waiting: bool = False
-    """Also the records that only wait in parked keys."""
+    """Includes records that only wait in parked keys."""
 
     @property
     def selects(self) -> bool:
@@ -65,32 +62,25 @@ EVERY_LETTER = LetterFilter()
 
 
 class MatchedLetters(NamedTuple):
-    """Dead letters that match a filter."""
-
     ids: list[int]
     without_key: int
-    """Rows of sources that could not be read: they have no key, so no owner."""
+    """Rows of sources that could not be read have no key, so no owner."""
     removed: int
-    """Letters of computations that were removed: no code processes them."""
+    """No code processes letters of removed computations."""
     retried: int
-    """Letters that are being retried."""
     behind: dict[str, int]
-    """By computation, letters with timestamps before its low watermark."""
+    """Letters with timestamps before the low watermark, by computation."""
     waiting: int
-    """Records that wait behind them in parked keys."""
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of requests that were asked together."""
-
     counts: dict[str, int]
-    """Number of requests by outcome: open, done, refused, failed, withdrawn."""
+    """Requests by outcome: open, done, refused, failed, withdrawn."""
     details: dict[str, str]
-    """By outcome, the words of the newest request."""
+    """Words of the newest request by outcome."""
 
     @property
     def open(self) -> int:
-        """Number of requests that are not carried out yet."""
         return self.counts.get("open", 0)
 
 
@@ -115,11 +105,14 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 FURTHER = ("watermarks", "forget_requests")
-"""A view and a function that statements name."""
 
 
 class Asking:
-    """Requests to one pipeline, on a connection of the caller's."""
+    """Requests to one pipeline, on a connection of the caller's.
+
+    The methods return the number of the batch; an unknown computation, injector, partition or item
+    is a `UsageError`.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], pipeline: str) -> None:
         self._connection = connection
@@ -129,11 +122,6 @@ class Asking:
     def ask(
         self, actor: Actor, verb: str, computation: str, key: Key, payload: dict[str, Any]
     ) -> int:
-        """Ask the owner of a key; gives the number of the batch.
-
-        Raises:
-            UsageError: there is no such computation.
-        """
         return self._ask(actor, verb, computation, encode_key(key), payload)
 
     def _ask(
@@ -161,14 +149,8 @@ class Asking:
         return batch
 
     def set_aside(self, actor: Actor, injector: str, partition: str | None, row: int) -> int:
-        """Ask an injector to make a dead letter of a row; gives the number of the batch.
-
-        Args:
-            partition: the name of the row's partition; None: the injector has only one.
-
-        Raises:
-            UsageError: there is no such injector or partition.
-        """
+        """Ask an injector to make a dead letter of a row; without `partition` it must have only
+        one."""
         slots = {name: slot for slot, name in self._rows("injector_partitions", injector=injector)}
         if not slots:
             raise UsageError(f"pipeline {self._pipeline!r} has no injector {injector!r}")
@@ -184,15 +166,8 @@ class Asking:
         )
 
     def set_aside_item(self, actor: Actor, computation: str, key: Key, item: str) -> int:
-        """Ask the owner of a key for a dead letter of a record or timer; gives the number of the
-        batch.
-
-        Args:
-            item: its name, as the error of the computation has it.
-
-        Raises:
-            UsageError: there is no such computation, or the name is none.
-        """
+        """Ask the owner of a key for a dead letter of a record or timer; `item` is its name in the
+        error of the computation."""
         if not ITEM.fullmatch(item):
             raise UsageError(f"{item!r} names no record or timer; take it from the error: record:…")
         return self._ask(actor, "set_aside", computation, encode_key(key), {"item": item})
@@ -205,19 +180,16 @@ class Asking:
         rate: float | None = None,
         payload: dict[str, Any] | None = None,
     ) -> tuple[int, int]:
-        """Ask the owners of dead letters to process them again.
+        """Ask the owners of dead letters to process them again; returns the number of the batch,
+        and of requests.
 
-        Args:
-            rate: most letters a second.
-            payload: ``{"value": ...}``: another value for the record.
-
-        Returns:
-            The number of the batch, and of requests.
+        `rate` is in letters a second; `payload` may be ``{"value": ...}``, another value for the
+        record.
         """
         return self._ask_about("retry", actor, ids, rate, payload)
 
     def discard(self, actor: Actor, ids: Sequence[int]) -> list[int]:
-        """Delete dead letters that are not being retried, and not of parked keys; gives their
+        """Delete letters that are not being retried, and not in parked keys; returns their
         numbers."""
         gone = sorted(id_ for (id_,) in self._rows("discard_dead_letters", ids=list(ids)))
         if gone:
@@ -225,11 +197,8 @@ class Asking:
         return gone
 
     def discard_parked(self, actor: Actor, ids: Sequence[int]) -> tuple[int, int]:
-        """Ask the owners of parked keys to delete those of some dead letters that are theirs.
-
-        Returns:
-            The number of the batch, and of requests.
-        """
+        """Ask the owners of parked keys to delete those of some dead letters that are theirs;
+        returns the number of the batch, and of requests."""
         parked = [id_ for (id_,) in self._rows("parked_letters", ids=list(ids))]
         return self._ask_about("discard", actor, parked, None, None) if parked else (0, 0)
 
@@ -263,11 +232,10 @@ class Asking:
         self._connection.execute(self._statements.get("note_request"), params)
 
     def withdraw(self, batch: int) -> int:
-        """Take back the requests of a batch that are open; gives their number."""
+        """Returns the number of requests that were open."""
         return len(self._rows("withdraw_requests", batch=batch))
 
     def match(self, letters: LetterFilter) -> MatchedLetters:
-        """The dead letters that match a filter."""
         found = self._rows(
             "match_dead_letters",
             **letters._asdict(),
@@ -286,7 +254,6 @@ class Asking:
         )
 
     def outcomes(self, batch: int) -> Outcomes:
-        """The outcomes of the requests of a batch, so far."""
         found = self._rows("batch_outcomes", batch=batch)
         return Outcomes(
             {outcome: count for outcome, count, _ in found},
@@ -303,8 +270,7 @@ class Asking:
         ]  # fmt: skip
 
     def _new_batch(self) -> int:
-        """A number for a batch. Requests of long ago go, so the table does not grow with each one
-        asked."""
+        """Requests of long ago go, so the table does not grow with each one asked."""
         self._rows("forget_requests", forget_requests="forget_requests")
         table = sql.Identifier(self._pipeline, "request").as_string(None)
         ((batch,),) = self._rows("new_batch", table=table)

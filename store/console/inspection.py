@@ -1,8 +1,5 @@
-"""The state of a store for people: its pipelines, their workers, computations, intervals and dead
-letters.
-
-One read-only transaction reads all of it, so all figures are of the same moment.
-"""
+"""The state of a store for people: pipelines, workers, computations, intervals and dead letters, in
+one read-only transaction, so all of the same moment."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ VIEWED = (
 
 END_OF_TIME = "infinity"
 LATE = "late_"
-"""First part of the names of counters of late records; the rest names their outcome."""
+"""Counters of late records begin with it."""
 
 BEGIN_OF_TIME = "-infinity"
 
@@ -67,24 +64,22 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     started_at: datetime
     heartbeat_at: datetime
     lease_seconds: float
-    """Remaining seconds of its lease; 0 or less if it has expired."""
+    """0 or less if the lease has expired."""
     state: Literal["running", "silent", "dead"]
     """running or silent, by its lease; dead: its process ran on this machine and has ended."""
     intervals: int
-    """Number of intervals that it owns."""
     generation: int
-    """Generation of its code."""
     address: str = ""
-    """Its address for other workers; empty if it runs alone."""
+    """Empty if it runs alone."""
     cpu: float | None = None
-    """CPU seconds per second, from its last heartbeat; None before the first one."""
+    """CPU seconds per second, from its last heartbeat."""
     rss_bytes: int | None = None
-    """Memory in bytes, from its last heartbeat; None before the first one."""
+    """Memory, from the last heartbeat."""
     blocked_by: str | None = None
-    """User code that blocks its event loop, from its last heartbeat; None: none does."""
+    """User code that blocks its event loop, from its last heartbeat."""
     waits: str | None = None
-    """The commit or heartbeat that the store does not finish, and the sessions that hold the locks,
-    from its last heartbeat; None: none waits for long."""
+    """The commit or heartbeat that the store has not finished for long, and the sessions that hold
+    the locks, from its last heartbeat."""
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -92,13 +87,12 @@ class Holder(msgspec.Struct, frozen=True):
     watermark."""
 
     kind: str
-    """timer, state, record, input, source or parked."""
     what: str
     key: Any
     at: str
     """The time at which it holds the watermark."""
     age_seconds: float | None = None
-    """Age of the root: since its timer or hold was set, its record produced, or its row read."""
+    """Time since the root's timer or hold was set, its record produced, or its row read."""
     path: list[str] = msgspec.field(default_factory=list)
     """Computations from this one upstream to the root's."""
     root: str = ""
@@ -106,11 +100,10 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ParkedStatus(msgspec.Struct, frozen=True):
-    """Keys that stand still since a record failed (``on_error="park"``)."""
+    """See ``on_error="park"``."""
 
     keys: int = 0
     records: int = 0
-    """Records that wait behind the failed ones."""
     seconds: float = 0.0
     """How long the first of these keys has been parked."""
 
@@ -130,33 +123,27 @@ class ComputationStatus(msgspec.Struct):
     name: str
     kind: str
     paused: bool = False
-    """An operator has paused this injector."""
     intervals: int = 0
     processed: int = 0
     records_out: int = 0
     """Records sent to readers (one for each reader), and rows and lines written."""
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
-    """Records that a Bloom filter may have seen, and that were looked up in the table."""
+    """A Bloom filter may have seen them, so they were looked up in the table."""
     late: int = 0
-    """Sum of all counters that begin with late_."""
     dead_letters: int = 0
-    """Dead letters since deploy."""
     dead_letters_kept: int = 0
-    """Dead letters that are neither retried nor discarded."""
+    """Neither retried nor discarded."""
     parked: ParkedStatus = ParkedStatus()
-    """Its keys that stand still."""
     backlog: int = 0
-    """Records that wait for it: the larger of those that were sent to it and are not acknowledged,
-    and those that its owners have received and that are not durable, which include rows of sources,
-    as of their last heartbeats."""
+    """The larger of records that were sent to it and are not acknowledged, and of those that its
+    owners have received (rows of sources included) and that are not durable, as of their last
+    heartbeats."""
     at_work: int = 0
-    """Keys whose user code had begun and waited, at the last heartbeat of their owners."""
+    """Keys with user code that had begun and waited, at the last heartbeat of their owners."""
     oldest_key: str | None = None
-    """The one of them that has waited for the longest time; None: there is none, or it is not
-    known."""
+    """Waits for the longest time."""
     oldest_seconds: float = 0.0
-    """How long it had been at work."""
     user_code: CodeStatus | None = None
     """Time of its user code between the last two heartbeats; None: none ran."""
     input_watermark: str = BEGIN_OF_TIME
@@ -165,34 +152,32 @@ class ComputationStatus(msgspec.Struct):
     """Distance of the low watermark behind the database's clock; None: not known, or event time has
     ended."""
     per_second: float | None = None
-    """Records processed per second, between the last two heartbeats; in ``status --watch``, since
-    the previous look. Of an injector, rows read, between the heartbeats."""
+    """Records processed (of an injector, rows read) per second between the last two heartbeats; in
+    ``status --watch``, since the previous look."""
     out_per_second: float | None = None
-    """The same for `records_out`."""
+    """`records_out` per second."""
     last_commit: str = BEGIN_OF_TIME
     holder: Holder | None = None
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     label: str = ""
-    """The name for display: see `millwheel.graph.labels.label_of`."""
+    """See `millwheel.graph.labels.label_of`."""
 
 
 class IntervalStatus(msgspec.Struct, frozen=True):
-    """One range of slots of a computation, or one partition of an injector."""
-
     id: int
     computation: str
     slot_from: int
     slot_to: int
     """One past the last slot."""
     owner: str | None
-    """Id of its owner, a live worker or a dead one."""
+    """A live worker or a dead one."""
     sequencer: int
     commits: int
     processed: int
     input_watermark: str
     low_watermark: str
     wanted_by: str | None = None
-    """Id of its wanted owner; None: it stays."""
+    """The wanted owner; None: the interval stays."""
 
 
 class SourceFlow(msgspec.Struct, frozen=True):
@@ -200,35 +185,29 @@ class SourceFlow(msgspec.Struct, frozen=True):
 
     pending: int
     cap: int
-    """Largest number of pending rows."""
     latency: float | None
-    """95th percentile of the time from read to acknowledgement, over the last reads; None before
-    the first."""
+    """95th percentile of the time from read to acknowledgement; None before the first."""
     target: float | None
     """The `latency_target` that moves the cap; None: the cap is fixed."""
     lag_rows: int | None = None
-    """Number of rows that are not read yet; None: not known."""
+    """Rows that are not read yet; None: not known."""
     lag_bytes: int | None = None
-    """Size of the rows that are not read yet; None: not known."""
+    """Bytes that are not read yet; None: not known."""
     log_start: int | None = None
     """Offset of the first row that the partition still has; None: not known."""
     log_end: int | None = None
     """One past the offset of its last row; None: not known."""
     seconds_left: float | None = None
-    """Time to read all of `lag_rows` at the present rate; None: not known."""
+    """Time to read `lag_rows` at the present rate; None: not known."""
 
 
 class SourceStatus(msgspec.Struct, frozen=True):
-    """One partition that an injector reads."""
-
     computation: str
     source: str
     ended: bool
-    """Its rows were read to the end."""
     position: Any
     flow: SourceFlow | None = None
-    """From the last heartbeat of its owner; None: it has no owner, or there was no heartbeat
-    yet."""
+    """Figures from the last heartbeat of its owner."""
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
@@ -236,41 +215,35 @@ class SinkStatus(msgspec.Struct, frozen=True):
 
     computation: str
     scope: int
-    """Id of the key interval."""
     acked: int
-    """Number of the last bundle that is delivered."""
+    """The last delivered bundle."""
     open: int | None
-    """Number of the bundle that is being delivered; None: none is."""
+    """The bundle that is being delivered."""
     open_records: int | None
     open_seconds: float | None
-    """Since when, by the clock of its owner."""
+    """Age of the open bundle, by the clock of its owner."""
     waiting: int | None
     """Records in its owner's memory, from the last heartbeat; None: it has no owner."""
 
 
 class SparkQueryStatus(msgspec.Struct, frozen=True):
-    """The query that runs a pipeline on Spark."""
-
     checkpoint: str
     batch: int
-    """The last batch in the tables; -1: there is none yet."""
+    """-1: there is no batch in the tables yet."""
     low_watermark: str
     """The promise of the sources when that batch was cut."""
     age_seconds: float
     """Time since it was done."""
     counters: dict[str, dict[str, int]]
-    """By computation and counter."""
+    """Counters by computation."""
 
 
 class PipelineStatus(msgspec.Struct):
-    """One pipeline of a store."""
-
     name: str
     schema_version: str | None
     schema_current: bool
     """Whether this code can work with the schema; if not, all other fields are empty."""
     at: str = ""
-    """Time of these figures, by the database's clock."""
     deployed: bool = False
     complete: bool = False
     """All input was read and processed, and event time has ended."""
@@ -293,10 +266,7 @@ class KeptBucket(msgspec.Struct, frozen=True):
 
 
 class Operating(NamedTuple):
-    """Figures of a whole pipeline, for operators."""
-
     open_requests: int
-    """Requests that are not carried out yet."""
     disk: dict[str, int]
     """Bytes of tables and indexes, by kind."""
     dead_rows: dict[str, int]
@@ -306,33 +276,28 @@ class Operating(NamedTuple):
 
 
 UNKNOWN = Operating(0, {}, {}, 0.0)
-"""Of a schema that this code cannot read."""
+"""Used if this code cannot read the schema."""
 
 
 class DiskStatus(msgspec.Struct, frozen=True):
-    """A pipeline on disk."""
-
     kinds: dict[str, int]
     """Bytes of tables and indexes, by kind."""
     oldest: list[KeptBucket]
     """Empty: nothing keeps the oldest bucket."""
     unfolded: int
-    """Commits of all intervals that are not folded yet."""
     fold_age_seconds: float | None
-    """Age of the oldest of them; None: all are folded."""
+    """The oldest unfolded commit; None: all are folded."""
     dead_rows: int
-    """Former versions of rows that are not removed yet."""
     snapshot: str | None
-    """The session whose snapshot has kept dead rows for longer than a minute, and longest; None:
-    none has."""
+    """The session with the oldest snapshot, if that has kept dead rows for longer than a minute."""
 
 
 class Totals(NamedTuple):
-    """A pipeline's counters since its first deploy, summed over all computations."""
+    """Counters since the first deploy, summed over all computations."""
 
     counters: Counter[str]
     low_watermark: int
-    """The lowest low watermark of all computations, microseconds."""
+    """Microseconds."""
 
 
 class DeadLetterEntry(msgspec.Struct, frozen=True):
@@ -350,48 +315,41 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
     given_up_at: str
     record_id: str | None
     parked: str | None = None
-    """In a parked key: ``failed`` (it stops the key), or ``waiting``."""
+    """``failed`` (it stops the key), or ``waiting``."""
     traceback: str = ""
 
 
 class DeadLetterKind(msgspec.Struct, frozen=True):
-    """Dead letters of one computation with the same error, but for the numbers in it."""
+    """Numbers in the error may differ."""
 
     computation: str
     error: str
     letters: int
     keys: int
     oldest: int
-    """Number of the oldest one."""
+    """Number of a letter."""
     newest_at: str
 
 
 class OwnedInterval(msgspec.Struct, frozen=True):
-    """An interval with its owner, its wanted owner, and wishes to cut it."""
-
     id: int
     computation: str
     kind: str
-    """injector, computation or relay."""
     slot_from: int
     slot_to: int
     """One past the last slot."""
     sequencer: int
     owner: str | None
     owner_alive: bool
-    """It has an owner with a valid lease."""
     wanted_by: str | None
     pinned: bool
-    """An operator chose its owner."""
     split_at: int | None
     merge_with: int | None
     load: dict[str, Any] | None
-    """Its cost, from the last heartbeat of its owner; None: not reported."""
+    """Cost from the last heartbeat of its owner."""
 
 
 class PlacementEvent(msgspec.Struct, frozen=True):
-    """A decision about the ownership of an interval, or its execution."""
-
     id: int
     at: str
     computation: str
@@ -405,7 +363,7 @@ class PlacementEvent(msgspec.Struct, frozen=True):
 
 
 class Inspection:
-    """A look into a store at one moment. Made by `inspect`."""
+    """A look into a store at one moment; made by `inspect`."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -418,16 +376,10 @@ class Inspection:
             return cursor.execute(text, params or None).fetchall()
 
     def pipelines(self) -> list[str]:
-        """The names of the pipelines in the store."""
         return list_pipelines(self._connection)
 
     def choose(self, wanted: str | None) -> str:
-        """The wanted pipeline, or the only one.
-
-        Raises:
-            UsageError: the store does not have it; or none is named, and the store has several or
-                none.
-        """
+        """The wanted pipeline, or the only one; otherwise `UsageError`."""
         return choose(self.pipelines(), wanted)
 
     def status(self, pipeline: str) -> PipelineStatus:
@@ -474,7 +426,7 @@ class Inspection:
         return status
 
     def labels(self, pipeline: str) -> dict[str, str]:
-        """The names for display of all nodes of the deployed graph; empty: nothing is deployed."""
+        """The names for display, by name; empty: nothing is deployed."""
         deployed = self._rows("deployed", pipeline)
         if not deployed:
             return {}
@@ -482,7 +434,6 @@ class Inspection:
         return {name: label_of(name, node) for name, node in nodes.items()}
 
     def totals(self, pipeline: str) -> Totals:
-        """A pipeline's counters and its lowest low watermark."""
         rows = self._rows("status_intervals", pipeline)
         counters: Counter[str] = Counter()
         for row in rows:
@@ -497,7 +448,6 @@ class Inspection:
         return None if row is None else str(row[0])
 
     def disk(self, pipeline: str) -> DiskStatus:
-        """The size of a pipeline on disk, and the reasons why old data are kept."""
         self.require_current(pipeline)
         (row,) = self._rows("status_disk", pipeline)
         return DiskStatus(
@@ -510,7 +460,6 @@ class Inspection:
         )
 
     def operating(self, pipeline: str) -> Operating:
-        """Figures of the whole pipeline, for operators."""
         (row,) = self._rows("status_operating", pipeline)
         disk, dead_rows = (
             msgspec.json.decode(text, type=dict[str, int]) for text in (row.disk, row.dead_rows)
@@ -520,7 +469,7 @@ class Inspection:
     def dead_letters(
         self, pipeline: str, limit: int | None, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterEntry]:
-        """The newest dead letters that match a filter, without their tracebacks."""
+        """The newest ones, without their tracebacks."""
         self.require_current(pipeline)
         rows = self._rows("list_dead_letters", pipeline, limit=limit, **letters._asdict())
         return [_dead_letter(row) for row in rows]
@@ -528,18 +477,13 @@ class Inspection:
     def dead_letter_kinds(
         self, pipeline: str, letters: LetterFilter = EVERY_LETTER
     ) -> list[DeadLetterKind]:
-        """The dead letters that match a filter, by computation and error; the most frequent
-        first."""
+        """The most frequent first."""
         self.require_current(pipeline)
         rows = self._rows("group_dead_letters", pipeline, **letters._asdict())
         return [DeadLetterKind(*row) for row in rows]
 
     def dead_letter(self, pipeline: str, number: int) -> DeadLetterEntry:
-        """One dead letter, with its traceback.
-
-        Raises:
-            UsageError: there is no dead letter with this number.
-        """
+        """A letter with its traceback; `UsageError` if there is none with this number."""
         self.require_current(pipeline)
         rows = self._rows("show_dead_letter", pipeline, id=number)
         if not rows:
@@ -547,31 +491,22 @@ class Inspection:
         return _dead_letter(rows[0])
 
     def key(self, pipeline: str, computation: str, key: Key, page: Page = FIRST_PAGE) -> KeyStatus:
-        """One key of a computation: its state, its timers, and records on their way to it.
-
-        Raises:
-            UsageError: the pipeline has no such computation.
-        """
         self.require_current(pipeline)
         return look_at_key(self._connection, pipeline, computation, key, page)
 
     def intervals(self, pipeline: str) -> list[OwnedInterval]:
-        """The intervals of a pipeline, in the order of its graph and of slots."""
         self.require_current(pipeline)
         return [OwnedInterval(*row) for row in self._rows("show_intervals", pipeline)]
 
     def placement_events(self, pipeline: str, limit: int) -> list[PlacementEvent]:
-        """The last decisions about ownership and their executions, newest first."""
+        """Newest first."""
         self.require_current(pipeline)
         rows = self._rows("newest_placement_events", pipeline, limit=limit)
         return [PlacementEvent(id_, iso_text(at) or "", *rest) for id_, at, *rest in rows]
 
     def require_owners(self, pipeline: str) -> None:
-        """Check that the keys of a pipeline have owners that can be asked.
-
-        Raises:
-            UsageError: the pipeline runs on Spark, or its schema is of another version.
-        """
+        """`UsageError` if keys have no owners that can be asked: the pipeline runs on Spark, or its
+        schema is of another version."""
         self.require_current(pipeline)
         if self._rows("runs_on_spark", pipeline):
             raise UsageError(
@@ -580,11 +515,7 @@ class Inspection:
             )
 
     def require_current(self, pipeline: str) -> None:
-        """Check that this code can read the pipeline's schema.
-
-        Raises:
-            UsageError: it is of another version.
-        """
+        """`UsageError` if the pipeline's schema is of another version."""
         version = self._version(pipeline)
         if version != HEAD:
             raise UsageError(
@@ -595,11 +526,7 @@ class Inspection:
 
 @contextlib.contextmanager
 def inspect(url: str) -> Iterator[Inspection]:
-    """Read from a store, all at the same moment.
-
-    Raises:
-        StoreError: the store cannot be reached or read.
-    """
+    """`StoreError` if the store cannot be reached or read."""
     with reading(url) as connection, translated():
         begin_snapshot(connection)
         yield Inspection(connection)
@@ -609,7 +536,7 @@ def inspect(url: str) -> Iterator[Inspection]:
 
 
 def time_text(micros: int) -> str:
-    """A time of the engine in ISO 8601; the ends of time are infinity and -infinity."""
+    """ISO 8601; the ends of time are infinity and -infinity."""
     if micros >= MAX_TIME:
         return END_OF_TIME
     if micros <= MIN_TIME:
@@ -632,7 +559,6 @@ def _worker(row: Any) -> WorkerStatus:
 
 
 def _computation(name: str, kind: str, intervals: list[Any], now: int) -> ComputationStatus:
-    """A node, from the last commits of its intervals."""
     totals: Counter[str] = Counter()
     for row in intervals:
         totals.update(row.counters)

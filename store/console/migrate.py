@@ -1,7 +1,7 @@
 """Migration of a pipeline's schema to the version that this code needs.
 
 The version is Alembic's, stored in the pipeline's own schema, so that each pipeline in a database
-migrates by itself. Reading the version needs no Alembic; only a migration does.
+migrates by itself. Only a migration needs Alembic, not reading the version.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ HEAD = "0016"
 """The newest revision in ``migrations/versions``; a test compares both."""
 
 FIRST = "0008"
-"""The first revision: no migration leads to it from schemas that were made before."""
+"""No migration leads to it from schemas that were made before."""
 
 ATTEMPTS = 5
-"""Most attempts to migrate."""
 
 IN_THIS_PROCESS = threading.Lock()
 """Alembic works with a global variable."""
@@ -43,11 +42,7 @@ each other at its name, which is unique."""
 
 
 def schema_version(url: str, schema: str) -> str | None:
-    """The revision of a pipeline's schema; None if there is no schema.
-
-    Raises:
-        StoreUnavailable: the server does not answer.
-    """
+    """The revision of the schema; None if there is none."""
     table = sql.Identifier(schema, "alembic_version")
     try:
         with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
@@ -67,9 +62,8 @@ def schema_version(url: str, schema: str) -> str | None:
 def migrate(url: str, schema: str) -> None:
     """Create the schema, or migrate it to `HEAD`; safe to run from several processes.
 
-    Raises:
-        StoreError: Postgres refuses it, or a newer millwheel made the schema, or one from before
-            the first release. The schema stays unchanged.
+    `StoreError` if Postgres refuses it, or a newer millwheel made the schema, or one from before
+    the first release. The schema stays unchanged.
     """
     version = schema_version(url, schema)
     _refuse_newer(schema, version)
@@ -133,16 +127,11 @@ def _refuse_unreleased(schema: str, version: str | None) -> None:
 
 
 def migrate_command(pipeline: str, address: StoreAddress) -> str:
-    """The command that migrates a pipeline's schema to `HEAD`, for messages."""
     return f"millwheel migrate {pipeline} --store {shlex.quote(address.redacted())}"
 
 
 def require_version(url: str, schema: str, *, address: StoreAddress, migrate_now: bool) -> None:
-    """Check that the schema is at `HEAD`, or migrate it.
-
-    Args:
-        address: the store's address, for messages.
-        migrate_now: migrate the schema if it is behind.
+    """Check that the schema is at `HEAD`, or migrate it if `migrate_now`.
 
     Raises:
         SchemaBehind: the schema is behind, and `migrate_now` is false; the message has the command.

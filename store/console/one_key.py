@@ -1,8 +1,5 @@
-"""Everything that a store has of one key of a computation, at one moment.
-
-The cost does not grow with the number of keys: the slot of the key is known, and the primary keys
-begin with it. Of the entries and timers of the key, one page is read, and the others are counted.
-"""
+"""The cost does not grow with the number of keys: the primary keys begin with the slot. Of the
+entries and timers of the key, one page is read, and the others are counted."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from millwheel.store.postgres.statements import Statements
 
 
 class Page(NamedTuple):
-    """A page of the entries of a key's collections, and of its timers."""
-
     limit: int = 100
     skip: int = 0
 
@@ -29,7 +24,6 @@ class Page(NamedTuple):
 FIRST_PAGE = Page()
 
 MOST_PENDING = 100
-"""Most records on their way to the key that are read."""
 
 
 class KeyTimer(msgspec.Struct, frozen=True):
@@ -37,7 +31,6 @@ class KeyTimer(msgspec.Struct, frozen=True):
     -infinity."""
 
     kind: str
-    """watermark, wall or hold."""
     tag: str
     due: str
     hold: str
@@ -45,8 +38,6 @@ class KeyTimer(msgspec.Struct, frozen=True):
 
 
 class KeyRecord(msgspec.Struct, frozen=True):
-    """A record that was sent to the key and is not acknowledged."""
-
     sender: str
     stream: str
     id: str
@@ -56,23 +47,20 @@ class KeyRecord(msgspec.Struct, frozen=True):
 
 
 class KeyStatus(msgspec.Struct, frozen=True):
-    """The state of one key, its timers, and records on their way to it."""
-
     computation: str
     key: Any
     slot: int
     interval: int
     owner: str | None
-    """Id of the interval's owner; None: it has no owner, or a dead one."""
+    """Owner of the interval; None: it has no owner, or a dead one."""
     state: msgspec.Raw | None
-    """The state object as JSON; None: there is none."""
+    """JSON."""
     version: int | None
-    """Version of the state's type when it was written."""
     entries: dict[str, msgspec.Raw]
-    """A page of the entries of its collections as JSON, by field/entry."""
+    """JSON by field/entry."""
     entries_total: int
     timers: list[KeyTimer]
-    """A page of its timers, the soonest first."""
+    """The soonest first."""
     timers_total: int
     pending: list[KeyRecord]
     """The oldest records, at most `MOST_PENDING`."""
@@ -85,11 +73,8 @@ def look_at_key(
     key: Key,
     page: Page = FIRST_PAGE,
 ) -> KeyStatus:
-    """Read one key, on a connection with a snapshot.
-
-    Raises:
-        UsageError: the pipeline has no such computation.
-    """
+    """Read one key, on a connection with a snapshot. `UsageError` if there is no such
+    computation."""
     text, slot = encode_key(key)
     statements = Statements(pipeline)
     params = {

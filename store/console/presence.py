@@ -1,8 +1,8 @@
 """The connection of a command to a store, open for as long as the command works with it.
 
-An embedded server runs as a daemon. The last command that leaves it stops it, after a look for
-other connections (`embedded.stop_if_unused`). So each command keeps one connection open from before
-its first statement until after its last.
+The last command that leaves an embedded server stops it, after a look for other connections
+(`embedded.stop_if_unused`). So each command keeps one connection open from before its first
+statement until after its last.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class Presence:
         self.address = address
         self.directory = address.directory
         self.started = False
-        """Whether this object has started the embedded server."""
         self.left_running = False
-        """After `close`: whether an embedded server still runs, because another process has started
-        or uses it."""
+        """An embedded server still runs after `close`, because another process has started or uses
+        it."""
         self._connection: psycopg.Connection[Any] | None = None
         if self.directory is None:
             self.url = address.open()
@@ -69,10 +68,8 @@ class Presence:
     def renew(self) -> None:
         """Start an embedded server again if it was killed, but not if it was stopped.
 
-        Blocks; call it every few seconds while the store does not answer.
-
-        Raises:
-            StoreError: the server cannot be started now.
+        Blocks; call it every few seconds while the store does not answer. `StoreError` if the
+        server cannot be started now.
         """
         if self.directory is None:
             return
@@ -93,8 +90,7 @@ class Presence:
         log.warning("store_restarted", store=str(self.directory))
 
     def close(self) -> None:
-        """Disconnect, and stop an embedded server that this object started, unless other clients
-        use it."""
+        """Unless other clients use it, an embedded server that this object started is stopped."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

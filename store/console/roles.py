@@ -56,16 +56,12 @@ CALLED = {
     "drop_bucket": ("worker",),
     "forget_requests": ("worker", "operator"),
 }
-"""Functions that work with the owner's rights, and the roles that may call them: nobody else
-may."""
+"""Functions that work with the owner's rights, and the only roles that may call them."""
 
 LONGEST_NAME = 63
-"""Bytes of a name in Postgres."""
 
 
 class Roles(NamedTuple):
-    """The names of a pipeline's roles."""
-
     owner: str
     worker: str
     operator: str
@@ -73,8 +69,7 @@ class Roles(NamedTuple):
 
 
 def roles_of(database: str, pipeline: str) -> Roles:
-    """The names of the roles of a pipeline. A digest stands for the name of a database that leaves
-    no room."""
+    """A digest stands for the name of a database that leaves no room."""
     room = LONGEST_NAME - max(len(f"_{pipeline}_{name}".encode()) for name in Roles._fields)
     if len(database.encode()) > room:
         database = hashlib.sha256(database.encode()).hexdigest()[:room]
@@ -84,11 +79,9 @@ def roles_of(database: str, pipeline: str) -> Roles:
 def make_roles(url: str, pipeline: str) -> Roles:
     """Make the roles of a pipeline unless they exist, and give them their rights; may be repeated.
 
-    A former owner of the schema becomes a member of the new one, so that its workers go on.
-
-    Raises:
-        StoreError: this login may make no roles, or does not own the schema; or a role of such a
-            name has rights in another database.
+    A former owner of the schema becomes a member of the new one, so that its workers can continue.
+    `StoreError` if this login may make no roles, or does not own the schema; or if a role of such a
+    name has rights in another database.
     """
     with transaction(url) as connection:
         roles = roles_of(connection.info.dbname, pipeline)
@@ -120,8 +113,6 @@ def _refused(pipeline: str, reason: str) -> StoreError:
 
 
 class _Making:
-    """Makes the roles of one pipeline, within a transaction."""
-
     def __init__(self, connection: psycopg.Connection[Any], pipeline: str, roles: Roles) -> None:
         self._connection = connection
         self._pipeline = pipeline
@@ -129,7 +120,7 @@ class _Making:
         self._table = Statements(pipeline).table
 
     def _run(self, name: str, **parts: str | sql.Composable) -> None:
-        """Run a statement on the schema; a part that is a text is a name."""
+        """A part that is a text is a name."""
         named = {
             part: sql.Identifier(value) if isinstance(value, str) else value
             for part, value in parts.items()
@@ -138,7 +129,6 @@ class _Making:
         self._connection.execute(composed(name, schema=schema, **named))
 
     def make(self) -> None:
-        """Make the roles, and let an owner be a worker, and an operator a reader."""
         for role in self._roles:
             if self._connection.execute(text_of("find_role"), {"role": role}).fetchone() is None:
                 self._run("make_role", role=role)
@@ -157,11 +147,9 @@ class _Making:
             )
 
     def join(self, role: str, member: str) -> None:
-        """Give a role the rights of another one."""
         self._run("grant_role", other=role, role=member)
 
     def give(self, former: str) -> None:
-        """Give the schema and all that is in it to the owner or to the worker."""
         owner, worker = self._roles.owner, self._roles.worker
         self._run("grant_making", role=worker)
         if former != owner:
@@ -179,7 +167,6 @@ class _Making:
         yield from self._connection.execute(text_of(name), {"schema": self._pipeline}).fetchall()
 
     def grant(self) -> None:
-        """Give each role its rights."""
         owner, worker, operator, reader = self._roles
         self._run("grant_usage", role=reader)
         self._run("grant_select", role=reader)

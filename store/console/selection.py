@@ -44,8 +44,6 @@ OF_THE_SERVER = ("08", "53", "57", "58")
 
 
 class Selection:
-    """The result of a SELECT: the names of its columns, and its rows as they arrive."""
-
     def __init__(self, columns: list[str], rows: Iterator[tuple[Any, ...]]) -> None:
         self.columns = columns
         self.rows = rows
@@ -158,14 +156,14 @@ def _refusal(error: psycopg.Error, pipelines: list[str]) -> MillwheelError:
 
 
 class _IsoLoader(Loader):
-    """Times as ISO 8601 text; no Python type holds infinity or the year 10000."""
+    """ISO 8601 text; no Python type holds infinity or the year 10000."""
 
     def load(self, data: Buffer) -> str:
         return iso_text(bytes(data).decode()) or ""
 
 
 class _NumberLoader(Loader):
-    """Numeric, digit by digit; a value that JSON has no number for (NaN) becomes text."""
+    """Digit by digit; a value that JSON has no number for (NaN) becomes text."""
 
     def load(self, data: Buffer) -> Any:
         text = bytes(data)

@@ -1,9 +1,8 @@
 """Consistent reads of a store: several statements under one snapshot, without lost rows (I15).
 
-Buckets are dropped while readers work. A drop waits for readers that have locked the bucket, but
-not for snapshots: a snapshot that is older than the drop, and has no lock, misses the rows of the
-bucket without an error. So a reader locks the buckets first, and takes its snapshot afterwards.
-`snapshot` does both::
+Buckets are dropped while readers work. A snapshot that is older than the drop, and has no lock,
+misses the rows of the bucket without an error. So `snapshot` locks the buckets first, and takes its
+snapshot afterwards::
 
     from millwheel.store.console.snapshot import snapshot
 
@@ -39,14 +38,11 @@ from millwheel.store.postgres.translation import translate, unreached
 CONNECT_SECONDS = 5
 
 LOCK_SECONDS = 3
-"""Longest wait of a look for a lock on a table."""
 
 STATEMENT_SECONDS = 60
-"""Longest run of one statement."""
 
 LOCK_ATTEMPTS = 5
-"""Number of attempts to lock the buckets: another session may drop a pipeline between list and
-lock."""
+"""Another session may drop a pipeline between list and lock."""
 
 
 @contextlib.contextmanager
@@ -83,12 +79,7 @@ def snapshot(
 def reading(
     url: str, seconds: float = STATEMENT_SECONDS, search_path: tuple[str, ...] = ()
 ) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that changes nothing and commits each statement.
-
-    Args:
-        seconds: longest run of one statement.
-        search_path: schemas that need not be written in front of names.
-    """
+    """No statement runs longer than `seconds`."""
     path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
     try:
         connection = psycopg.connect(
@@ -135,13 +126,8 @@ def _locked(url: str) -> StoreUnavailable:
 def begin_snapshot(
     connection: psycopg.Connection[Any], pipelines: Sequence[str] | None = None
 ) -> None:
-    """Begin a transaction in which all statements read the same moment.
-
-    It locks the buckets first, so that none of them is dropped while the transaction lasts.
-
-    Args:
-        pipelines: pipelines to lock the buckets of; None: all of the store.
-    """
+    """Lock the buckets of pipelines (None: all), so that none is dropped, and then begin to read at
+    one moment."""
     statements = Statements("")
     for attempt in range(LOCK_ATTEMPTS):
         names = list_pipelines(connection) if pipelines is None else list(pipelines)
@@ -164,16 +150,11 @@ def begin_snapshot(
 
 
 def list_pipelines(connection: psycopg.Connection[Any]) -> list[str]:
-    """The names of the pipelines in a store."""
     return [name for (name,) in connection.execute(Statements("").get("list_pipelines"))]
 
 
 def choose(pipelines: Sequence[str], wanted: str | None) -> str:
-    """The wanted pipeline, or the only one.
-
-    Raises:
-        UsageError: the store does not have it; or none is named, and the store has several or none.
-    """
+    """The wanted pipeline, or the only one; otherwise `UsageError`."""
     if wanted is not None:
         if wanted not in pipelines:
             raise UsageError(
@@ -192,7 +173,6 @@ def choose(pipelines: Sequence[str], wanted: str | None) -> str:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise Postgres's errors as the engine's."""
     try:
         yield
     except psycopg.Error as error:
@@ -226,7 +206,6 @@ class _BinaryEndsOfTimeLoader(TimestamptzBinaryLoader):
 
 
 def iso_text(text: str | None) -> str | None:
-    """Postgres' text of a time in UTC as ISO 8601."""
     if text is None or " " not in text or text.endswith("BC"):
         return text
     text = text.replace(" ", "T", 1)

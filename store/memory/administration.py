@@ -13,17 +13,12 @@ from millwheel.store.rules.generations import refuse_with_members, without
 
 
 def pause(tables: Tables, injectors: Sequence[str]) -> None:
-    """Pause these injectors, and resume all others."""
     tables.paused = set(injectors)
 
 
 def remove(tables: Tables, names: list[str]) -> None:
-    """Remove nodes with all their stored data.
-
-    Raises:
-        UsageError: there is no such node, a remaining node needs it, or an open numbered bundle
-            has records of it.
-    """
+    """`UsageError` if there is no such node, a remaining node needs it, or an open numbered bundle
+    has records of it."""
     newest = tables.generations[-1]
     code = without(tables.pipeline, newest.code, names)
     gone = {tables.computations[name].id for name in names}
@@ -47,8 +42,7 @@ def remove(tables: Tables, names: list[str]) -> None:
 
 
 def _bundles_in_the_way(tables: Tables, gone: set[int]) -> list[tuple[str, int, int]]:
-    """Open numbered bundles with records of removed nodes: (computation, number, count of such
-    records)."""
+    """(computation, number, count of records of removed nodes)."""
     logs = {
         id_
         for id_, log in tables.logs.items()

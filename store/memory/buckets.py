@@ -1,5 +1,3 @@
-"""The buckets: opened, closed early, and dropped once nothing stored needs them."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -13,8 +11,6 @@ from millwheel.store.port.buckets import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, 
 
 
 class BucketRows:
-    """The buckets of one pipeline."""
-
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self._tables = tables
         self._clock = clock
@@ -81,7 +77,6 @@ class BucketRows:
         return True
 
     def is_droppable(self, bucket: Bucket) -> bool:
-        """Whether no stored data needs a bucket."""
         tables = self._tables
         if bucket.family == "named":
             return all(self._sent_since(id_) >= bucket.high for id_ in self._read_by_id())
@@ -128,8 +123,6 @@ class BucketRows:
 
 
 class MemoryBuckets(MemorySubject):
-    """The methods of the store on buckets (`millwheel.store.postgres.buckets`)."""
-
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self._buckets = BucketRows(self.tables, clock)

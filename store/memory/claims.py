@@ -1,6 +1,3 @@
-"""Claims of intervals, and the stored data that a new owner starts from
-(`millwheel.store.postgres.claims`)."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,12 +16,10 @@ from millwheel.store.port.requests import DeadLetter, OpenRequest, ParkedRows
 from millwheel.store.port.state import TIMER_KINDS, TIMERS_A_PAGE, TimerChange, TimerPlace
 
 Taken = tuple[dict[int, int], dict[int, int]]
-"""Result of the first half of a claim: per interval its raised sequencer, and its new log."""
+"""Raised sequencer and new log by interval."""
 
 
 class MemoryClaims(MemoryPlacement):
-    """The methods of the store on ownership (`millwheel.store.postgres.claims`)."""
-
     async def claim(
         self,
         worker: str,
@@ -54,8 +49,6 @@ class MemoryClaims(MemoryPlacement):
         return self.take_free(worker, interval_ids, sequencers)
 
     def read_claims(self, taken: Taken, timers: int) -> list[Claim]:
-        """The second transaction of a claim, which reads the data that the new owner starts
-        from."""
         raised, new_logs = taken
         return [
             read_claim(self.tables, id_, sequencer, new_logs.get(id_, 0), timers)
@@ -74,13 +67,7 @@ class MemoryClaims(MemoryPlacement):
 
 
 def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, limit: int) -> Claim:
-    """An interval after its sequencer was raised.
-
-    Args:
-        sequencer: the sequencer that this claim has raised.
-        new_log: the log that this claim has opened; 0: none.
-        limit: largest number of timers of each kind.
-    """
+    """`limit` is for timers of each kind."""
     # Another claim may have raised the sequencer again: with the stored one, this owner would
     # pass that claim's fence.
     if interval_id not in tables.intervals:
@@ -124,7 +111,6 @@ def read_claim(tables: Tables, interval_id: int, sequencer: int, new_log: int, l
 
 
 def _asked(tables: Tables, interval: IntervalRow) -> list[OpenRequest]:
-    """The open requests that a claim finds (``requests_at_claim.sql``)."""
     is_injector = interval.id in tables.sourced()
     return [
         OpenRequest(row.id, interval.id, row.verb, row.slot, row.key, row.payload, None, None)
@@ -160,7 +146,7 @@ def _parked_keys(tables: Tables, interval: IntervalRow) -> list[ParkedRows]:
 def read_timers(
     tables: Tables, interval_id: int, kind: str, after: TimerPlace | None, limit: int
 ) -> list[TimerChange]:
-    """The next pending timers of an interval, folded or not; empty if the interval is gone."""
+    """Folded or not; empty if the interval is gone."""
     interval = tables.intervals.get(interval_id)
     if interval is None:
         return []

@@ -15,7 +15,7 @@ from millwheel.store.postgres.translation import translate
 
 CONNECT_SECONDS = 5
 LOCK_SECONDS = 2
-"""Longest wait for a lock, such as one of a transaction that the test has left open."""
+"""A test may have left a transaction open."""
 
 
 def run_statements(url: str, schema: str, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
@@ -23,8 +23,8 @@ def run_statements(url: str, schema: str, statements: Sequence[tuple[str, Sequen
 
     Raises:
         StatementError: Postgres refuses one; none has an effect.
-        UsageError: the server does not answer, or a lock is not free. It would be tried again until
-            the engine's patience ends, and the clock of a test stands still.
+        UsageError: the server does not answer, or a lock is not free. The engine would try it
+            again, and the clock of a test stands still.
     """
     path = ",".join(sql.Identifier(name).as_string(None) for name in (schema, "public"))
     options = f"-c search_path={path} -c lock_timeout={LOCK_SECONDS}s -c timezone=UTC"

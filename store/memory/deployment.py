@@ -1,6 +1,3 @@
-"""Deployment of a graph (`millwheel.store.postgres.deployment`): stores code that begins a
-generation."""
-
 from __future__ import annotations
 
 import msgspec
@@ -23,11 +20,7 @@ def deploy(
     bucket_high: int,
     others: int | None,
 ) -> Deployment:
-    """Store the graph, or compare it with the stored one.
-
-    Args:
-        others: number of workers with a valid lease; None: the worker must be alone.
-    """
+    """`others` is the number of workers with a valid lease; None: the worker must be alone."""
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
     admission, code = admission_of(
         tables.pipeline,
@@ -58,7 +51,6 @@ def deploy(
 
 
 def _bundled(tables: Tables) -> set[str]:
-    """Computations with an open numbered bundle."""
     found = set()
     for row in tables.in_order():
         last, _ = tables.last_commit(row.id)
@@ -68,7 +60,6 @@ def _bundled(tables: Tables) -> set[str]:
 
 
 def _parked(tables: Tables) -> set[str]:
-    """Computations with parked keys."""
     return {tables.names()[one.computation] for one in tables.dead_letters if one.parked}
 
 
@@ -79,7 +70,6 @@ def _begin(
     described: DescribedGraph,
     stamp: int,
 ) -> None:
-    """Store the first code of a generation."""
     number = admission.generation
     tables.generations.append(Generation(number, plain(code)))
     outgrown = {tables.computations[name].id for name in admission.outgrown}

@@ -1,5 +1,3 @@
-"""Records that users send (`millwheel.store.postgres.inbox`)."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,16 +12,10 @@ from millwheel.store.port.inbox import SentRecord, TakenRecords
 
 
 class MemoryInbox(MemorySubject):
-    """The inboxes of streams."""
-
     def send(
         self, stream: str, value: bytes, *, id: str | None = None, at: int | None = None
     ) -> bool:
-        """Send a record in a transaction of its own, as the function ``send`` of the schema does.
-
-        Raises:
-            StoreError: the stream takes none, or the id was sent with another value.
-        """
+        """`StoreError` if the stream takes no records, or the id was sent with another value."""
         target = self.tables.inboxes.get(self.tables.streams.get(stream, 0))
         if target is None or target.interval_id not in self.tables.intervals:
             raise StoreError(f'stream "{stream}" takes no records')

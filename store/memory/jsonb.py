@@ -10,15 +10,11 @@ import msgspec
 
 
 def jsonb_text(value: bytes) -> bytes:
-    """JSON as a ``jsonb`` column returns it: with other spaces, order of names and form of numbers.
-
-    State returns from Postgres in this form, so it does from here.
-    """
+    """JSON as ``jsonb`` returns it: with other spaces, order of names and form of numbers."""
     return _jsonb(json.loads(value, parse_float=Decimal)).encode()
 
 
 def plain(value: Any) -> Any:
-    """A JSON value after a round trip through the store."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 

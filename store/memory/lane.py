@@ -1,5 +1,3 @@
-"""The hot path: lanes, and the server's part of a commit (`millwheel.store.postgres.lane`)."""
-
 from __future__ import annotations
 
 import asyncio
@@ -28,11 +26,10 @@ Refuse = Callable[[str, Sequence[Any]], str | None]
 
 
 class MemoryLane:
-    """One ordered chain of commits to a `MemoryStore`. Not for concurrent use.
+    """One ordered chain of commits; not for concurrent use.
 
-    Args:
-        apply: the server's part of a commit.
-        lives: whether the server has not restarted since the lane was opened.
+    `apply` is the server's part of a commit; `lives` whether the server has not restarted since the
+    lane was opened.
     """
 
     def __init__(
@@ -129,12 +126,8 @@ def apply(
 
 
 def check_fence(commit: Commit, tables: Tables) -> None:
-    """Check that the worker still owns each interval, and that the commit is the next of its chain.
-
-    Raises:
-        Fenced: another worker has claimed an interval.
-        StoreWentBack: the previous commit is missing.
-    """
+    """`Fenced` if another worker owns an interval, `StoreWentBack` if the previous commit is
+    missing."""
     for link in commit.intervals:
         if not tables.is_current(link.interval_id, link.sequencer):
             raise Fenced("the commit was refused: another owner has claimed the interval")
@@ -143,7 +136,6 @@ def check_fence(commit: Commit, tables: Tables) -> None:
 
 
 def _follows(link: IntervalCommit, bucket: int, tables: Tables) -> bool:
-    """Whether a link is the next one of its chain."""
     previous = tables.bucket(link.previous_bucket).commits.get(link.interval_id)
     here = tables.bucket(bucket).commits.get(link.interval_id)
     return (
@@ -171,7 +163,6 @@ def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
 
 
 def _check_users(commit: Commit, sinks: TableSinks, refuse: Refuse) -> None:
-    """Check rows and statements of the user."""
     for table, values in commit.rows:
         if table.name not in sinks:
             raise StatementError(f"there is no table {table.name!r}")

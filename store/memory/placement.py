@@ -1,9 +1,4 @@
-"""Ownership of intervals: claims, releases, wishes, splits and merges
-(`millwheel.store.postgres.placement`).
-
-Every change is a compare-and-set on the sequencer. A transaction of the Postgres store is one call
-here, so no change waits for another.
-"""
+"""A transaction of the Postgres store is one call here, so no change waits for another."""
 
 from __future__ import annotations
 
@@ -37,14 +32,11 @@ from millwheel.store.rules.interval_history import (
 
 
 class MemoryPlacement(MemoryWorkers):
-    """The changes of placement of one pipeline."""
-
     async def read_placement(self) -> Placement:
         await self._called("read_placement")
         return self.placement()
 
     def placement(self) -> Placement:
-        """The placement, without the round trip."""
         tables = self.tables
         nodes = {node.id: (name, node.kind) for name, node in tables.computations.items()}
         logs: dict[int, list[int]] = {}
@@ -68,7 +60,6 @@ class MemoryPlacement(MemoryWorkers):
         )  # fmt: skip
 
     def _is_lease_over(self, row: KeyInterval) -> bool:
-        """Whether its owner has stopped, is unknown, or has an expired lease."""
         return row.owner is not None and not self._is_alive(row.owner)
 
     def _note(
@@ -84,11 +75,7 @@ class MemoryPlacement(MemoryWorkers):
     def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own.
-
-        Returns:
-            Per interval: what its sequencer was raised to, and its new log.
-        """
+        """See `PostgresPlacement`."""
         mine = self._generation(worker)
         rows = [row for id_ in interval_ids if (row := self.tables.intervals.get(id_)) is not None]
         if len(rows) != len(interval_ids) or any(
@@ -103,8 +90,7 @@ class MemoryPlacement(MemoryWorkers):
     def take_free(
         self, worker: str, interval_ids: list[int], sequencers: Mapping[int, int]
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of the intervals that are free and still have the sequencer that was
-        read."""
+        """See `PostgresPlacement`."""
         mine = self._generation(worker)
         rows = [
             row
@@ -138,7 +124,6 @@ class MemoryPlacement(MemoryWorkers):
         return raised, new_logs
 
     def _as_read(self, sequencers: Mapping[int, int]) -> Iterable[KeyInterval]:
-        """Existing intervals that still have the sequencer that was read."""
         for id_, sequencer in sequencers.items():
             if self.tables.is_current(id_, sequencer):
                 yield self.tables.intervals[id_]
@@ -167,7 +152,7 @@ class MemoryPlacement(MemoryWorkers):
         ]
 
     def _wish(self, change: PlacementChange) -> bool:
-        """Apply a wish; gives whether it has changed anything."""
+        """Whether it has changed anything."""
         row, reason = self.tables.intervals[change.interval_id], change.reason
         match change:
             case Wish(worker=worker, pinned=pinned):
@@ -296,12 +281,7 @@ class MemoryPlacement(MemoryWorkers):
         return found
 
     def _take_apart(self, sequencers: dict[int, int]) -> list[IntervalHistory]:
-        """Fence free intervals before a split or merge; gives their last commits.
-
-        Raises:
-            Fenced: the sequencer of one is another one by now.
-            PlacementRefused: one has an owner.
-        """
+        """`Fenced` if a sequencer has changed, `PlacementRefused` if one has an owner."""
         tables = self.tables
         found = {
             id_: (row.sequencer, row.owner)
@@ -312,7 +292,6 @@ class MemoryPlacement(MemoryWorkers):
         return [self._history(id_) for id_ in sequencers]
 
     def _history(self, interval_id: int) -> IntervalHistory:
-        """An interval with the data of its last commit."""
         tables = self.tables
         row, (last, _) = tables.intervals[interval_id], tables.last_commit(interval_id)
         link = last.link
@@ -337,10 +316,7 @@ class MemoryPlacement(MemoryWorkers):
     def _begin(
         self, history: IntervalHistory, parent: KeyInterval | None, generation: int
     ) -> KeyInterval:
-        """Make an interval with the first commit of its chain.
-
-        Its owner is to be the one of `parent`; without a parent the balancer finds one.
-        """
+        """The wanted owner is that of `parent`; without a parent the balancer finds one."""
         row = self.tables.make_interval(
             history.computation, history.slot_from, history.slot_to, generation
         )

@@ -1,5 +1,3 @@
-"""Productions to send again and ids that were seen (`millwheel.store.postgres.records`)."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,8 +13,6 @@ PAGE_ROWS = 2000
 
 
 class MemoryRecords(MemorySubject):
-    """Records that were sent, and ids of records that were seen."""
-
     async def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
         while True:
             await self._called("read_productions")

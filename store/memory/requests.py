@@ -1,5 +1,3 @@
-"""Requests of operators to the owners of keys (`millwheel.store.postgres.requests`)."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -23,13 +21,10 @@ from millwheel.store.port.requests import (
 )
 
 MOST_TIMERS = 1 << 30
-"""All of them."""
 
 
 @dataclass(slots=True)
 class RequestRow:
-    """A request, with the dead letter that it is about."""
-
     id: int
     verb: str
     computation: int
@@ -42,8 +37,6 @@ class RequestRow:
 
 
 class MemoryRequests(MemorySubject):
-    """The methods of the store on requests."""
-
     def ask(
         self,
         verb: str,
@@ -53,7 +46,7 @@ class MemoryRequests(MemorySubject):
         *,
         letter: DeadLetter | None = None,
     ) -> int:
-        """Ask the owner of a key for something, as an operator does; gives the request's number."""
+        """Returns the number of the request."""
         key_text, slot = encode_key(key)
         number = len(self.tables.requests) + 1
         id_ = self.tables.computations[computation].id
@@ -66,13 +59,12 @@ class MemoryRequests(MemorySubject):
         self.tables.requests[number].withdrawn = True
 
     def asked_about(self, letter: DeadLetter) -> bool:
-        """Whether an open request is about a letter."""
         return any(
             row.settled is None and row.letter is letter for row in self.tables.requests.values()
         )
 
     def outcome(self, number: int) -> SettledRequest | None:
-        """The outcome of a request; None: it is open."""
+        """None while the request is open."""
         settled: SettledRequest | None = self.tables.requests[number].settled
         return settled
 
@@ -140,7 +132,6 @@ class MemoryRequests(MemorySubject):
 
 
 def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
-    """Write the outcomes of requests, and change the dead letters that they are about."""
     for one in settled:
         row: RequestRow | None = tables.requests.get(one.id)
         if row is not None and row.settled is not None:
@@ -161,7 +152,6 @@ def settle(tables: Tables, settled: Iterable[SettledRequest]) -> None:
 
 
 def _number(letter: DeadLetter) -> int:
-    """A number that tells a letter from others, however often it has failed."""
     same = (
         letter.computation,
         letter.record_id,

@@ -27,12 +27,6 @@ _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 class TableSinks:
-    """The tables of one pipeline's sinks.
-
-    Args:
-        pipeline: its name, for messages.
-    """
-
     def __init__(self, pipeline: str) -> None:
         self._pipeline = pipeline
         self._tables: dict[str, Table[Any]] = {}
@@ -40,11 +34,7 @@ class TableSinks:
         self._upserted: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
 
     def check(self, tables: list[Table[Any]]) -> None:
-        """Check that these fit the existing tables.
-
-        Raises:
-            DeployRefused: one does not.
-        """
+        """`DeployRefused` if one does not fit its existing table."""
         for table in tables:
             existing = self._tables.get(table.name)
             if existing is None:
@@ -63,7 +53,6 @@ class TableSinks:
                 )
 
     def add(self, tables: list[Table[Any]]) -> None:
-        """Make missing tables."""
         for table in tables:
             self._tables.setdefault(table.name, table)
 
@@ -71,19 +60,13 @@ class TableSinks:
         return name in self._tables
 
     def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
-        """Add a row, or replace the row with its key."""
         if table.key:
             self._upserted.setdefault(table.name, {})[table.key_of(values)] = values
         else:
             self._appended.setdefault(table.name, []).append(values)
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """The rows of a table, its JSON decoded: by key, or in the order in which they were
-        written.
-
-        Raises:
-            KeyError: no pipeline was deployed with such a table.
-        """
+        """`KeyError` if no pipeline was deployed with such a table."""
         table = self._tables[name]
         if table.key:
             upserted = self._upserted.get(name, {})
@@ -102,13 +85,12 @@ class TableSinks:
 
 
 def refusal(table: Table[Any], values: tuple[Any, ...]) -> str | None:
-    """The reason for which Postgres would refuse a row; None if it would not."""
+    """Why Postgres would refuse a row; None if it would not."""
     wrong = [_refusal(c, value) for c, value in zip(table.columns, values, strict=True)]
     return next(filter(None, wrong), None)
 
 
 def _refusal(column: Column, value: Any) -> str | None:
-    """The reason for which Postgres would refuse a value in a column; None if it would not."""
     if value is None:
         return None if column.nullable else f"null in column {column.name!r}"
     if not isinstance(value, _PYTHON_TYPES[column.type]):

@@ -1,5 +1,3 @@
-"""State of keys, and folds (`millwheel.store.postgres.states`)."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,12 +11,10 @@ from millwheel.store.port.state import OldState
 
 
 class MemoryStates(MemorySubject):
-    """Current state and timers, and what is not folded into them yet."""
-
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self.snapshot_seconds = 0.0
-        """Age of the oldest snapshot that another session holds; a test sets it."""
+        """Age of the oldest snapshot of another session; a test sets it."""
 
     async def load_keys(
         self, computation: int, keys: list[tuple[int, bytes]], limit: int

@@ -1,7 +1,4 @@
-"""The store in memory, put together from its subjects as `millwheel.store.postgres.store` is.
-
-Each method begins with `MemorySubject._called`, which stands for the round trip to a server.
-"""
+"""The store in memory, put together from its subjects as `millwheel.store.postgres.store` is."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from millwheel.store.port.commit import Commit
 from millwheel.store.port.deploy import Deployment, DescribedGraph
 
 Saved = tuple[dict[str, Any], dict[str, Any]]
-"""The tables of the engine, and those of sinks."""
 
 
 class MemoryStore(
@@ -36,10 +32,9 @@ class MemoryStore(
     MemoryRequests,
     MemoryViews,
 ):
-    """One pipeline's store in memory: for tests and simulation only.
+    """The store of one pipeline.
 
     Args:
-        name: the pipeline's name, for messages.
         clock: the clock of leases.
         database: URL of a Postgres in which the statements of user code run; None: they do not run.
     """
@@ -51,7 +46,7 @@ class MemoryStore(
         self._name = name
         self._database = database
         self._versions: dict[str, int] = {}
-        """Version of each stream in the code that this object was deployed with, by name."""
+        """Versions of streams in the deployed code, by name."""
 
     def another(self) -> MemoryStore:
         """The same store for another process, with code of its own."""
@@ -61,7 +56,6 @@ class MemoryStore(
         return twin
 
     def saved(self) -> Saved:
-        """A copy of all stored data; see `come_back_as`."""
         return copy.deepcopy((vars(self.tables), vars(self._sinks)))
 
     def come_back_as(self, saved: Saved) -> None:
@@ -99,15 +93,10 @@ class MemoryStore(
         return deployed
 
     def remove(self, names: list[str]) -> None:
-        """Remove nodes, as an operator does.
-
-        Raises:
-            UsageError: there is no such node, or one that stays needs it.
-        """
         administration.remove(self.tables, names)
 
     def pause(self, *injectors: str) -> None:
-        """Pause these injectors and resume all others, as an operator does."""
+        """Resume all other injectors, as an operator does."""
         administration.pause(self.tables, injectors)
 
     async def open_lane(self) -> MemoryLane:
@@ -116,10 +105,7 @@ class MemoryStore(
         return MemoryLane(self.faults, self.apply, lambda: self.tables.incarnation == incarnation)
 
     def apply(self, commit: Commit) -> None:
-        """Apply a commit atomically, as the server does.
-
-        Lanes call it. A test may call it to make a commit durable that its lane gave up on.
-        """
+        """A test may call it to make a commit durable that its lane gave up on."""
         lane.apply(
             commit,
             self.tables,

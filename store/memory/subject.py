@@ -1,5 +1,3 @@
-"""The base of the subjects that `MemoryStore` is put together from."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,20 +9,14 @@ from millwheel.store.memory.tables import Tables
 
 
 class MemorySubject:
-    """The tables, and the call that each method of the store begins with.
-
-    Args:
-        name: the pipeline's name, for messages.
-        clock: the clock of leases.
-    """
+    """`clock` is that of leases."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.tables = Tables(name)
-        """The stored rows, for a test to look into; only the table sinks keep theirs themselves."""
+        """Rows that a test may look at; table sinks keep their own."""
         self.faults = Faults()
         self._clock = clock
         self._incarnation: int | None = None
-        """The first incarnation of the server that this object has met."""
 
     async def _called(self, name: str) -> None:
         """Yield to the event loop, as a round trip does, and fail if a test asks for it."""

@@ -1,9 +1,5 @@
-"""The tables of one pipeline, as Postgres has them (`millwheel.store.postgres.schema`), and their
-keys.
-
-It has the rows and queries that several modules share; the rules for changes are in the modules
-that make them. Nothing here awaits, so all changes between two awaits are one transaction.
-"""
+"""The tables of one pipeline; the rules for changes are in the modules that make them. Nothing here
+awaits, so all changes between two awaits are one transaction."""
 
 from __future__ import annotations
 
@@ -35,8 +31,6 @@ TimerKey = tuple[int, int, bytes, str, str]
 
 @dataclass(slots=True)
 class ComputationRow:
-    """A deployed computation."""
-
     id: int
     kind: NodeKind
     removed: bool = False
@@ -44,23 +38,19 @@ class ComputationRow:
 
 @dataclass(slots=True)
 class LivenessLocks:
-    """The liveness locks that the server holds for the sessions of heartbeats; no part of a
-    backup."""
+    """No part of a backup."""
 
     starts: int = 1
-    """How often the server was started."""
     held: set[str] = field(default_factory=set)
-    """Workers that have their lock."""
 
     def server_started(self) -> None:
-        """End all sessions."""
         self.held.clear()
         self.starts += 1
 
 
 @dataclass(slots=True)
 class WorkerRow:
-    """A worker; `number` gives the order of registration."""
+    """`number` gives the order of registration."""
 
     number: int
     lease_until: float
@@ -86,8 +76,6 @@ class Leader:
 
 @dataclass(slots=True)
 class KeyInterval:
-    """A key interval with its owner, its wanted owner, and the number of its last folded commit."""
-
     id: int
     computation: int
     slot_from: int
@@ -102,17 +90,16 @@ class KeyInterval:
     merge_with: int | None = None
 
     def row(self) -> IntervalRow:
-        """The interval in the form of the store's protocol."""
         return IntervalRow(self.id, self.computation, self.slot_from, self.slot_to, self.sequencer)
 
     def forget_cuts(self) -> None:
-        """End wishes to split or merge it, which were decided for the interval as it was before."""
+        """End wishes to split or merge, which were decided for the interval as it was before."""
         self.split_at = self.merge_with = None
 
 
 @dataclass(slots=True)
 class Log:
-    """A log; `source` names the partition of a replayable source."""
+    """`source` names the partition of a replayable source."""
 
     interval_id: int
     source: str | None
@@ -121,15 +108,13 @@ class Log:
 
 @dataclass(slots=True)
 class CommitRow:
-    """A link of an interval's chain, with the time of its commit."""
-
     link: IntervalCommit
     stamp: int
 
 
 @dataclass(slots=True)
 class BucketTables:
-    """The tables of one bucket; a bucket of seen ids has rows in `seen` only."""
+    """A bucket of seen ids has rows in `seen` only."""
 
     row: Bucket
     commits: dict[int, list[CommitRow]] = field(default_factory=dict)
@@ -143,8 +128,6 @@ class BucketTables:
 
 @dataclass(slots=True)
 class InboxTables:
-    """The records sent to one stream."""
-
     interval_id: int
     requires_id: bool
     remember: timedelta
@@ -153,13 +136,11 @@ class InboxTables:
     sent: int = 0
     """The last place in that order which was given to any record."""
     transactions: int = 0
-    """The last id of a transaction."""
     open: set[int] = field(default_factory=set)
-    """The transactions that have sent, and are not committed."""
+    """Transactions that have sent, and are not committed."""
     taken: dict[tuple[int, int], tuple[bytes, int]] = field(default_factory=dict)
-    """The same of records that an interval has taken, by interval and number."""
+    """Value and time of records that an interval has taken, by interval and number."""
     ids: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    """Value and time of records with an id."""
 
 
 class ShownEvent(NamedTuple):
@@ -176,24 +157,17 @@ class ShownEvent(NamedTuple):
 
 
 class Tables:
-    """All rows of one pipeline.
-
-    Args:
-        pipeline: its name, for messages.
-    """
-
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
         self.incarnation = 1
-        """Raised when the server comes back as it was before (`MemoryStore.come_back_as`)."""
+        """See `MemoryStore.come_back_as`."""
         self.deployed_in: int | None = None
         """The incarnation of the server in which the pipeline was deployed first."""
         self.generations: list[Generation] = []
         self.computations: dict[str, ComputationRow] = {}
-        """Computations by name, removed ones included."""
+        """Includes removed ones."""
         self.streams: dict[str, int] = {}
         self.paused: set[str] = set()
-        """Names of paused injectors."""
         self.workers: dict[str, WorkerRow] = {}
         self.liveness = LivenessLocks()
         self.leader = Leader()
@@ -208,39 +182,33 @@ class Tables:
         self.timers: dict[TimerKey, tuple[int, int]] = {}
         """Folded timers: due and hold."""
         self.inboxes: dict[int, InboxTables] = {}
-        """Records sent by users, by the id of their stream."""
+        """Inboxes by stream id."""
         self.dead_letters: list[DeadLetter] = []
         self.blocking: list[tuple[int, int, BlockingItem]] = []
-        """Rows of `blocking_item`: computation, slot, and what the next owner of the key takes."""
+        """Rows of `blocking_item`: computation, slot, and the item for the key's next owner."""
         self.requests: dict[int, Any] = {}
-        """Requests of operators (`millwheel.store.memory.requests.RequestRow`)."""
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self._sequence = 0
         self._last_interval = 0
         self._last_bucket = 0
 
     def next_number(self) -> int:
-        """The next number of the sequence for sequencers, logs and workers."""
         self._sequence += 1
         return self._sequence
 
     # -- computations and their intervals -------------------------------------------
 
     def names(self) -> dict[int, str]:
-        """Computations by id."""
         return {node.id: name for name, node in self.computations.items()}
 
     def grain(self, computation: int) -> int:
-        """Slots that must stay together in one interval of a computation."""
         node = self.generations[-1].code.graph["nodes"].get(self.names()[computation], {})
         return SLOTS // int(node.get("broadcast_cells", SLOTS))
 
     def in_order(self) -> list[KeyInterval]:
-        """The intervals, by computation and slot."""
         return sorted(self.intervals.values(), key=lambda row: (row.computation, row.slot_from))
 
     def is_current(self, interval_id: int, sequencer: int) -> bool:
-        """Whether the interval is there, with this sequencer."""
         row = self.intervals.get(interval_id)
         return row is not None and row.sequencer == sequencer
 
@@ -260,7 +228,6 @@ class Tables:
         return found
 
     def sourced(self) -> set[int]:
-        """The intervals that are partitions of injectors."""
         return {log.interval_id for log in self.logs.values() if log.source is not None}
 
     def make_interval(
@@ -275,7 +242,6 @@ class Tables:
         return row
 
     def begin_chain(self, link: IntervalCommit, stamp: int) -> None:
-        """Write an interval's first commit."""
         self._newest_bucket().commits[link.interval_id] = [CommitRow(link, stamp)]
 
     # -- buckets ------------------------------------------------------------------------
@@ -287,21 +253,18 @@ class Tables:
         return bucket
 
     def bucket(self, id_: int) -> BucketTables:
-        """The tables of a bucket that stored data still need."""
         found = self.buckets.get(id_)
         if found is None:
             raise InvariantBroken(f"a bucket that is still needed is gone: {id_}")
         return found
 
     def _newest_bucket(self) -> BucketTables:
-        """The newest time bucket."""
         return max(
             (found for found in self.buckets.values() if found.row.family == "time"),
             key=lambda found: found.row.low,
         )
 
     def last_commit(self, interval_id: int) -> tuple[CommitRow, int]:
-        """An interval's last commit, and its bucket."""
         return max(
             (
                 (found.commits[interval_id][-1], id_)

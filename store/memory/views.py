@@ -18,8 +18,6 @@ from millwheel.store.port.state import OldState
 
 
 class ShownState(NamedTuple):
-    """A row of the view `states`."""
-
     computation: str
     slot: int
     key: Any
@@ -29,7 +27,7 @@ class ShownState(NamedTuple):
 
 
 class ShownTimer(NamedTuple):
-    """A row of the view `timers`, its times in microseconds."""
+    """Microseconds."""
 
     computation: str
     slot: int
@@ -41,7 +39,7 @@ class ShownTimer(NamedTuple):
 
 
 def states(tables: Tables) -> list[ShownState]:
-    """Every entry of state: current tables and unfolded tail together, decoded."""
+    """Current tables and unfolded tail together, decoded."""
     names = tables.names()
     return [
         ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)
@@ -50,7 +48,7 @@ def states(tables: Tables) -> list[ShownState]:
 
 
 def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[OldState]:
-    """Plain states and shared tables of other versions than these, at most `most` of each."""
+    """States of other versions than these, at most `most` of each."""
     names = tables.names()
     found: dict[tuple[str, int], list[OldState]] = {}
     for ((_, computation, key), entry), (value, version) in sorted(_merged(tables).items()):
@@ -63,7 +61,6 @@ def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[O
 
 
 def _merged(tables: Tables) -> dict[tuple[StateKey, str], tuple[bytes, int]]:
-    """Committed value and version of each entry."""
     merged = {
         (key, entry): found
         for key, entries in tables.state.items()
@@ -78,7 +75,6 @@ def _merged(tables: Tables) -> dict[tuple[StateKey, str], tuple[bytes, int]]:
 
 
 def timers(tables: Tables) -> list[ShownTimer]:
-    """Every pending timer."""
     merged = dict(tables.timers)
     for interval in tables.intervals.values():
         for name, change in tables.tail(interval.id, interval.folded)[1].items():
@@ -109,30 +105,25 @@ def pending_productions(tables: Tables) -> list[tuple[int, int]]:
 
 
 class MemoryViews(MemorySubject):
-    """Committed data, as the views of the same names show it."""
-
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self._sinks = TableSinks(name)
 
     def states(self) -> list[ShownState]:
-        """Every entry of state: current tables and unfolded tail together, decoded."""
         return states(self.tables)
 
     def timers(self) -> list[ShownTimer]:
-        """Every pending timer."""
         return timers(self.tables)
 
     def pending_productions(self) -> list[tuple[int, int]]:
-        """(log, seq) of every record sent and not acknowledged."""
         return pending_productions(self.tables)
 
     def placement_events(self) -> list[ShownEvent]:
-        """Placement events, oldest first."""
+        """Oldest first."""
         return list(self.tables.events)
 
     def state(self, computation: str, key: bytes) -> dict[str, Any]:
-        """The entries of one key, given in its canonical bytes: entry -> decoded value."""
+        """Entry -> decoded value."""
         wanted = json.loads(key)
         return {
             row.entry: row.value
@@ -141,16 +132,14 @@ class MemoryViews(MemorySubject):
         }
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """The rows of a table sink, sorted by key, or in the order of writing if it has no key.
+        """Rows by key, or in the order of writing if the table has no key.
 
-        Raises:
-            KeyError: no pipeline was deployed with such a table.
+        `KeyError` if no pipeline was deployed with such a table.
         """
         return self._sinks.rows(table)
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Records, rows and timers that the engine gave up on."""
         return self.tables.dead_letters
 
     @property

@@ -1,5 +1,3 @@
-"""The workers and their leases, by the store's clock (`millwheel.store.postgres.workers`)."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from millwheel.store.port.placement import PlacedWorker
 from millwheel.store.port.workers import HeartbeatReply, OtherWorker
 
 FORGET_WORKERS_SECONDS = 86_400.0
-"""When a worker registers, the store forgets workers with leases that ended this long ago."""
+"""Leases that ended this long ago are deleted when a worker registers."""
 
 ENDED = (
     "another worker ended this one, or the store forgot it because it sent no heartbeat for too "
@@ -22,16 +20,13 @@ ENDED = (
 )
 
 HOST = "memory"
-"""Name of the machine of all workers."""
 
 
 class MemoryWorkers(MemorySubject):
-    """The methods of the store on workers (`millwheel.store.postgres.workers`)."""
-
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
         self.dead_workers: set[str] = set()
-        """Workers with a process that a test declares dead."""
+        """A test declares their processes dead."""
 
     async def register_worker(
         self,
@@ -119,7 +114,7 @@ class MemoryWorkers(MemorySubject):
         self.tables.liveness.held.discard(worker)
 
     def restart_server(self) -> None:
-        """End all sessions; nobody holds a lock, and nothing is lost."""
+        """End all sessions and with them the locks; nothing is lost."""
         self.tables.liveness.server_started()
 
     async def peer_secret(self) -> bytes:
@@ -145,7 +140,6 @@ class MemoryWorkers(MemorySubject):
             worker.lease_until = min(worker.lease_until, now + worker.lease_seconds)
 
     def _placed_workers(self) -> list[PlacedWorker]:
-        """Workers that have not stopped, in the form of the placement."""
         now = self._clock.monotonic()
         return [
             PlacedWorker(
@@ -157,12 +151,11 @@ class MemoryWorkers(MemorySubject):
         ]  # fmt: skip
 
     def _generation(self, worker: str) -> int:
-        """The generation of a worker's code; the first one for a worker that never registered."""
+        """The first generation for a worker that never registered."""
         found = self.tables.workers.get(worker)
         return 1 if found is None else found.generation
 
     def _is_alive(self, worker: str | None) -> bool:
-        """Whether a worker has not stopped and has a valid lease."""
         found = None if worker is None else self.tables.workers.get(worker)
         return (
             found is not None and not found.stopped and found.lease_until > self._clock.monotonic()

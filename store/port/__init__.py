@@ -1,7 +1,7 @@
 """The store as the engine uses it: a protocol by subject, combined in `Store`.
 
-Two stores implement it: Postgres (`millwheel.store.postgres.store`), and memory for tests and
-simulation (`millwheel.store.memory`). One contract suite tests both.
+Postgres (`millwheel.store.postgres.store`) implements it, and memory for tests and simulation
+(`millwheel.store.memory`). One contract suite tests both.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ class Store(
 ):
     """The stored data of one pipeline.
 
-    The server behind it may come back without its newest commits. Once the store has met another
-    incarnation of the server, every method raises `StoreWentBack` until `begin_again` (decision
-    40).
+    The server may come back without its newest commits. Once the store has met another incarnation
+    of it, every method raises `StoreWentBack` until `begin_again` (decision 40).
     """
 
     async def incarnation(self) -> str:
-        """A text that tells this run of the server from every other; all workers get the same."""
+        """The same for all workers, and different after a crash or a failover of the server."""
         ...
 
     def begin_again(self) -> None:
-        """Work with the incarnation that was met last. Before, the caller drops all data in memory
-        and closes its lanes."""
+        """The caller drops all data in memory and closes its lanes before."""
         ...
 
     async def open_lane(self) -> StoreLane: ...
 
     async def now(self) -> int:
-        """The store's clock, microseconds: one round trip."""
+        """Microseconds, in one round trip."""
         ...
 
     async def close(self) -> None: ...

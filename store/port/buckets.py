@@ -1,5 +1,3 @@
-"""The stretches of the append-only past."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,10 +6,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One stretch of the append-only past, ``[low, high)``, which is dropped as a whole.
+    """A stretch of the append-only past, ``[low, high)``, which is dropped as a whole.
 
-    Families: *time* (stamps; all six tables), *source* (offsets of one replayable log;
-    seen ids only), *named* (arrival of user-supplied ids; seen ids only).
+    Families: *time* (stamps; all six tables), *source* (offsets of one replayable log; seen ids
+    only), *named* (arrival of user-supplied ids; seen ids only).
     """
 
     id: int
@@ -26,8 +24,7 @@ EARLY_CLOSE_MICROS = 5_000_000
 
 CLOCK_STEP_MICROS = 5_000_000
 """Largest unnoticed step back of the database's clock between two heartbeats, if no lease is longer
-than 15 s. With longer leases it is a third of the longest one, which is the time between two
-heartbeats."""
+than 15 s; otherwise a third of the longest lease."""
 
 CLOSE_AHEAD_MICROS = EARLY_CLOSE_MICROS + CLOCK_STEP_MICROS
 """Least distance between the database's clock and the end of a bucket that is closed early, if no
@@ -38,8 +35,7 @@ lease is longer than 15 s."""
 class BucketView:
     """The live buckets at one moment of the store's clock.
 
-    Buckets that are opened or closed later do not change the bucket of a stamp before `now` plus
-    `EARLY_CLOSE_MICROS`.
+    Later changes do not affect the bucket of a stamp before `now` plus `EARLY_CLOSE_MICROS`.
     """
 
     now: int
@@ -47,14 +43,12 @@ class BucketView:
 
 
 class StoreBuckets(Protocol):
-    """The stretches of the append-only past."""
-
     async def oldest_snapshot_seconds(self) -> float: ...
 
     async def live_buckets(self) -> list[Bucket]: ...
 
     async def view_buckets(self) -> BucketView:
-        """All buckets, oldest first, with the time of the look (see `BucketView`)."""
+        """Oldest first, with the time of the look."""
         ...
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
@@ -62,27 +56,25 @@ class StoreBuckets(Protocol):
 
         Buckets of stamps and of arrivals are contiguous: a new one begins at the end of the newest,
         at or before `low`. Buckets of a source begin at `low` and end at `high`, or earlier where
-        the next bucket begins.
+        the next one begins.
         """
         ...
 
     async def close_bucket(self, bucket: int, high: int) -> Bucket | None:
-        """End the newest bucket of its family early, at `high`.
+        """End the newest bucket of its family early, at `high`; returns it with its current end,
+        None: it was dropped.
 
         The end is at least `CLOSE_AHEAD_MICROS` after now by the store's clock, or after the end of
-        the longest lease if that clock has gone back. Leases of more than 15 s delay the end
-        further (`CLOCK_STEP_MICROS`). A bucket does not change if it has a successor, or would end
-        later than before.
-
-        Returns:
-            The bucket with its current end; None: it was dropped.
+        the longest lease if that clock has gone back, and later with leases of more than 15 s
+        (`CLOCK_STEP_MICROS`). A bucket does not change if it has a successor, or would end later
+        than before.
         """
         ...
 
     async def advance_gc_watermark(self) -> int:
-        """Store and return the GC watermark: the lowest stored floor."""
+        """The GC watermark is the lowest stored floor."""
         ...
 
     async def drop_bucket(self, bucket: Bucket) -> bool:
-        """Drop a bucket if no stored data needs it any more; False: try later."""
+        """Drop a bucket, unless stored data needs it."""
         ...

@@ -1,5 +1,3 @@
-"""Ownership of intervals, and the data that an owner starts from."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,7 +11,7 @@ from millwheel.store.port.state import TIMERS_A_PAGE, StateChange, TimerChange
 
 @dataclass(slots=True)
 class LogRow:
-    """A live log; `source` names the partition of a replayable source."""
+    """`source` names the partition of a replayable source."""
 
     id: int
     source: str | None
@@ -21,8 +19,6 @@ class LogRow:
 
 @dataclass(slots=True)
 class Claim:
-    """An interval that a worker has claimed, with all stored data that its owner starts from."""
-
     interval: IntervalRow
     n: int
     bucket: int
@@ -33,29 +29,27 @@ class Claim:
     position: dict[str, Any] | None
     counters: dict[str, int]
     table_rows: dict[str, int]
-    """By numbered table: the rows that the interval has written."""
+    """Rows that the interval has written, by numbered table."""
     folded: int
     logs: list[LogRow]
     """Live logs, oldest first, without the one that this claim opened."""
     new_log: int
-    """The log that this claim opened; 0 for an interval that writes no productions."""
+    """0 for an interval that writes no productions."""
     states: list[StateChange]
-    """Changes that are not folded yet: the last one of each entry."""
+    """The last change of each entry that is not folded yet."""
     timers: list[TimerChange]
     """The soonest pending timers of each kind, in the order of time."""
     more_timers: frozenset[str]
     """Kinds that have further pending timers; see `Store.read_timers`."""
     parked: list[ParkedRows]
-    """The parked keys."""
     blocking: list[BlockingItem]
-    """Records and timers that blocked a former owner for too long. The store has forgotten them."""
+    """Records and timers that blocked a former owner for too long; the claim deletes them from the
+    store."""
     asked: list[OpenRequest]
     """The open requests to set records aside and, of an injector's interval, all open requests."""
 
 
 class StoreClaims(Protocol):
-    """Ownership of intervals, and the data that an owner starts from."""
-
     async def claim(
         self,
         worker: str,
@@ -68,17 +62,16 @@ class StoreClaims(Protocol):
         """Claim intervals: raise their sequencers, and only then read their data (I4).
 
         Opens a log for each interval that is not a partition of a source. Ends sessions of the
-        former owner that hold the intervals for longer than a moment, and no other sessions.
+        former owner that hold the intervals for longer than a moment, and no others.
 
         Args:
             again: the worker claims its own intervals again; intervals of other workers are not
                 taken.
             timers: largest number of timers of each kind that is read.
-            sequencers: by interval, the sequencer that was read. Then the claim takes only
-                intervals that still have this sequencer, that no newer code has owned, and that are
-                free: without an owner, owned by this worker, or by one that has stopped, is
-                unknown, or has an expired lease by the store's clock. The answer has exactly these,
-                perhaps none. Not together with `again`.
+            sequencers: by interval, the sequencer that was read. Then the claim takes exactly the
+                intervals that still have it, that no newer code has owned, and that are free:
+                without an owner, owned by this worker, or by one that has stopped, is unknown, or
+                has an expired lease by the store's clock. Not together with `again`.
 
         Raises:
             Fenced: without `sequencers`: an interval is gone, or newer code has owned it, or, with
@@ -86,17 +79,12 @@ class StoreClaims(Protocol):
         """
         ...
 
-    async def is_owner(self, interval_id: int, sequencer: int) -> bool:
-        """Whether an interval still has a sequencer: no other worker has claimed it since."""
-        ...
+    async def is_owner(self, interval_id: int, sequencer: int) -> bool: ...
 
     async def release(self, worker: str, sequencers: Mapping[int, int]) -> list[int]:
-        """Release drained and folded intervals, for their wanted owners to claim.
+        """Release drained and folded intervals, with the sequencers of their claims, for their
+        wanted owners.
 
-        Args:
-            sequencers: by interval, the sequencer that it was claimed with.
-
-        Returns:
-            The released intervals: the worker still owned them.
+        Returns those that the worker still owned.
         """
         ...

@@ -13,7 +13,7 @@ from millwheel.store.port.requests import DeadLetter, SettledRequest
 from millwheel.store.port.state import StateRow, TimerChange
 
 SeenRow = tuple[int, int, bytes]
-"""A seen record: slot, computation and id."""
+"""Slot, computation and id."""
 
 ANOTHER_CHAIN = (
     "the interval's chain of commits is not as this worker left it, although no other worker has "
@@ -24,8 +24,7 @@ ANOTHER_CHAIN = (
 
 @dataclass(slots=True)
 class IntervalCommit:
-    """One interval's part of a commit: its link in the chain, its watermarks, floor and
-    acknowledgements."""
+    """One interval's part: its link in the chain, its watermarks, floor and acknowledgements."""
 
     interval_id: int
     sequencer: int
@@ -38,7 +37,7 @@ class IntervalCommit:
     position: bytes | None
     counters: bytes
     table_rows: dict[str, int] = field(default_factory=dict)
-    """By numbered table: the rows that the interval has written up to this commit."""
+    """Rows that the interval has written up to this commit, by numbered table."""
 
 
 @dataclass(slots=True)
@@ -69,13 +68,14 @@ class StoreLane(Protocol):
         ...
 
     async def commit(self, commit: Commit) -> None:
-        """Make a commit durable, or raise.
+        """Make a commit durable, or raise; nothing was written then, except perhaps after
+        `CommitUnknown`.
 
         Raises:
-            Fenced: another worker has claimed one of the intervals; nothing was written.
-            StatementError: a user's statement or row was refused; nothing was written.
-            StoreUnavailable: the store is away or asks for another attempt; nothing was written.
-            BucketGone: the commit notes ids in a dropped bucket; nothing was written.
+            Fenced: another worker has claimed one of the intervals.
+            StatementError: a user's statement or row was refused.
+            StoreUnavailable: the store is away or asks for another attempt.
+            BucketGone: the commit notes ids in a dropped bucket.
             CommitUnknown: the connection broke while the commit was on the wire.
             StoreWentBack: the worker still owns the interval, but the commit is not the next of its
                 chain.
@@ -83,10 +83,8 @@ class StoreLane(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection and end its server process, so that no commit is on the wire any
-        more.
+        """Close the connection and end its server process, so that no commit is on the wire.
 
-        Raises:
-            StoreUnavailable: the server process could not be ended; close the lane again.
+        After `StoreUnavailable` the server process may live: close the lane again.
         """
         ...

@@ -1,5 +1,3 @@
-"""Deployment of a graph."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -13,17 +11,15 @@ from millwheel.store.port.state_shape import StateShape
 
 @dataclass(slots=True)
 class Deployment:
-    """Ids of the deployed graph, by name."""
-
     computations: dict[str, int]
     streams: dict[str, int]
     intervals: list[IntervalRow]
     generation: int
-    """Generation of the code, which decides the intervals that its worker may own."""
+    """The intervals that the worker may own depend on it."""
     rekeyed: frozenset[str] = frozenset()
     """Computations that may have stored records under other keys than this code gives them."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
-    """Computations, and their input streams, with key extractors that this deploy has changed."""
+    """Computations and their input streams with key extractors that this deploy has changed."""
     is_first: bool = True
     """The first deploy was in this incarnation of the server: none of the pipeline's commits is
     lost."""
@@ -31,33 +27,27 @@ class Deployment:
 
 @dataclass(slots=True)
 class NodeDeploy:
-    """A node of the graph, as `Store.deploy` takes it."""
-
     name: str
     kind: NodeKind
     version: int
     state: dict[str, Any]
     upstream: list[str]
     slots: list[tuple[int, int]]
-    """Intervals of a new node: slot ranges, or partition numbers of an injector."""
     sources: list[str]
-    """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
-    """Versions of the state that the code has a migration for."""
+    """The code has migrations from these versions of the state."""
     shared_migrates_from: list[int] = field(default_factory=list)
-    """Versions of the shared table that the code has a migration for."""
+    """The code has migrations from these versions of the shared table."""
     keys: dict[str, Keys] = field(default_factory=dict)
-    """Key extractors, by stream."""
+    """Key extractors by stream."""
     shape: StateShape | None = None
-    """Columns of the views of its state; None if it has no such views."""
+    """Columns of the views of its state, if it has such views."""
     shared: StateShape | None = None
-    """Columns of the view of its shared table; None if it has no such view."""
+    """Columns of the view of its shared table, if it has one."""
 
 
 @dataclass(slots=True)
 class StreamDeploy:
-    """A stream of the graph, as `Store.deploy` takes it."""
-
     name: str
     version: int
     type: dict[str, Any]
@@ -65,8 +55,6 @@ class StreamDeploy:
 
 
 class DescribedGraph(NamedTuple):
-    """A graph, as `Store.deploy` takes it."""
-
     graph: dict[str, Any]
     nodes: list[NodeDeploy]
     streams: list[StreamDeploy]
@@ -74,8 +62,6 @@ class DescribedGraph(NamedTuple):
 
 
 class StoreDeploys(Protocol):
-    """Deployment of a graph."""
-
     async def deploy(
         self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
     ) -> Deployment:
@@ -88,7 +74,7 @@ class StoreDeploys(Protocol):
                 long as some interval is left that it may own.
 
         Raises:
-            DeployRefused: another graph is stored under this name, or a type changed
-                without a migration.
+            DeployRefused: another graph is stored under this name, or a type changed without a
+                migration.
         """
         ...

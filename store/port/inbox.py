@@ -1,30 +1,25 @@
-"""Records that users send."""
-
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 TAKEN_CHARACTERS = 8 << 20
-"""Most characters of the records that one call of `take_sent` or `read_sent` gives; the last of
-them may exceed it."""
+"""Most characters of one answer of `take_sent` or `read_sent`; the last record may exceed it."""
 
 
 class SentRecord(NamedTuple):
-    """A record that a user sent, with its number in the injector's log."""
+    """A record with its number in the injector's log."""
 
     number: int
     value: bytes
     """JSON."""
     ts: int
-    """Event time, microseconds."""
+    """Microseconds."""
 
 
 class TakenRecords(NamedTuple):
-    """The answer of `Store.take_sent`, at one snapshot of the store."""
-
     owned: bool
-    """Whether the interval still has the given sequencer; otherwise there are no records."""
+    """The interval still has the given sequencer; otherwise there are no records."""
     now: int
     """The store's time, no later than the snapshot."""
     oldest: int
@@ -38,12 +33,10 @@ class TakenRecords(NamedTuple):
 
 
 class StoreInbox(Protocol):
-    """Records that users send."""
-
     async def open_inbox(
         self, stream: str, interval_id: int, *, requires_id: bool, remember: timedelta
     ) -> int:
-        """Let a stream take records, for the injector of an interval; gives the stream's id.
+        """Let a stream take records, for the injector of an interval; returns the stream's id.
 
         Args:
             requires_id: refuse records without an id.
@@ -62,13 +55,12 @@ class StoreInbox(Protocol):
         after: int = 0,
         mark: bool = False,
     ) -> TakenRecords:
-        """Take and number up to `limit` committed records of a stream that have no number yet, in
-        the order in which they were sent.
+        """Take and number up to `limit` committed records that have no number yet, in the order of
+        sending.
 
         Args:
-            stream: id of the stream.
             first: the number of the first one.
-            after: no record waits that has this number in the order of sending, or one before.
+            after: no record with this place in the order of sending, or one before, waits.
             mark: find out which transaction is the newest, even if there is no record; it uses up a
                 transaction id.
         """
@@ -79,13 +71,12 @@ class StoreInbox(Protocol):
         ...
 
     async def count_sent(self, stream: int, limit: int) -> int:
-        """Number of committed records that have no number yet, up to `limit`."""
+        """Committed records without a number, up to `limit`."""
         ...
 
     async def forget_sent(self, stream: int, interval_id: int, limit: int) -> int:
         """Delete records before the injector's stored position, and ids that are old enough.
 
-        Returns:
-            The number of deleted records or ids, whichever is more; at most `limit`.
+        Returns the number of deleted records or ids, whichever is more; at most `limit`.
         """
         ...

@@ -1,5 +1,3 @@
-"""Intervals with their owners and wanted owners, and changes of both."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +11,6 @@ NodeKind = Literal["injector", "computation", "relay"]
 
 @dataclass(slots=True)
 class IntervalRow:
-    """A key interval as stored."""
-
     id: int
     computation: int
     slot_from: int
@@ -23,14 +19,12 @@ class IntervalRow:
 
 
 ELSEWHERE = 2**31 - 1
-"""The generation of intervals of a pipeline that runs elsewhere, on Spark: no code has it, so
-nobody claims them."""
+"""The generation of intervals of a pipeline that runs on Spark: no code has it, so no worker claims
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedInterval:
-    """An interval with its owner and its wanted owner."""
-
     id: int
     computation: int
     slot_from: int
@@ -39,14 +33,14 @@ class PlacedInterval:
     owner: str | None
     wanted_by: str | None
     lease_over: bool
-    """Its owner has stopped, is unknown, or has an expired lease."""
+    """The owner has stopped, is unknown, or has an expired lease."""
     generation: int
-    """Generation of the newest code that has owned it: workers of older code cannot claim it."""
+    """Workers of older code than this cannot claim it."""
     name: str
-    """Name of the computation, which the code of this worker may not have yet."""
+    """The computation may be unknown to the code of this worker."""
     kind: NodeKind
     grain: int
-    """Number of slots that stay together: intervals begin and end at multiples of it."""
+    """Intervals begin and end at multiples of this number of slots."""
     pinned: bool = False
     """An operator chose its owner: the balancer does not move it while that worker lives."""
     split_at: int | None = None
@@ -58,7 +52,6 @@ class PlacedInterval:
 
     @property
     def is_free(self) -> bool:
-        """Whether a claim with its sequencer would get it."""
         return self.owner is None or self.lease_over
 
 
@@ -73,38 +66,33 @@ class PlacedWorker:
     pid_started: str
     backends: list[tuple[int, str]]
     lease_left: float
-    """Seconds; 0.0 when the lease has expired."""
+    """0.0 when the lease has expired."""
     load: dict[str, Any]
     generation: int
-    """Generation of its code."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether user code blocks its event loop: a thread sends its heartbeats."""
+        """User code blocks its event loop: a thread sends its heartbeats."""
         return "blocked" in self.load
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """All intervals with their owners, and all workers, at one moment."""
+    """All at one moment."""
 
     now: int
-    """The store's clock, microseconds."""
+    """Microseconds."""
     intervals: list[PlacedInterval]
     """Sorted by computation and slot."""
     workers: list[PlacedWorker]
     """Sorted by time of registration."""
     removed: frozenset[int]
-    """Removed computations: workers send nothing to them, and no watermark waits for them."""
+    """Workers send nothing to removed computations, and no watermark waits for them."""
     paused: frozenset[int] = frozenset()
-    """Injectors that must not read."""
 
     def refuse_elsewhere(self) -> None:
-        """Refuse to go on with a pipeline that was moved away.
-
-        Raises:
-            DeployRefused: no worker can own any of its intervals.
-        """
+        """`DeployRefused` if the pipeline was moved to Spark: no worker can own any of its
+        intervals."""
         if self.intervals and all(row.generation == ELSEWHERE for row in self.intervals):
             raise DeployRefused(
                 "the pipeline was moved to Spark, and its state with it: workers have nothing to "
@@ -114,10 +102,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A wanted owner for an interval, if its sequencer is still this one.
+    """A wanted owner for an interval.
 
     Without `pinned` it comes from the balancer: it does not move an interval that is pinned to a
-    living worker, and removes the pin of one that is pinned to a dead worker.
+    living worker, and removes a pin to a dead one.
     """
 
     interval_id: int
@@ -125,12 +113,12 @@ class Wish:
     worker: str | None
     reason: str
     pinned: bool = False
-    """It comes from an operator: the balancer must not move the interval again."""
+    """An operator's wish: the balancer must not move the interval again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unpin:
-    """Removes a pin: the balancer may move the interval again."""
+    """The balancer may move the interval again."""
 
     interval_id: int
     sequencer: int
@@ -139,7 +127,7 @@ class Unpin:
 
 @dataclass(frozen=True, slots=True)
 class SplitWish:
-    """Asks the owner of an interval to split it: `at` is the first slot of the upper part."""
+    """`at` is the first slot of the upper part."""
 
     interval_id: int
     sequencer: int
@@ -149,8 +137,6 @@ class SplitWish:
 
 @dataclass(frozen=True, slots=True)
 class MergeWish:
-    """Asks the owner of an interval to merge it with its upper neighbour."""
-
     interval_id: int
     sequencer: int
     upper_id: int
@@ -159,18 +145,15 @@ class MergeWish:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
-    """Takes back the wish to split or merge an interval."""
-
     interval_id: int
     sequencer: int
     reason: str
 
 
 KEEP_EVENTS = 10_000
-"""Number of placement events that a store keeps."""
 
 PlacementChange: TypeAlias = Wish | Unpin | SplitWish | MergeWish | Lapse
-"""A change of an interval's placement: a compare-and-set on its sequencer."""
+"""A compare-and-set on the interval's sequencer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +165,10 @@ class FoundPartition:
     sequencer: int
     identity: str
     low_watermark: int
-    """Stored low watermark of the interval."""
     position: dict[str, Any] | None
-    """Stored position of the interval."""
 
 
 class StorePlacements(Protocol):
-    """Intervals with their owners and wanted owners, and changes of both."""
-
     async def add_partitions(
         self, discovery: int, sequencer: int, found: Mapping[str, dict[str, Any] | None]
     ) -> list[FoundPartition]:
@@ -199,8 +178,7 @@ class StorePlacements(Protocol):
         an owner.
 
         Args:
-            discovery: the interval of the discovery.
-            sequencer: the sequencer of that interval.
+            discovery: the interval of the discovery, which has this sequencer.
             found: by identity, the first position of the interval of a new partition.
 
         Returns:
@@ -214,28 +192,19 @@ class StorePlacements(Protocol):
     async def retire_partitions(
         self, discovery: int, sequencer: int, interval_ids: Sequence[int]
     ) -> list[FoundPartition]:
-        """Delete the intervals of partitions that have ended, with their logs.
+        """Delete the intervals of partitions that have ended, with their logs; returns the others.
 
         The caller makes sure that they have stored the end of time as low watermark, so that
         nothing of them is un-ACKed, and that their owners do no more than find their interval gone.
-
-        Args:
-            discovery: the interval of the discovery.
-            sequencer: the sequencer of that interval.
-            interval_ids: the intervals to delete; one that is gone already is left out.
-
-        Returns:
-            The remaining partitions.
         """
         ...
 
     async def read_placement(self) -> Placement:
-        """Read intervals, owners, wanted owners and workers: one snapshot, one round trip."""
+        """One snapshot, one round trip."""
         ...
 
     async def wish(self, changes: Sequence[PlacementChange], term: int | None = None) -> list[int]:
-        """Store wishes (wanted owners, pins, splits, merges) for intervals that still have the
-        given sequencer.
+        """Store wishes for intervals that still have the given sequencer; returns the changed ones.
 
         Each change adds a placement event. A wish changes nothing if it holds already or is
         impossible (a slot outside the interval, a wrong neighbour, an injector's partition). The
@@ -245,18 +214,15 @@ class StorePlacements(Protocol):
         Args:
             term: the leader's term (`try_lead`): nothing is stored once another worker leads. None:
                 an operator's wish, or an owner's own.
-
-        Returns:
-            The changed intervals.
         """
         ...
 
     async def split(self, interval_id: int, sequencer: int, at: int, *, reason: str = "") -> int:
-        """Cut a released and folded interval in two at a slot; gives the id of the upper part.
+        """Cut a released and folded interval in two at a slot; returns the id of the upper part.
 
         The lower part keeps the id, the chain of commits, the logs and the counters. The upper part
-        begins a chain with the parent's watermarks and the number of its last bundle. Both parts
-        keep the parent's wanted owner and pin. No row of state moves.
+        begins a chain with the parent's watermarks and the number of its last bundle. Both keep the
+        wanted owner and pin. No row of state moves.
 
         Raises:
             Fenced: another worker has claimed, split or merged it.
@@ -268,13 +234,12 @@ class StorePlacements(Protocol):
     async def merge(
         self, lower_id: int, upper_id: int, sequencers: Mapping[int, int], *, reason: str = ""
     ) -> int:
-        """Merge two released and folded neighbours; gives the id of the new interval.
+        """Merge two released and folded neighbours; returns the id of the new interval.
 
         It takes over the logs of both with their acknowledgements, the lower of the two low
-        watermarks and of the two floors, the higher input watermark, and the sum of the counters.
-        It keeps the wanted owner and pin of the lower part. Of the positions it keeps the higher
-        bundle number only: the files of the parts stay as they are. The ids of the parts are
-        forgotten.
+        watermarks and of the two floors, the higher input watermark and bundle number (no other
+        position: files of the parts stay), the sum of the counters, and the wanted owner and pin of
+        the lower part.
 
         Raises:
             Fenced: another worker has claimed, split or merged one of them.

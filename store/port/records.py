@@ -1,5 +1,3 @@
-"""Productions to send again, and ids that were seen."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
@@ -9,8 +7,6 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class StoredProduction:
-    """A stored production that its log sends again."""
-
     seq: int
     stream: str
     receiver: int
@@ -23,19 +19,16 @@ class StoredProduction:
     stamp: int
     """Logical time of the commit that stored it."""
     place: int
-    """Its place in the buckets, the same in every resend: a stamp, or an offset of `origin`."""
+    """Place in the buckets, the same in every resend: a stamp, or an offset of `origin`."""
     id: bytes = b""
-    """Id of a weak production; empty for a strong one, which has the id of its log and number."""
+    """Empty for a strong production, which has the id of its log and number."""
     origin: int = 0
     """Log of the source that `place` is an offset of; 0 if `place` is a stamp."""
 
 
 class StoreRecords(Protocol):
-    """Productions to send again, and ids that were seen."""
-
     def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
-        """Stored productions of a log from number `first` on, in order: strong ones, and
-        stragglers."""
+        """Strong productions and stragglers, in order."""
         ...
 
     async def retire_logs(self, logs: list[int]) -> None: ...
@@ -46,19 +39,17 @@ class StoreRecords(Protocol):
         """The ids that are in one of the buckets, in any slot: a record with another key is still
         the same.
 
-        An id of a weak production is found by the name in it (`millwheel.core.model.name_of`). The
-        answer has the stored id, which may have another digest.
+        A weak production is found by the name in its id (`millwheel.core.model.name_of`); the
+        stored id may have another digest.
         """
         ...
 
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
-        """The highest number of each log among the ids of rows and strong productions in the
-        bucket, in any slot."""
+        """The highest number of each log among the ids of rows and strong productions, in any
+        slot."""
         ...
 
-    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
-        """Total number of ids that `scan_seen` gives."""
-        ...
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int: ...
 
     async def scan_seen(
         self,

@@ -1,13 +1,10 @@
-"""Dead letters, parked keys, and requests of operators to the owners of keys."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 Parked = Literal["failed", "waiting"]
-"""The part of a dead letter in a parked key: it has failed and stops the key, or it waits in its
-order."""
+"""A failed letter stops its parked key; a waiting one keeps its place."""
 
 
 class DeadLetter(NamedTuple):
@@ -26,17 +23,14 @@ class DeadLetter(NamedTuple):
     attempts: int
     stamp: int
     parked: Parked | None = None
-    """Its part in a parked key (decision 60); None: its key goes on."""
+    """Part in a parked key (decision 60); None: its key continues."""
     watermark: int | None = None
-    """In a parked key, the low watermark that user code sees when it runs."""
+    """Low watermark that user code sees when a letter of a parked key runs."""
     hold: int | None = None
-    """In a parked key, where it holds the low watermark if the key's computation parks with
-    ``hold_watermark``."""
+    """Time at which a letter of a parked key holds the low watermark, with ``hold_watermark``."""
 
 
 class PlacedSlots(NamedTuple):
-    """An interval, and the slots that it has."""
-
     interval_id: int
     computation: int
     slot_from: int
@@ -44,8 +38,6 @@ class PlacedSlots(NamedTuple):
 
 
 class KeptLetter(NamedTuple):
-    """A dead letter that its owner is asked to process again."""
-
     id: int
     stream: str
     record_id: bytes | None
@@ -55,39 +47,33 @@ class KeptLetter(NamedTuple):
     parked: Parked | None = None
     watermark: int | None = None
     stamp: int = 0
-    """When the engine gave up on it, in microseconds."""
+    """Microseconds."""
 
 
 class ParkedRows(NamedTuple):
-    """A parked key, with the size of its rows."""
-
     computation: int
     slot: int
     key: bytes
     rows: int
     size: int
-    """Characters of their values."""
+    """Characters."""
     failed: bool
-    """Whether a failed one stops the key."""
+    """A failed one stops the key."""
     times: list[int]
-    """Their timestamps, in microseconds."""
+    """Microseconds."""
 
 
 class BlockingItem(NamedTuple):
-    """A record or timer whose code has blocked the event loop of a worker for longer than the
-    limit."""
+    """A record or timer whose code has blocked a worker's event loop for longer than the limit."""
 
     key: bytes
     item: str
     """Identifies it among the records and timers of its key: see
     `millwheel.runtime.interval.dead_letters.name_in_store`."""
     error: str
-    """What happened, and the lines of the code that blocked."""
 
 
 class ParkedKeyPlace(NamedTuple):
-    """A parked key of an interval."""
-
     interval_id: int
     computation: int
     slot: int
@@ -103,11 +89,11 @@ class OpenRequest(NamedTuple):
     slot: int
     key: bytes
     payload: Any
-    """Its arguments, a dict; None: they could not be read."""
+    """A dict; None: the arguments could not be read."""
     about: int | None
-    """The dead letter that it is about."""
+    """Number of a dead letter."""
     letter: KeptLetter | None
-    """That dead letter; None: it is gone."""
+    """None if the dead letter is gone."""
 
 
 class SettledRequest(NamedTuple):
@@ -120,7 +106,7 @@ class SettledRequest(NamedTuple):
     letter: int | None = None
     """The dead letter that it was about: deleted with ``done``."""
     failure: DeadLetter | None = None
-    """With ``failed``: the new text of the dead letter."""
+    """New text of the dead letter, with ``failed``."""
 
     @property
     def is_row(self) -> bool:
@@ -129,31 +115,21 @@ class SettledRequest(NamedTuple):
 
 
 class StoreRequests(Protocol):
-    """Dead letters, parked keys, and requests of operators to the owners of keys."""
-
     async def open_requests(
         self, intervals: Sequence[PlacedSlots], taken: Sequence[int], limit: int
     ) -> list[OpenRequest]:
-        """Requests to the owner of some intervals that are due and not settled, the oldest first.
-
-        Args:
-            taken: requests that the owner has read before, to be left out.
-        """
+        """Due requests to the owner of some intervals, the oldest first, except those that it has
+        `taken`."""
         ...
 
     async def parked_rows(
         self, keys: Sequence[ParkedKeyPlace], taken: Sequence[int], limit: int
     ) -> list[OpenRequest]:
-        """The records and timers that wait in parked keys, in their order, as requests to run them.
+        """The records and timers that wait in parked keys, in order, as requests to run them,
+        except `taken` letters.
 
-        Each has the negative of its letter's number.
-
-        Args:
-            taken: the letters that the owner has read before, to be left out.
-            limit: most rows of each key.
+        Each has the negative of its letter's number. `limit` is the most rows of each key.
         """
         ...
 
-    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
-        """Settle requests that have no effect."""
-        ...
+    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None: ...

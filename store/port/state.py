@@ -1,5 +1,3 @@
-"""Stored state and timers of keys."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 
 class StateChange(NamedTuple):
-    """One entry of one key after a commit; a `value` of None means that the entry is removed."""
+    """One entry of one key after a commit; a `value` of None means that it is removed."""
 
     interval_id: int
     n: int
@@ -20,7 +18,7 @@ class StateChange(NamedTuple):
 
 
 class OldState(NamedTuple):
-    """A stored state or shared table, written by another version of its type than the code's."""
+    """Written by another version of its type than the code's."""
 
     computation: str
     key: bytes
@@ -32,13 +30,12 @@ StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
 """The fields of a `StateChange` as a plain tuple, which is cheaper to make."""
 
 TIMER_KINDS = ("watermark", "wall", "hold")
-"""Kinds of stored timers: by event time, by the clock, and holds of the watermark by user code,
-which never fire."""
+"""Watermark and wall timers fire by event time and by the clock, holds never."""
 
 TIMERS_A_PAGE = 20_000
 
 TimerPlace = tuple[int, int, bytes, str]
-"""The place of a timer in the order of time: due, slot, key, tag."""
+"""Due, slot, key and tag."""
 
 
 class TimerChange(NamedTuple):
@@ -56,18 +53,16 @@ class TimerChange(NamedTuple):
 
 
 class StoreStates(Protocol):
-    """Stored state and timers of keys."""
-
     async def read_timer(
         self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
     ) -> tuple[int, int] | None:
-        """The due time and the hold of one durable timer, in microseconds; None: there is none."""
+        """Due time and hold of a timer, in microseconds; None: there is no such timer."""
         ...
 
     async def read_timers(
         self, interval_id: int, kind: str, after: TimerPlace | None, limit: int
     ) -> list[TimerChange]:
-        """The next pending timers of an interval after a place in the order of time."""
+        """The next pending timers after a place in the order of time."""
         ...
 
     async def load_keys(
@@ -85,12 +80,10 @@ class StoreStates(Protocol):
     ) -> list[tuple[str, bytes, int]]: ...
 
     async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
-        """Plain states and shared tables written by another version than the code's, out of a
-        bounded part of the stored ones.
+        """Plain states and shared tables of other versions than the code's, out of a bounded part
+        of the stored ones.
 
-        Args:
-            versions: the code's version of each computation's type, by name.
-            most: largest number for each computation and version.
+        `versions` is by name of the computation; `most` limits each computation and version.
         """
         ...
 

@@ -1,8 +1,7 @@
 """The columns of a computation's state in SQL, with their Postgres types.
 
-They are computed from the state's type when a graph is deployed, so that the store needs no types
-of users. The type's fingerprint is not enough: it does not tell a time from a text, and has no
-order.
+Computed when a graph is deployed, so that the store needs no types of users. The type's fingerprint
+does not distinguish a time from a text, and has no order.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ JSON = "jsonb"
 
 @dataclass(frozen=True, slots=True)
 class CollectionShape:
-    """A `MapState` or `ListState`, with the Postgres types of its entries."""
-
     field: str
     is_list: bool
     entry: str
@@ -66,7 +63,7 @@ def state_shape(layout: StateLayout[Any] | None) -> StateShape | None:
 
 
 def _column_type(of: inspect.Type) -> str:
-    """The Postgres type for values of a type as JSON; an optional type has that of its values."""
+    """An optional type has the Postgres type of its values."""
     match of:
         case inspect.Metadata():
             return _column_type(of.type)
@@ -105,6 +102,6 @@ def _type_of_value(value: Any) -> str:
 
 
 def _same(types: Iterable[str]) -> str:
-    """The common type of all; ``jsonb`` if they differ."""
+    """``jsonb`` if they differ."""
     found = set(types)
     return found.pop() if len(found) == 1 else JSON

@@ -24,8 +24,6 @@ KEPT_HEADS = 4096
 
 
 class Packed:
-    """An encoded array."""
-
     __slots__ = ("data",)
 
     oid: ClassVar[int]
@@ -61,7 +59,6 @@ class _Jsonbs(Packed):
 
 
 def register(adapters: AdaptersMap) -> None:
-    """Make a connection able to send packed arrays."""
     for kind in (_Int2s, _Int4s, _Int8s, _Uuids, _Texts, _Jsonbs):
         name = f"Dumper of {kind.__name__}"
         adapters.register_dumper(kind, type(name, (_PackedDumper,), {"oid": kind.oid}))
@@ -88,11 +85,7 @@ def bigints(values: Sequence[int]) -> Packed:
 
 
 def _numbers(code: str, values: Sequence[int]) -> bytes:
-    """Numbers of one size.
-
-    Raises:
-        OverflowError: a number does not fit into that size.
-    """
+    """`OverflowError` if a number does not fit."""
     count = len(values)
     if _are_alike(values):
         return count * _numbers(code, values[:1])
@@ -108,7 +101,7 @@ def _numbers(code: str, values: Sequence[int]) -> bytes:
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
-    """Whether all values are equal, as in many columns. Different values mostly show at the first
+    """Often all values of a column are equal; different ones mostly show at the first
     comparison."""
     count = len(values)
     return count > 1 and values[0] == values[-1] and values.count(values[0]) == count
@@ -133,7 +126,7 @@ def texts(values: Sequence[bytes]) -> Packed:
 
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
-    """``jsonb[]``, from JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
+    """Encode JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
     there = [value for value in values if value is not None]
     if len(there) == len(values):
         return _Jsonbs(len(values), _headed(_jsonb_heads, there))

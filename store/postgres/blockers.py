@@ -35,12 +35,8 @@ def session_text(row: tuple[Any, ...]) -> str:
 
 
 async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
-    """The sessions that some server processes wait for, on a connection of its own: those of the
-    worker may all wait.
-
-    Raises:
-        psycopg.Error: the server does not answer.
-    """
+    """The sessions that others wait for, on a connection of its own: those of the worker may all
+    wait."""
     conninfo = make_conninfo(url, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
     async with await AsyncConnection.connect(conninfo, autocommit=True) as connection:
         cursor = await connection.execute(text_of("blockers"), {"pids": list(pids)})
@@ -48,8 +44,7 @@ async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:
 
 
 def lock_holders(conninfo: str) -> list[str]:
-    """The sessions under whose locks the tables of a pipeline cannot be read; none if the server
-    does not say."""
+    """The sessions that hold the locks, if the server says so."""
     conninfo = make_conninfo(conninfo, connect_timeout=CONNECT_SECONDS, options=OPTIONS)
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:

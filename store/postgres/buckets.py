@@ -2,20 +2,11 @@
 (decision 1).
 
 A bucket has a row in the table `bucket` and child tables that inherit from the append-only parents:
-all six for a bucket of family *time*, `seen_record` alone for *source* and *named*. Every statement
-that creates, finds, closes or drops a bucket, and every name of a bucket's table, comes from here.
-
-========= ==================================================================================
-open      finds the bucket that holds a place, or creates one: registers the row, creates the
-          tables, lets them inherit from their parents
-close     ends the newest bucket of its family early
-drop      checks under a lock that nothing stored needs the bucket, deletes the row, drops
-          the tables
-========= ==================================================================================
+all six for family *time*, `seen_record` alone for *source* and *named*.
 
 A dropped bucket is found by its missing row, in the same transaction snapshot as its missing
-tables. Postgres names no table in the diagnostics of an `undefined_table` error, only in its text,
-so `refuse_dropped` asks the table `bucket` which of a commit's buckets is missing.
+tables. Postgres names no table in the diagnostics of an `undefined_table` error, so
+`refuse_dropped` asks the table `bucket` which of a commit's buckets is missing.
 """
 
 from __future__ import annotations
@@ -33,13 +24,11 @@ from millwheel.store.postgres.statements import BUCKETED, Statements, composed
 from millwheel.store.postgres.translation import translate
 
 LOCK_TIMEOUT = "1s"
-"""Longest wait for the lock under which a bucket is made. An ANALYZE of the pipeline's tables holds
-a conflicting one (share update exclusive), and every session that reads the buckets waits behind
-this one, commits among them."""
+"""An ANALYZE of the pipeline's tables holds a conflicting lock (share update exclusive), and every
+session that reads the buckets waits behind this one, commits among them."""
 
 DROP_LOCK_MILLISECONDS = 50
-"""Longest wait for the lock under which a bucket is dropped: readers of the parents queue behind
-it."""
+"""Readers of the parents queue behind this lock."""
 
 IDLE_TIMEOUT = "5s"
 """Postgres ends a change whose process was stopped after this time, so that others do not wait
@@ -47,17 +36,14 @@ longer."""
 
 
 def bucket_table(parent: str, bucket: int) -> str:
-    """The name of a bucket's table."""
     return f"{parent}_{bucket}"
 
 
 def bucket_of(table: str) -> int:
-    """The bucket that a table belongs to, given its name."""
     return int(table.rsplit("_", 1)[1])
 
 
 def tables_of(bucket: Bucket) -> list[str]:
-    """The names of a bucket's tables."""
     return [bucket_table(parent, bucket.id) for parent in _parents(bucket.family)]
 
 
@@ -66,7 +52,7 @@ def _parents(family: str) -> tuple[str, ...]:
 
 
 async def newest_commit_table(connection: AsyncConnection[Any], statements: Statements) -> str:
-    """The name of the newest bucket's table of commits, where new chains begin."""
+    """New chains begin there."""
     cursor = await connection.execute(statements.get("newest_time_bucket"))
     row = await cursor.fetchone()
     assert row is not None, "there is always a bucket to write to"
@@ -81,8 +67,6 @@ async def create_bucket(
     low: int,
     high: int,
 ) -> Bucket:
-    """Within a transaction: register a bucket, create its tables, and let them inherit from their
-    parents."""
     params = {"family": family, "log": log, "low": low, "high": high}
     cursor = await connection.execute(statements.get("register_bucket"), params)
     row = await cursor.fetchone()
@@ -96,11 +80,9 @@ async def create_bucket(
 async def refuse_dropped(
     connection: AsyncConnection[Any], statements: Statements, commit: Commit
 ) -> None:
-    """Find out whether a commit that met a missing table notes ids in a dropped bucket.
+    """`BucketGone` if a commit that met a missing table notes ids in a dropped bucket.
 
-    Raises:
-        BucketGone: it does. (A bucket newer than all stored ones was not dropped: the server has
-            lost it.)
+    A bucket newer than all stored ones was not dropped: the server has lost it.
     """
     elsewhere = [bucket for bucket in commit.seen if bucket != commit.bucket]
     if not elsewhere:
@@ -117,8 +99,6 @@ async def refuse_dropped(
 
 
 class PostgresBuckets(Subject):
-    """The buckets of one pipeline."""
-
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self.drop_lock_milliseconds = DROP_LOCK_MILLISECONDS

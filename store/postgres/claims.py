@@ -1,5 +1,3 @@
-"""Claims of intervals, and the reads of a new owner."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,12 +22,9 @@ from millwheel.store.postgres.placement import PostgresPlacement
 from millwheel.store.postgres.requests import arguments
 
 MOST_ASKED = 1_000
-"""Most requests that one claim reads."""
 
 
 class PostgresClaims(PostgresPlacement):
-    """The ownership of intervals."""
-
     async def claim(
         self,
         worker: str,

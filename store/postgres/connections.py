@@ -7,9 +7,8 @@ lanes      one connection each, which commits (`millwheel.store.postgres.lane`)
 ========== ======================================================================================
 
 The server processes behind pool and lanes are stored with the worker (`note_backends.sql`): a
-successor ends them when it takes over an interval of a worker that hangs. Each new connection finds
-out which incarnation of the server it leads to, and is refused if that is not the worker's
-(`millwheel.store.postgres.incarnation`).
+successor ends them when it takes over an interval of a worker that hangs. A connection to another
+incarnation of the server is refused (`millwheel.store.postgres.incarnation`).
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from millwheel.store.postgres.translation import translate, unreached
 SEQUENCE = "sequence_number"
 
 RECONNECT_SECONDS = 1.0
-"""Pause between the two attempts of a pool to connect; it repeats both while a caller waits."""
+"""Time for the two attempts of a pool to connect, which it repeats while a caller waits."""
 
 POOL_BACKENDS = 16
-"""Number of server processes of the pool that are stored with the worker: the newest ones, a few of
-which serve a connection that the pool has replaced."""
+"""The newest server processes of the pool are stored with the worker; a few of them serve a
+connection that the pool has replaced."""
 
 LIVELINESS = {
     "keepalives_idle": "5",
@@ -53,17 +52,14 @@ LIVELINESS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""Without these settings libpq notices a cut line to Postgres only after hours. With them the
-connection fails after 20 s, as any other broken connection does. The store's address may set other
-values."""
+"""Settings without which libpq notices a cut line to Postgres only after hours; with them after 20
+s. The store's address may set other values."""
 
 
 def lively(url: str, application: str) -> str:
-    """The address with the settings of every connection; those of `LIVELINESS` may be in the
-    address already.
+    """The address with the settings of every connection.
 
-    Args:
-        application: the name of the connection in ``pg_stat_activity``.
+    `application` is its name in ``pg_stat_activity``.
     """
     asked = conninfo_to_dict(url)
     return make_conninfo(
@@ -83,8 +79,6 @@ async def _try_on(pool: AsyncConnectionPool[AsyncConnection[Any]]) -> None:
 
 
 class LaneConnection(Protocol):
-    """A lane, as far as its connection is concerned."""
-
     backend: tuple[int, str] | None
     """Process id and start of its server process."""
 
@@ -95,29 +89,23 @@ class LaneConnection(Protocol):
 
 
 class Connections:
-    """All connections of one worker to one pipeline's schema.
-
-    Args:
-        url: a libpq connection string or URL.
-        schema: the pipeline's name.
-    """
+    """`url` is a libpq connection string or URL, `schema` the pipeline's name."""
 
     def __init__(self, url: str, schema: str) -> None:
         self.schema = schema
         self.statements = Statements(schema)
         self.sequence = sql.Identifier(schema, SEQUENCE).as_string(None)
-        """The sequence of log ids and sequencers, quoted."""
+        """Quoted."""
         self.url = lively(url, f"millwheel {schema}")
         self.worker = ""
-        """Id of the worker once it has registered."""
+        """Empty before the worker has registered."""
         self.lanes: list[LaneConnection] = []
         """Open lanes, and broken ones whose server process is not known to have ended."""
         self._pooled: PooledStore | None = None
-        """Set if a pool's last attempt to connect met a connection pooler."""
+        """The last attempt to connect met a connection pooler."""
         self._incarnations = Incarnations()
         self._warnings = Warnings()
         self._incarnation_of: WeakKeyDictionary[AsyncConnection[Any], str] = WeakKeyDictionary()
-        """Incarnation of the server that each connection of pool and lifeline leads to."""
         self._backend_of: WeakKeyDictionary[AsyncConnection[Any], tuple[int, str]] = (
             WeakKeyDictionary()
         )
@@ -156,16 +144,12 @@ class Connections:
             configure=self._begin_pooled,
             kwargs=options,
         )
-        """One connection, for heartbeats alone: the lease does not wait for a free connection of
-        the pool. A heartbeat that finds no connection fails after two seconds."""
+        """The lease does not wait for a free connection of the pool. A heartbeat that finds no
+        connection fails after two seconds."""
 
     async def open(self) -> None:
-        """Connect.
-
-        Raises:
-            StoreUnavailable: the server does not answer.
-            PooledStore: a connection pooler answers in its place.
-        """
+        """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
+        does."""
         try:
             async with await OwnSession.connect(self.url) as connection:
                 await self._begin(connection)
@@ -175,7 +159,6 @@ class Connections:
         await self.lifeline.open()
 
     async def close(self) -> None:
-        """Close the lanes and both pools."""
         for lane in list(self.lanes):
             with contextlib.suppress(StoreUnavailable):  # a successor ends its server process
                 await lane.close()
@@ -188,8 +171,7 @@ class Connections:
     async def connection(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection of a pool (default: `pool`); errors of Postgres are raised as the
-        engine's."""
+        """Errors of Postgres are raised as the engine's."""
         try:
             async with self.checked(pool) as connection:
                 yield connection
@@ -209,11 +191,8 @@ class Connections:
     async def checked(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """A connection of a pool to the worker's incarnation of the server; errors stay psycopg's.
-
-        Raises:
-            StoreWentBack: the server is another incarnation by now.
-        """
+        """Like `connection`, but errors stay psycopg's. `StoreWentBack` if the server is another
+        incarnation by now."""
         self._incarnations.check(self._incarnations.known)
         try:
             async with (pool or self.pool).connection() as connection:
@@ -235,12 +214,7 @@ class Connections:
         binary: bool = False,
         **tables: str,
     ) -> list[Any]:
-        """Run one statement and fetch its rows.
-
-        Args:
-            name: of the file in ``store/sql``.
-            tables: fill further placeholders of the statement.
-        """
+        """`tables` fill further placeholders of ``<name>.sql``."""
         async with self.connection() as connection:
             cursor = await connection.execute(
                 self.statements.get(name, **tables), params or {}, prepare=True, binary=binary
@@ -248,7 +222,7 @@ class Connections:
             return await cursor.fetchall()
 
     async def run(self, name: str, params: dict[str, Any], **tables: str) -> int:
-        """Run one statement; gives the number of rows that it changed."""
+        """Returns the number of changed rows."""
         async with self.connection() as connection:
             cursor = await connection.execute(self.statements.get(name, **tables), params)
             return cursor.rowcount
@@ -261,7 +235,6 @@ class Connections:
             return self._incarnations.known
 
     def begin_again(self) -> None:
-        """Work with the incarnation that was met last."""
         self._incarnations.begin_again()
         self.lanes.clear()  # their server processes ended with their incarnation
         for connection, backend in list(self._pool_backends):
@@ -269,7 +242,6 @@ class Connections:
                 self._pool_backends.remove((connection, backend))
 
     def _connected(self, pooled: PooledStore | None) -> None:
-        """Note the outcome of a pool's attempt to connect."""
         self._pooled = pooled
 
     async def _begin(self, connection: AsyncConnection[Any]) -> ServerSession:
@@ -293,11 +265,8 @@ class Connections:
         self._backend_of[connection] = session.backend
 
     async def _begin_pool(self, connection: AsyncConnection[Any]) -> None:
-        """Store the server process of a new connection at once, not only with the next heartbeat.
-
-        A fold locks its interval too, so a successor must be able to end it even if the worker
-        hangs before that heartbeat. (Whatever the fold holds, it cannot commit after a claim.)
-        """
+        """Do not wait for the next heartbeat: a fold locks its interval, so a successor must be
+        able to end it even if the worker hangs before that heartbeat."""
         async with closed_on_failure(connection):
             await self._begin_pooled(connection)
             self._pool_backends.append((connection, self._backend_of[connection]))
@@ -316,20 +285,18 @@ class Connections:
         return msgspec.json.encode([*lanes, *pool]).decode()
 
     def pids(self) -> list[int]:
-        """The server processes of all connections that are in use, that of the heartbeats
-        included."""
+        """Server processes of all connections in use, that of the heartbeats included."""
         pooled = [pid for connection, (pid, _) in self._backend_of.items() if not connection.closed]
         return [*pooled, *(lane.backend[0] for lane in self.lanes if lane.backend)]
 
     async def add_lane(self, lane: LaneConnection) -> None:
-        """Store the server process of a new lane with the worker."""
         self.lanes.append(lane)
         if self.worker:
             with contextlib.suppress(StoreUnavailable):  # the next heartbeat stores it
                 await self.run("note_backends", {"id": self.worker, "backends": self.backends()})
 
     async def end_lane(self, lane: LaneConnection) -> None:
-        """End the server process of a broken lane. Until that succeeds it stays stored for
+        """End the server process of a broken lane; until that succeeds it stays stored for
         successors."""
         if lane.backend is not None and lane.broken and lane in self.lanes:
             await self.end_backends([lane.backend])
@@ -339,13 +306,12 @@ class Connections:
     async def end_lost(self) -> None:
         """End the server processes of closed connections of the pool.
 
-        A fold at the other end of a cut line holds its interval. Successors end its server process;
-        a worker's own new claim ends no session of its own, and would wait.
+        A fold at the other end of a cut line holds its interval, and a worker's own new claim,
+        which ends no session of its own, would wait.
         """
         await self.end_backends([b for connection, b in self._pool_backends if connection.closed])
 
     async def end_backends(self, backends: Sequence[tuple[int, str]]) -> None:
-        """End server processes, given by process id and start."""
         if backends:
             await self.rows(
                 "end_backends",

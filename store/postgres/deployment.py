@@ -1,10 +1,9 @@
 """Deployment of a graph into a schema: stored the first time, compared every other time.
 
-Nodes, their wiring, and the types of state and streams must not change under stored data. A type
-may change if its version is raised and the code has a migration from the stored version; then
-stored values are migrated when they are read. Nodes may be added: they begin with the records sent
-from then on. Each such change begins a generation (`millwheel.store.rules.generations`, decision
-28), and workers of the previous one continue.
+A type may change if its version is raised and the code has a migration from the stored version;
+stored values are migrated when they are read. Added nodes begin with the records sent from then on.
+Each such change begins a generation (`millwheel.store.rules.generations`, decision 28), and workers
+of the previous one continue.
 """
 
 from __future__ import annotations
@@ -31,21 +30,15 @@ from millwheel.store.rules.rekeying import Obstacles, rekeyed
 
 @dataclass(frozen=True)
 class OnSpark:
-    """The query of Spark that runs a pipeline."""
-
     checkpoint: str
     levels: dict[str, int]
-    """The operator of each computation."""
+    """Operator by computation."""
     is_used: bool = False
-    """Whether the checkpoint is known to have something in it."""
+    """The checkpoint is known to have something in it."""
 
 
 class Deploy:
-    """A deploy, within a transaction of `connection`.
-
-    Args:
-        sequence: the sequence of log ids and sequencers, quoted.
-    """
+    """`sequence` is that of log ids and sequencers, quoted."""
 
     def __init__(
         self,
@@ -123,7 +116,7 @@ class Deploy:
         return await (await self._run(name, params)).fetchall()
 
     async def _running(self) -> tuple[Any, ...] | None:
-        """The query that runs the pipeline on Spark, as ``runs_on_spark.sql`` gives it."""
+        """See ``runs_on_spark.sql``."""
         return await (await self._run("runs_on_spark")).fetchone()
 
     async def _refuse_elsewhere(self, on_spark: OnSpark | None) -> None:
@@ -165,7 +158,7 @@ class Deploy:
             )
 
     async def _begin_on_spark(self, on_spark: OnSpark) -> None:
-        """Note that the pipeline runs on Spark; its intervals are nobody's from now on."""
+        """Afterwards no worker owns the pipeline's intervals."""
         running = await self._running()
         query = {"checkpoint": on_spark.checkpoint, "levels": Jsonb(on_spark.levels)}
         if running is not None:
@@ -177,8 +170,7 @@ class Deploy:
             await self._run("give_intervals", {"generation": ELSEWHERE, "sequence": self._sequence})
 
     async def _obstacles(self, *, shared: bool) -> Obstacles:
-        """The stored obstacles to a change of key extractors. A worker that must be alone looks for
-        other workers itself."""
+        """A worker that must be alone looks for other workers itself."""
         bundled, parked = [
             {name for (name,) in await self._rows(found)}
             for found in ("open_bundles", "computations_with_parked_keys")
@@ -189,7 +181,7 @@ class Deploy:
         return obstacles_of(self._described.nodes, bundled, parked, workers)
 
     async def _begin(self, number: int, code: Code) -> list[int]:
-        """Store the first code of a generation; gives the ids of the new intervals."""
+        """Returns the ids of the new intervals."""
         params = {"number": number, "code": msgspec.json.encode(code).decode()}
         await self._run("begin_generation", params)
         known = await self._read(number)
@@ -213,7 +205,7 @@ class Deploy:
         return made
 
     async def _add(self, node: NodeDeploy, columns: dict[str, Any], generation: int) -> list[int]:
-        """Store a new node; gives the ids of its intervals."""
+        """Returns the ids of the intervals."""
         ((computation,),) = await self._rows("add_computation", {**columns, "kind": node.kind})
         made: list[int] = []
         for number, (low, high) in enumerate(node.slots):
@@ -298,8 +290,8 @@ class Deploy:
 
 
 def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int]) -> None:
-    """Refuse a graph in which another operator would run a computation, without the state that it
-    has."""
+    """Refuse a graph that moves a computation to another operator, which would not have its
+    state."""
     changed = sorted(
         computation
         for computation in before.keys() | now.keys()

@@ -1,9 +1,9 @@
 """Records that users send in their own transactions, and the numbers that make them rows of a log.
 
 ``send()`` (``sql/views/send.sql``) adds records. The injector's owner takes those that are
-committed (``sql/inbox/take_sent.sql``) and numbers them in the order in which it finds them. From
-then on a record is a row like that of a file: read again under the same number after a crash, and
-deleted once the stored position is past it (decision 50).
+committed (``sql/inbox/take_sent.sql``) and numbers them as it finds them. From then on a record is
+read again under the same number after a crash, and deleted once the stored position is past it
+(decision 50).
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from millwheel.store.postgres.connections import Subject
 
 
 class PostgresInbox(Subject):
-    """The tables `inbox`, `sent_record`, `taken_record` and `sent_id`."""
-
     @property
     def _sequence(self) -> str:
-        """The sequence of the column `seq`, quoted."""
+        """Quoted."""
         return sql.Identifier(self.connections.schema, "sent_record_seq_seq").as_string(None)
 
     async def open_inbox(

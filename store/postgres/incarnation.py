@@ -3,11 +3,10 @@
 
 A server may come back without its newest commits. Postgres empties the unlogged table `incarnation`
 in every crash recovery and when a standby is promoted; the first session afterwards inserts a new
-id. A cold copy of a data directory keeps that id, so the start of the postmaster is part of the
-incarnation too. A restored dump keeps it as well, so the oid of the table is the third part.
+id. A cold copy of a data directory keeps that id, so the start of the postmaster is the second part
+of the incarnation; a restored dump keeps it as well, so the oid of the table is the third.
 
-A connection lives within one incarnation, because a crash of the server ends it. So one look, at
-its start, is enough.
+A crash of the server ends its connections, so one look, at the start of each, is enough.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ log = structlog.get_logger("millwheel.store")
 
 
 class ServerSession(NamedTuple):
-    """The server side of a connection."""
-
     backend: tuple[int, str]
     """Process id and start of the server process."""
     incarnation: str
@@ -75,18 +72,17 @@ class Incarnations:
             raise StoreUnavailable("the connection leads to an earlier incarnation of the server")
 
     def begin_again(self) -> None:
-        """Work with the incarnation that was met last."""
         self._known, self._met = self._met or self._known, None
 
     @property
     def known(self) -> str:
-        """The worker's incarnation; only after the first connection."""
+        """Only after the first connection."""
         assert self._known is not None
         return self._known
 
 
 class Warnings:
-    """Warnings about the server's settings, each logged once."""
+    """About the server's settings, each logged once."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
@@ -124,8 +120,7 @@ class Warnings:
 async def begin_session(connection: AsyncConnection[Any], statements: Statements) -> ServerSession:
     """Set the session's durability, and read which incarnation of the server it leads to.
 
-    Raises:
-        psycopg.Error: the server does not answer, or takes no writes (a standby).
+    `psycopg.Error` if the server does not answer, or takes no writes (a standby).
     """
     with contextlib.suppress(*REFUSALS):  # the next statement reads the actual setting
         await connection.execute(statements.get("raise_durability"))

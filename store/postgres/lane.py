@@ -1,10 +1,9 @@
 """The hot path to Postgres: one connection, one ordered chain of commits.
 
 A commit is one transaction: the fence with the commit records, the appends, then the user's
-statements and table rows, then COMMIT. The engine writes all its rows by one statement, which is a
-transaction by itself if there are no statements or rows of the user (decision 5). A COMMIT counts
-only if the server answers ``COMMIT``: a COMMIT of a failed transaction answers ``ROLLBACK``,
-without an error.
+statements and table rows, then COMMIT. The engine's rows are one statement, which is a transaction
+by itself if the user has none (decision 5). A COMMIT counts only if the server answers ``COMMIT``:
+for a failed transaction it answers ``ROLLBACK``, without an error.
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ from millwheel.store.postgres.table_rows import coalesced, refuse_rounding, writ
 from millwheel.store.postgres.translation import UNDEFINED_TABLE, translate, unreached
 
 Parts = list[tuple[Part, dict[str, Any]]]
-"""Statements of a commit that are sent as one, with their parameters."""
 
 
 class PostgresLane:
-    """One connection that commits in order. Not for concurrent use."""
+    """One connection that commits in order; not for concurrent use."""
 
     def __init__(
         self,
@@ -75,11 +73,8 @@ class PostgresLane:
         self._connection: AsyncConnection[Any] | None = None
         self._sent_commit = False
         self._scales: dict[str, dict[str, int]] = {}
-        """By table, see `_scales_of`."""
         self._prepared: tuple[Commit, Parts] | None = None
-        """A commit with its encoded statements."""
         self.backend: tuple[int, str] | None = None
-        """Process id and start of its server process."""
 
     @property
     def broken(self) -> bool:
@@ -245,8 +240,7 @@ class PostgresLane:
             parts.append((("delete_dead_letters", ()), _as_json(done)))
 
     async def _finish(self, connection: AsyncConnection[Any], commit: Commit) -> None:
-        """Run the user's rows and statements, each of which is blamed for its own error; then
-        COMMIT."""
+        """Run the user's rows and statements, each blamed for its own error; then COMMIT."""
         try:
             by_table = coalesced(commit.rows)
         except UserCodeError as error:
@@ -269,7 +263,7 @@ class PostgresLane:
     async def _scales_of(
         self, connection: AsyncConnection[Any], table: Table[Any]
     ) -> Mapping[str, int]:
-        """Digits after the point that columns of Decimals keep, of those with a limit."""
+        """Digits after the point, of columns of Decimals with a limit."""
         if not any(column.type == "numeric" for column in table.columns):
             return {}
         if table.name not in self._scales:
@@ -288,11 +282,7 @@ class PostgresLane:
         *,
         table: Table[Any] | None = None,
     ) -> None:
-        """Run one of the user's statements, or write rows of `table`.
-
-        Raises:
-            StatementError: Postgres refused it.
-        """
+        """`StatementError` if Postgres refused it."""
         try:
             # Prepared, because psycopg sends a statement without parameters by the simple protocol
             # otherwise, which allows several statements in one text, and with them a COMMIT of the
@@ -319,8 +309,7 @@ class PostgresLane:
 
 
 def _check_committed(tag: str | None) -> None:
-    """Check the server's answer to COMMIT: for a failed transaction it is ROLLBACK, without an
-    error."""
+    """The server answers COMMIT of a failed transaction with ROLLBACK, without an error."""
     if tag != "COMMIT":
         raise StoreUnavailable(f"the store answered {tag!r} to COMMIT: nothing was written")
 
@@ -346,7 +335,6 @@ def _is_large(commit: Commit) -> bool:
 
 
 def _engine_error(error: psycopg.Error) -> MillwheelError:
-    """The engine's error for one that its own statements have met."""
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
@@ -360,5 +348,5 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
 
 
 def _named(statement: str, table: Table[Any] | None) -> str:
-    """The name of a user's statement, or of rows for a table, in error messages."""
+    """Name a user's statement, or rows for a table, in error messages."""
     return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"

@@ -1,7 +1,7 @@
 """Ownership of intervals in Postgres: claims, releases, wishes, splits and merges (decision 22).
 
-Every change is a compare-and-set on the sequencer that was read with the placement: of two
-concurrent changes, the second finds another sequencer and changes nothing.
+Every change is a compare-and-set on the sequencer that was read with the placement: the second of
+two concurrent changes finds another sequencer and changes nothing.
 
     free       no owner, or an owner with an expired lease: any claim with its sequencer gets it
     held       an owner with a valid lease: only the owner releases it
@@ -50,7 +50,7 @@ from millwheel.store.rules.interval_history import (
 )
 
 LOCK_TIMEOUT = "500ms"
-"""Longest wait for a lock; a commit of a live owner releases its interval sooner."""
+"""A commit of a live owner releases its interval sooner."""
 
 ATTEMPTS = 20
 
@@ -65,14 +65,12 @@ WISHES: dict[type[PlacementChange], str] = {
     MergeWish: "wish_merges",
     Lapse: "lapse_cuts",
 }
-"""The statement of each change; its parameters are the change's fields, as arrays."""
+"""Statements of the changes; the parameters are a change's fields, as arrays."""
 
 T = TypeVar("T")
 
 
 class PostgresPlacement(Subject):
-    """The placement of the intervals of one pipeline."""
-
     async def read_placement(self) -> Placement:
         try:
             async with self.connections.checked() as connection:
@@ -108,11 +106,8 @@ class PostgresPlacement(Subject):
     async def take_over(
         self, worker: str, interval_ids: list[int], *, again: bool
     ) -> tuple[dict[int, int], dict[int, int]]:
-        """Raise the sequencers of intervals of any owner, or (`again`) of this worker's own.
-
-        Returns:
-            By interval: its raised sequencer, and its new log.
-        """
+        """Any owner's intervals, or (`again`) this worker's own; returns the raised sequencer and
+        the new log of each."""
         statement = "reclaim_intervals" if again else "claim_intervals"
 
         async def work(connection: AsyncConnection[Any]) -> tuple[dict[int, int], dict[int, int]]:
@@ -212,7 +207,7 @@ class PostgresPlacement(Subject):
     async def _ids(
         self, connection: AsyncConnection[Any], statement: str, params: dict[str, Any]
     ) -> list[int]:
-        """Run a statement that changes intervals; gives their ids."""
+        """Returns the ids of the changed intervals."""
         cursor = await self._execute(connection, statement, params)
         return [id_ for (id_,) in await cursor.fetchall()]
 
@@ -313,7 +308,7 @@ class PostgresPlacement(Subject):
     async def _take_apart(
         self, connection: AsyncConnection[Any], sequencers: dict[int, int]
     ) -> list[IntervalHistory]:
-        """Raise the sequencers of intervals, and only then read their data (I4)."""
+        """Raise the sequencers, and only then read data (I4)."""
         ids = {"interval_ids": list(sequencers)}
         cursor = await self._execute(
             connection,
@@ -334,7 +329,7 @@ class PostgresPlacement(Subject):
         params: dict[str, Any],
         history: IntervalHistory,
     ) -> int:
-        """Make an interval with the first commit of its chain; gives its id."""
+        """Returns the id of the new interval."""
         cursor = await connection.execute(
             self.connections.statements.get(statement),
             {**params, "sequence": self.connections.sequence},
@@ -360,11 +355,10 @@ class PostgresPlacement(Subject):
         *,
         also_live: bool = False,
     ) -> T:
-        """Run a change as one transaction; sessions that block it for longer than a moment are
-        ended.
+        """Sessions that block the change for longer than a moment are ended, but not the worker's
+        own.
 
         Args:
-            worker: the worker that makes the change; its own sessions are not ended.
             also_live: end sessions of the owner even if its lease is valid.
         """
         for _ in range(ATTEMPTS):
@@ -403,10 +397,7 @@ class PostgresPlacement(Subject):
 
     async def _trim_events(self) -> None:
         """Delete old placement events in a transaction of its own: two changes that delete the same
-        rows must not wait for each other with their intervals locked.
-
-        A failure does not undo the change; the next change deletes more.
-        """
+        rows must not wait for each other with their intervals locked."""
         with contextlib.suppress(psycopg.Error):
             async with self.connections.checked() as connection:
                 await self._execute(connection, "trim_placement_events", {"keep": KEEP_EVENTS})

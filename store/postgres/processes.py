@@ -1,8 +1,7 @@
 """The identity of a worker's process: machine, process id and start time.
 
-A process id means something only on one machine, in one boot and in one process namespace, and the
-system gives it to a later process again. All four together name a process, so that a worker can
-find out whether another one on the same machine is dead.
+A process id means something only on one machine, in one boot and one process namespace, and the
+system reuses it.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ def process_identity() -> tuple[str, int, str]:
 
 
 def host_identity() -> str:
-    """The name of this machine with its boot and process namespace, within which a process id is
-    unique."""
+    """Machine, boot and process namespace."""
     parts = [platform.node()]
     for path in ("/etc/machine-id", "/proc/sys/kernel/random/boot_id"):
         try:
@@ -35,7 +33,7 @@ def host_identity() -> str:
 
 def process_started(pid: int) -> str | None:
     """Start of a process of this machine, as a text to compare; None if there is no such process,
-    or if it has ended and its parent has not noticed yet (a zombie)."""
+    or if it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return None if fields[0] in "ZX" else fields[19]

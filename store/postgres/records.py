@@ -1,6 +1,3 @@
-"""Records of a pipeline as stored: productions of a log to send again, and ids of records that were
-seen."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
@@ -16,8 +13,6 @@ PAGE_ROWS = 2000
 
 
 class PostgresRecords(Subject):
-    """The tables `production`, `straggler`, `log` and `seen_record`."""
-
     async def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
         while True:
             rows = await self.connections.rows(

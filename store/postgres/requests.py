@@ -19,8 +19,6 @@ from millwheel.store.postgres.connections import Subject
 
 
 class PostgresRequests(Subject):
-    """The table `request`."""
-
     async def open_requests(
         self, intervals: Sequence[PlacedSlots], taken: Sequence[int], limit: int
     ) -> list[OpenRequest]:

@@ -24,21 +24,18 @@ from millwheel.store.postgres.arrays import (
 )
 
 Row = dict[str, Any]
-"""One row: values by column, for JSON."""
 
 Params = dict[str, Packed]
-"""All rows: an array for each column."""
 
 ARRAY_ROWS = 32
-"""A commit with this many rows of one table, or more, is sent as arrays instead of JSON."""
+"""Fewer rows of one table are sent as JSON."""
 
 ARRAY_BYTES = 1 << 16
-"""A commit with this many bytes of values, or more, is sent as arrays too: JSON has to quote
-them."""
+"""Fewer bytes of values are sent as JSON, which has to quote them."""
 
 
 REMOVED = -(1 << 63)
-"""Stands for the missing due time of a timer that has fired or was cancelled, in an array."""
+"""The due time of a timer that has fired or was cancelled."""
 
 
 def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
@@ -46,7 +43,6 @@ def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
 
 
 def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
-    """Parameters of ``insert_many_seen.sql``."""
     slots, computations, ids = columns(seen)
     return {
         "slot": integers(slots),
@@ -56,7 +52,6 @@ def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
 
 
 def state_arrays(states: Iterable[StateRow]) -> Params:
-    """Parameters of ``insert_many_states.sql``."""
     interval_ids, ns, computations, slots, keys, entries, values, versions = columns(states)
     return {
         "interval_id": bigints(interval_ids),
@@ -71,15 +66,14 @@ def state_arrays(states: Iterable[StateRow]) -> Params:
 
 
 def _names(entries: Sequence[str]) -> Sequence[bytes]:
-    """Names of entries. The plain part of a state, mostly the only one, has an empty name."""
+    """The plain part of a state, mostly the only entry, has an empty name."""
     return list(map(str.encode, entries)) if any(entries) else [b""] * len(entries)
 
 
 def production_arrays(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> Params:
-    """Parameters of ``insert_many_productions.sql``; `streams` gives each stream's id and
-    version."""
+    """`streams` gives each stream's id and version."""
     chunks = found if isinstance(found, Chunks) else Chunks.of(found)
     of = [(streams[chunk.stream], len(chunk)) for chunk in chunks.chunks]
     return {
@@ -98,7 +92,6 @@ def production_arrays(
 
 
 def bytes_of(commit: Commit) -> int:
-    """Size of the values of changed states and productions."""
     states = sum(len(value) for *_, value, _ in commit.states if value is not None)
     productions = commit.productions
     if isinstance(productions, Chunks):
@@ -107,7 +100,6 @@ def bytes_of(commit: Commit) -> int:
 
 
 def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:
-    """Rows of ``fence_and_record.sql``."""
     return [
         {
             "interval_id": part.interval_id,
@@ -127,7 +119,6 @@ def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:
 
 
 def seen_rows(seen: Iterable[tuple[int, int, bytes]]) -> list[Row]:
-    """Rows of ``insert_seen.sql``."""
     return [
         {"slot": slot, "computation": computation, "id": id_.hex()}
         for slot, computation, id_ in seen
@@ -135,7 +126,6 @@ def seen_rows(seen: Iterable[tuple[int, int, bytes]]) -> list[Row]:
 
 
 def state_rows(states: Iterable[StateRow]) -> list[Row]:
-    """Rows of ``insert_states.sql``."""
     return [
         {
             "interval_id": interval_id,
@@ -152,7 +142,6 @@ def state_rows(states: Iterable[StateRow]) -> list[Row]:
 
 
 def timer_rows(timers: Iterable[TimerChange], stamp: int) -> list[Row]:
-    """Rows of ``insert_timers.sql``."""
     return [
         {
             "interval_id": interval_id,
@@ -171,7 +160,6 @@ def timer_rows(timers: Iterable[TimerChange], stamp: int) -> list[Row]:
 
 
 def timer_arrays(timers: Iterable[TimerChange], stamp: int) -> dict[str, Any]:
-    """Parameters of ``insert_many_timers.sql``."""
     interval_ids, ns, computations, slots, keys, kinds, tags, dues, holds = columns(timers)
     return {
         "interval_id": bigints(interval_ids),
@@ -190,7 +178,7 @@ def timer_arrays(timers: Iterable[TimerChange], stamp: int) -> dict[str, Any]:
 def straggler_rows(
     found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]], stamp: int
 ) -> list[Row]:
-    """Rows of ``insert_stragglers.sql``; `stamp` is the commit's."""
+    """`stamp` is the commit's."""
     return [
         {**row, "id": d.id.hex(), "origin": d.origin, "place": d.stamp, "stamp": stamp}
         for d, row in zip(found, production_rows(found, streams), strict=True)
@@ -200,7 +188,6 @@ def straggler_rows(
 def production_rows(
     found: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
 ) -> list[Row]:
-    """Rows of ``insert_productions.sql``."""
     return [
         {
             "log": d.log,
@@ -220,12 +207,10 @@ def production_rows(
 
 
 def settled_rows(settled: Iterable[SettledRequest]) -> list[Row]:
-    """Rows of ``settle_requests.sql``."""
     return [{"id": one.id, "outcome": one.outcome, "detail": one.detail} for one in settled]
 
 
 def failed_rows(settled: Iterable[SettledRequest]) -> list[Row]:
-    """Rows of ``fail_dead_letters.sql``."""
     return [
         {
             "id": one.letter,
@@ -240,7 +225,6 @@ def failed_rows(settled: Iterable[SettledRequest]) -> list[Row]:
 
 
 def letter_rows(letters: Iterable[DeadLetter]) -> list[Row]:
-    """Rows of ``insert_dead_letters.sql``."""
     return [
         {
             **letter._asdict(),

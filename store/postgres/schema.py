@@ -1,9 +1,9 @@
 """The tables of one pipeline (one Postgres schema), as SQLAlchemy Core metadata.
 
 Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`, `timer_change`,
-`production`, `straggler`, `seen_record`. This module has their empty parents, which readers query.
-Each bucket is a child table (``production_17`` inherits from `production`), which writers address
-by name and which is dropped as a whole (see `millwheel.store.postgres.buckets`).
+`production`, `straggler`, `seen_record`. Here are their empty parents, which readers query. Each
+bucket is a child table (``production_17`` inherits from `production`), which writers address by
+name and which is dropped as a whole (`millwheel.store.postgres.buckets`).
 
 Times are microseconds since 1970-01-01T00:00Z; the views turn them into timestamps.
 """

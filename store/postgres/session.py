@@ -1,13 +1,10 @@
 """Connections with a server process of their own.
 
 The store relies on its sessions: on their first settings (an empty search path, UTC, timeouts,
-read-only looks), on advisory locks, on prepared statements, and on the process id by which a
-successor ends them. A connection pooler that gives the server process to another client after each
-transaction (PgBouncer in its default mode) keeps none of that. A pooler that gives it away later
-still drops the settings, because it opens the session before it knows its client.
-
-So each connection starts with a setting that no other program makes, and asks the server for it.
-This detects a pooler that refuses such settings, or drops them, at once and in every mode.
+read-only looks), advisory locks, prepared statements, and the process id by which a successor ends
+them. A connection pooler keeps none of that, or at least drops the settings. So each connection
+starts with a setting that no other program makes, and asks the server for it: this detects every
+such pooler at once.
 """
 
 from __future__ import annotations
@@ -27,13 +24,11 @@ from millwheel.store.postgres.statements import text_of
 MARK = "-c millwheel.session=own"
 
 REFUSALS = ("startup parameter", "command-line options")
-"""Parts of the errors of poolers that refuse settings: PgBouncer with its relatives, and RDS
-Proxy."""
+"""Errors of PgBouncer with its relatives, and of RDS Proxy."""
 
 
 def refusal(error: psycopg.Error) -> PooledStore | None:
-    """The error for a pooler that refuses the settings of a session; None: `error` has another
-    cause."""
+    """The error for a pooler that refuses the settings of a session, if `error` is one."""
     text = str(error).strip()
     return _pooled(text) if any(words in text for words in REFUSALS) else None
 
@@ -46,12 +41,7 @@ def _pooled(how: str) -> PooledStore:
 
 
 def connect(conninfo: str) -> psycopg.Connection[Any]:
-    """A connection that commits each statement, and has a session of its own.
-
-    Raises:
-        PooledStore: a connection pooler answers in place of Postgres.
-        psycopg.Error: the connection cannot be made.
-    """
+    """Commits each statement. `PooledStore` if a connection pooler answers."""
     try:
         connection = psycopg.connect(conninfo, autocommit=True, options=_marked(conninfo, None))
     except psycopg.OperationalError as error:
@@ -76,8 +66,8 @@ def _ignored(pooled: PooledStore | None) -> None:
 
 @asynccontextmanager
 async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[None]:
-    """Close a new connection if the block fails or is cancelled. (A pool of connections does not
-    close one that its ``configure`` callback failed for.)"""
+    """Close a new connection if the block fails or is cancelled: a pool does not if its
+    ``configure`` callback failed."""
     try:
         yield
     except BaseException:
@@ -86,20 +76,16 @@ async def closed_on_failure(connection: AsyncConnection[Any]) -> AsyncIterator[N
 
 
 class OwnSession(AsyncConnection[Any]):
-    """A connection that commits each statement, has a session of its own, and takes packed
-    arrays."""
+    """Commits each statement, and takes packed arrays."""
 
     @classmethod
     async def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
-        """As `AsyncConnection.connect`.
+        """Like `AsyncConnection.connect`.
 
         Args:
             options: settings, which replace the ones in `conninfo`.
             outcome: called with a `PooledStore`, or with None after any other outcome: a pool of
                 connections does not pass errors on.
-
-        Raises:
-            PooledStore: a connection pooler answers in place of Postgres.
         """
         outcome: Outcome = kwargs.pop("outcome", _ignored)
         kwargs["autocommit"] = True

@@ -2,18 +2,16 @@
 
 ``state_of_<computation>`` shows the plain part of the state of each key,
 ``state_of_<computation>_<field>`` the entries of a `MapState` or `ListState`, and
-``state_of_<computation>_shared`` the tables made from broadcast records, one for each cell. They
-are built on the view `states`, so they too show committed data at one snapshot.
+``state_of_<computation>_shared`` the tables made from broadcast records. They are built on the view
+`states` (committed data at one snapshot).
 
-A deploy without changes touches no view, because it would wait for readers of that view. New fields
-come after the existing columns, so that views of the user on top of them stay valid. Any other
-change drops the view and creates it again; the deploy is refused while another object depends on
-it.
+A deploy without changes touches no view, because it would wait for readers. New fields come after
+the existing columns, so that views of the user on top of them stay valid. Any other change drops
+the view and creates it again; the deploy is refused while another object depends on it.
 
-A value that is not migrated yet has another type, so the typed columns of its row are NULL: a
-column `total` in cents shows no dollars. The view `states` shows the stored value, and `version`
-its version. A migration of the schema drops these views with `states`; the next start creates them
-again.
+A value that is not migrated yet has another type, so its typed columns are NULL: a column `total`
+in cents shows no dollars. The view `states` shows it, with its version. A migration of the schema
+drops these views with `states`; the next start creates them again.
 """
 
 from __future__ import annotations
@@ -33,17 +31,15 @@ from millwheel.store.port.state_shape import CollectionShape, StateShape
 from millwheel.store.postgres.statements import Statements, composed
 
 OURS = "State of computation "
-"""First words of the comment on each of these views; a view without them was not made by a
-deploy."""
+"""A view without these words was not made by a deploy."""
 
 MOST_VERSION = 32_767
 """Largest smallint."""
 
 NAME_BYTES = 63
-"""Length of the longest name in Postgres, which cuts longer ones."""
+"""Postgres cuts longer names."""
 
 Columns = tuple[tuple[str, str, str], ...]
-"""Name, type and comment of each column."""
 
 CASTS = {
     "bigint": "json_to_bigint",
@@ -60,8 +56,6 @@ FUNCTIONS = (*CASTS.values(), "map_key", "list_number")
 
 
 class ViewColumn(NamedTuple):
-    """A column of a view, with the expression that it shows."""
-
     name: str
     type: str
     comment: str
@@ -75,8 +69,6 @@ class ViewColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class StateView:
-    """The definition of a view."""
-
     name: str
     computation: str
     comment: str
@@ -87,8 +79,6 @@ class StateView:
 
 @dataclass(frozen=True)
 class NamedRelation:
-    """A relation in the schema with the name of a state view."""
-
     name: str
     is_view: bool
     comment: str
@@ -96,16 +86,14 @@ class NamedRelation:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a deploy created it."""
         return self.is_view and self.comment.startswith(OURS)
 
     def shows(self, view: StateView) -> bool:
-        """Whether it is the same as `view`."""
         return (self.comment, self.columns) == (view.comment, tuple(c.shown for c in view.columns))
 
 
 class Versions(NamedTuple):
-    """The range of versions with stored values that need no migration to this code's version."""
+    """Versions with stored values that need no migration to this code's version."""
 
     low: int
     high: int
@@ -144,12 +132,8 @@ class Versions(NamedTuple):
 async def keep_state_views(
     connection: AsyncConnection[Any], statements: Statements, nodes: Iterable[NodeDeploy]
 ) -> None:
-    """Within a deploy's transaction: create, replace and drop views, so that each state has its
-    views.
-
-    Raises:
-        DeployRefused: a name is taken, or another object depends on a view that must be dropped.
-    """
+    """`DeployRefused` if a name is taken, or another object depends on a view that must be
+    dropped."""
     cursor = await connection.execute(
         statements.get("state_relations"), {"schema": statements.schema, "prefix": STATE_VIEWS}
     )
@@ -187,7 +171,7 @@ async def keep_state_views(
 
 
 def _in_order_of(there: NamedRelation, view: StateView) -> StateView:
-    """`view` with the existing columns first, if all of them are still wanted."""
+    """Existing columns come first, if all of them are still wanted."""
     by_name = {column.name: column for column in view.columns}
     kept = [by_name[name] for name, *_ in there.columns if name in by_name]
     if [c.shown[:2] for c in kept] != [c[:2] for c in there.columns]:
@@ -241,13 +225,10 @@ async def _make(connection: AsyncConnection[Any], statements: Statements, view: 
 
 
 class _Views:
-    """Definitions of the state views of a schema."""
-
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
 
     def of(self, nodes: Iterable[NodeDeploy]) -> Iterator[StateView]:
-        """The state views of these nodes."""
         computations = [n for n in nodes if n.kind == "computation"]
         taken = {STATE_VIEWS + n.name for n in computations if n.shape is not None}
         for node in computations:
@@ -288,7 +269,6 @@ class _Views:
         )
 
     def _fields(self, shape: StateShape, first: ViewColumn, versions: Versions) -> list[ViewColumn]:
-        """The columns of the plain part of a state."""
         taken = {first.name, _VERSION.name}
         columns = [
             ViewColumn(
@@ -347,7 +327,7 @@ class _Views:
 _PLAIN = sql.SQL("s.entry = ''")
 _OF_KEY = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) <> 'object'")
 _OF_CELL = sql.SQL("s.entry = '' AND jsonb_typeof(s.key) = 'object'")
-"""Only keys of cells are JSON objects, no keys of users (`millwheel.core.addresses`)."""
+"""Only keys of cells are JSON objects (`millwheel.core.addresses`)."""
 _KEY = ViewColumn(
     "key", "jsonb", "the key as JSON, as in states; key #>> '{}' is its text", sql.SQL("s.key")
 )

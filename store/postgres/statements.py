@@ -23,22 +23,21 @@ TABLES = (
     "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
-"""The names of the tables in `millwheel.store.postgres.schema`, whose import takes 0.13 s. A test
-compares both."""
+"""The import of `millwheel.store.postgres.schema` would take 0.13 s. A test compares both."""
 
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
 Part = tuple[str, tuple[tuple[str, str], ...]]
-"""The name of a statement, and the tables that fill its further placeholders."""
+"""Name, and tables that fill further placeholders."""
 
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
-"""An option of connections: a session that has waited for a lock must see the result, whatever the
-database's default isolation is."""
+"""A session that has waited for a lock must see the result, whatever the database's default
+isolation is."""
 
 KEPT = 500
-"""Number of composed statements in the cache; the tables of buckets come and go."""
+"""Tables of buckets come and go."""
 
 
 @cache
@@ -46,9 +45,8 @@ def _texts() -> dict[str, str]:
     """All files in the folders of ``sql/``, by name, without their comments: psycopg caches its
     analysis of a statement only up to 4,096 characters. Names of ``sql/views`` keep their folder.
 
-    All are read at once, so that a running worker opens no file for a statement: it can still
-    commit when it has no file descriptor left, and it runs no statement of newer code when its
-    package was upgraded in place.
+    All are read at once: a worker can commit when it has no file descriptor left, and runs no
+    statement of newer code when its package was upgraded in place.
     """
     texts = {}
     for folder in (resources.files("millwheel.store") / "sql").iterdir():
@@ -62,12 +60,11 @@ def _texts() -> dict[str, str]:
 
 
 def text_of(name: str) -> str:
-    """The text of ``<name>.sql`` without the comments."""
     return _texts()[name]
 
 
 def composed(name: str, **parts: sql.Composable) -> str:
-    """The statement in ``<name>.sql``; `parts` fill all its placeholders."""
+    """`parts` fill all placeholders of ``<name>.sql``."""
     return sql.SQL(text_of(name)).format(**parts).as_string(None)
 
 
@@ -85,8 +82,6 @@ def filled(package: str, name: str, schema: str, **parts: sql.Composable) -> sql
 
 
 class Statements:
-    """The statements of one pipeline's schema, ready for psycopg."""
-
     def __init__(self, schema: str) -> None:
         _texts()
         self.schema = schema
@@ -100,12 +95,11 @@ class Statements:
         self._joined = lru_cache(maxsize=KEPT)(self._join)
 
     def table(self, name: str) -> sql.Identifier:
-        """A table of the schema, quoted."""
+        """Quoted."""
         return sql.Identifier(self.schema, name)
 
     def get(self, name: str, **tables: str) -> str:
-        """The statement in ``<name>.sql``; `tables` fill placeholders that no table of the
-        schema has."""
+        """`tables` fill placeholders that no table of the schema has."""
         return self._composed((name, tuple(sorted(tables.items()))))
 
     def union(self, name: str, tables: Sequence[str]) -> str:
@@ -143,5 +137,5 @@ class Statements:
 
 
 def _numbered(text: str, place: int) -> str:
-    """A statement with the place appended to each parameter's name."""
+    """The place is appended to each parameter's name."""
     return PARAMETER.sub(rf"%(\1_{place})s", text)

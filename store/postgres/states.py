@@ -1,5 +1,3 @@
-"""State of keys as stored, and the folds that bring the current tables up to date."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,16 +8,13 @@ from millwheel.store.postgres import arrays
 from millwheel.store.postgres.connections import Subject
 
 SAMPLED_PLACES = 4
-"""Number of slots, evenly spaced, at which a look at stored states starts before migrations are
-tried."""
+"""Places, evenly spaced slots, at which migrations are tried on stored states."""
 
 SAMPLED_ROWS = 20_000
-"""Rows read from each of these slots on: about 50 ms."""
+"""Rows from each place on: about 50 ms."""
 
 
 class PostgresStates(Subject):
-    """The tables `state` and `timer`, and their unfolded tails."""
-
     async def load_keys(
         self, computation: int, keys: list[tuple[int, bytes]], limit: int
     ) -> list[list[tuple[str, bytes, int]]]:

@@ -11,9 +11,7 @@
 `lane`          commits
 =============== ==========================================================================
 
-Reads go through a small pool (`millwheel.store.postgres.connections`); deploys, claims, folds and
-buckets are transactions of their own. Nothing here relies on ``search_path``: every name carries
-its schema.
+Nothing here relies on ``search_path``: every name carries its schema.
 """
 
 from __future__ import annotations
@@ -55,15 +53,11 @@ class PostgresStore(
         super().__init__(Connections(url, schema))
         self.drop_lock_milliseconds = lock_timeout_milliseconds
         self._streams: dict[str, tuple[int, int]] = {}
-        """Id and version of each stream of the deployed code, by name."""
+        """Id and version by name, of the deployed code."""
 
     async def open(self) -> PostgresStore:
-        """Connect.
-
-        Raises:
-            StoreUnavailable: the server does not answer.
-            PooledStore: a connection pooler answers in its place.
-        """
+        """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
+        does."""
         await self.connections.open()
         return self
 
@@ -77,7 +71,6 @@ class PostgresStore(
         self.connections.begin_again()
 
     def thread_heartbeat(self) -> ThreadHeartbeat:
-        """Heartbeats for a thread, while the event loop is blocked."""
         return ThreadHeartbeat(self.connections)
 
     async def now(self) -> int:

@@ -18,8 +18,8 @@ from millwheel.store.postgres.statements import Statements, composed
 def coalesced(
     found: list[tuple[Table[Any], tuple[Any, ...]]],
 ) -> list[tuple[Table[Any], list[list[Any]]]]:
-    """Rows by table, as columns. Upserts keep the last write of each row only and are sorted by
-    key, so that one statement never meets a row twice and two lanes never deadlock."""
+    """Upserts keep the last write of each row only and are sorted by key, so that one statement
+    never meets a row twice and two lanes never deadlock."""
     by_table: dict[str, tuple[Table[Any], list[tuple[Any, ...]]]] = {}
     for table, values in found:
         by_table.setdefault(table.name, (table, []))[1].append(values)
@@ -34,11 +34,7 @@ def coalesced(
 
 
 def refuse_rounding(table: Table[Any], values: list[list[Any]], scales: Mapping[str, int]) -> None:
-    """Refuse decimals with more digits after the point than their column keeps.
-
-    Raises:
-        StatementError: there is one.
-    """
+    """`StatementError` for decimals with more digits after the point than their column keeps."""
     for column, of_column in zip(table.columns, values, strict=True) if scales else ():
         scale = scales.get(column.name)
         for value in of_column if scale is not None else ():
@@ -51,8 +47,7 @@ def refuse_rounding(table: Table[Any], values: list[list[Any]], scales: Mapping[
 
 
 def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
-    """The values of one column. psycopg sends lists of one Python type, so an int among floats or
-    decimals is converted."""
+    """psycopg sends lists of one Python type, so an int among floats or decimals is converted."""
     kind = {"double precision": float, "numeric": Decimal}.get(column.type)
     if kind is None:
         return list(values)
@@ -60,7 +55,7 @@ def _alike(column: Column, values: tuple[Any, ...]) -> list[Any]:
 
 
 def write_rows(statements: Statements, table: Table[Any]) -> str:
-    """The set-based INSERT or upsert of a table sink, with one array parameter for each column."""
+    """One array parameter for each column."""
     names = [sql.Identifier(column.name) for column in table.columns]
     arrays, selected = [], []
     for column, name in zip(table.columns, names, strict=True):

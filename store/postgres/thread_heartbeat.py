@@ -1,8 +1,7 @@
 """The heartbeat of a worker from a thread, while its event loop is blocked (decision 63).
 
-It is the statement of the heartbeat on a synchronous connection, which is made when it is first
-needed. Its session does not hold the worker's liveness lock, so that only the lease tells whether
-the worker lives until the loop sends a heartbeat again.
+Its session does not hold the worker's liveness lock, so that only the lease shows whether the
+worker lives until the loop sends a heartbeat again.
 """
 
 from __future__ import annotations
@@ -22,22 +21,15 @@ OPTIONS = "-c search_path= -c statement_timeout=5000 -c timezone=UTC"
 
 
 class ThreadHeartbeat:
-    """Statements of one worker, for use by one thread. Each raises StoreUnavailable if the store
-    does not answer."""
+    """Statements for one thread. Each method raises StoreUnavailable if the store does not
+    answer."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._connection: psycopg.Connection[Any] | None = None
 
     def beat(self, lease_seconds: float, load: dict[str, Any], stamp: int) -> int:
-        """Renew the worker's lease; see `Store.heartbeat`.
-
-        Returns:
-            The store's time, in microseconds.
-
-        Raises:
-            Fenced: another worker has ended this one.
-        """
+        """See `Store.heartbeat`; returns the store's time, in microseconds."""
         connections = self._connections
         params = heartbeat_of(connections, connections.worker, lease_seconds, load, stamp)
         row = self._run("heartbeat", params)
@@ -69,7 +61,6 @@ class ThreadHeartbeat:
             connection.close()
 
     def _run(self, name: str, params: dict[str, Any]) -> Any:
-        """Run a statement; gives its first row, if it has any."""
         try:
             if self._connection is None:
                 url = make_conninfo(self._connections.url, options=OPTIONS)

@@ -21,23 +21,21 @@ RETRY_CLASSES = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that say nothing about the data of a statement of the engine's."""
 
 RACES = frozenset({"40001", "40P01", "55P03"})
-"""SQLSTATEs of a user's statement that met another transaction. A later attempt may succeed."""
+"""A user's statement met another transaction: a later attempt may succeed."""
 
 OF_THE_SERVER = re.compile("08|53|25006|57P0[123]")
 """Beginnings of SQLSTATEs that concern the connection or the server, whatever the statement."""
 
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
-"""Raised by psycopg when the connection or the server is at fault. Any other error without an
-SQLSTATE concerns a value that psycopg could not send (a NUL in a text, a number out of range)."""
+"""The connection or the server is at fault. Any other error without an SQLSTATE concerns a value
+that psycopg could not send (a NUL in a text, a number out of range)."""
 
 
 def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
-    """The engine's error for one of Postgres.
-
-    Args:
-        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
-            record, except those of the server and of a race: users and extensions have their own.
-        alive: the connection is still there.
+    """Args:
+    user: the user's statement or rows that were running. Then every SQLSTATE counts against a
+        record, except those of the server and of a race: users and extensions have their own.
+    alive: the connection is still there.
     """
     state = error.sqlstate or ""
     text = str(error).strip()
@@ -53,11 +51,8 @@ def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> Mi
 
 
 def unreached(error: psycopg.Error, store: str = "the store") -> StoreError:
-    """The engine's error for a connection that could not be opened, or not be used at all.
-
-    Args:
-        store: the store and its address, for the message.
-    """
+    """The error for a connection that could not be opened, or not be used at all; `store` has its
+    address."""
     text = str(error).strip()
     if error.sqlstate == NO_RIGHT:
         return _without_right(text)

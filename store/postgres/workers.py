@@ -1,5 +1,3 @@
-"""The workers of a pipeline: registration, heartbeats, leases, and the end of dead workers."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -23,7 +21,6 @@ ENDED = (
 def heartbeat_of(
     connections: Connections, worker: str, lease_seconds: float, load: dict[str, Any], stamp: int
 ) -> dict[str, Any]:
-    """The parameters of ``heartbeat.sql``."""
     return {
         "id": worker,
         "lease_seconds": lease_seconds,
@@ -111,7 +108,6 @@ class PostgresWorkers(Subject):
         return [id_ for (id_,) in rows]
 
     async def end_backends(self, backends: Sequence[tuple[int, str]]) -> None:
-        """End server processes, given by process id and start."""
         await self.connections.end_backends(backends)
 
     async def peer_secret(self) -> bytes:

@@ -10,9 +10,9 @@ A deploy that changes the graph or a stored type (a new node, another version of
                                                      to that generation, while an interval is left
                                                      for it
 
-All other code is refused, and the message lists every difference. The generations keep all versions
-that a type ever had: a version number is never used for two types. Code that goes back to a lower
-version needs migrations down from the highest one, because values may still be stored as that.
+All other code is refused, with every difference. The generations keep all versions that a type ever
+had: a version number is never used for two types. Code that goes back to a lower version needs
+migrations down from the highest one, because values may still be stored as that.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ from millwheel.store.rules.code import Code, Generation, TypeVersion
 from millwheel.store.rules.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
 
 Steps: TypeAlias = Mapping[str, Collection[int]]
-"""By name, the versions that the code has a migration for, each one step towards the code's own
+"""Versions that the code has a migration for, by name: each leads one step towards the code's own
 version."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The generation of code that may run, and the changes that its deploy makes."""
-
     generation: int
     begins: bool = False
-    """It is the first code of its generation: the deploy stores it."""
+    """The deploy stores it."""
     is_older: bool = False
-    """There is a newer generation: the deploy stores nothing."""
+    """The deploy stores nothing: there is a newer generation."""
     outgrown: frozenset[str] = frozenset()
     """Nodes that older code must not own any more, because it does not know all their senders, or
     the newest type of their input, or would extract other keys."""
     rekeyed: tuple[tuple[str, str], ...] = ()
-    """Computations and their input streams with key extractors that this deploy changes."""
+    """Changed key extractors, by computation and input stream."""
 
 
 def admission_of(
@@ -59,11 +57,7 @@ def admission_of(
     least_left: int | None,
     obstacles: Obstacles,
 ) -> tuple[Admission, Code]:
-    """The code of a described graph, and its generation.
-
-    Raises:
-        DeployRefused: the code fits no generation.
-    """
+    """See `admit`."""
     _, nodes, streams, _ = described
     code = Code(
         described.graph,
@@ -88,13 +82,6 @@ def admission_of(
 def obstacles_of(
     nodes: list[NodeDeploy], bundled: Collection[str], parked: Collection[str], workers: int
 ) -> Obstacles:
-    """The obstacles to a change of key extractors.
-
-    Args:
-        bundled: computations with an open numbered bundle.
-        parked: computations with parked keys.
-        workers: number of other workers that run.
-    """
     stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
     return Obstacles(stateful, bundled, parked, workers)
 
@@ -111,14 +98,13 @@ def admit(
     least_left: int | None = None,
     obstacles: Obstacles = NO_OBSTACLES,
 ) -> Admission:
-    """Find the generation of code.
+    """The generation of code that may run.
 
     Args:
         history: deployed generations, oldest first.
         removed: nodes that an operator has removed.
         least_left: the lowest generation that may own some interval; None: code that is not of the
             newest generation must not run, since it would run alone.
-        obstacles: obstacles to a change of key extractors.
 
     Raises:
         DeployRefused: the code fits no generation; the message shows the differences and ways out.
@@ -150,8 +136,7 @@ def admit(
 def _join(
     pipeline: str, number: int, newest: int, least_left: int | None, refusal: DeployRefused
 ) -> Admission:
-    """Admit code of an older generation: its worker may start again while other workers are
-    upgraded."""
+    """Admit older code: its worker may start again while others are upgraded."""
     if least_left is not None and least_left <= number:
         return Admission(number, is_older=True)
     why = (
@@ -198,16 +183,15 @@ def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
 
 
 SHARED = "shared"
-"""The part of a state's fingerprint that holds the type of the shared table."""
+"""Name of the shared table's type in a state's fingerprint."""
 
 
 def _check_states(
     history: Sequence[Generation], code: Code, state_steps: Steps, shared_steps: Steps
 ) -> None:
-    """Check that the code can read all states and shared tables that may be stored.
+    """Check that the code can read all stored states and shared tables.
 
-    A computation has one version for its state and its shared table, so each of them needs a
-    migration only where its own type changed.
+    They have one version, so each needs a migration only where its own type changed.
     """
     for name, new in code.states.items():
         found = [g.code.states[name] for g in history if name in g.code.states]
@@ -246,7 +230,6 @@ def _with_unchanged(
 
 
 def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> None:
-    """Check that the code can read all values of its streams that may be stored."""
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
         _check_type(f"stream {name!r}", "migrations", found, new, steps.get(name, ()))
@@ -259,11 +242,9 @@ def _check_type(
     new: TypeVersion,
     steps: Collection[int],
 ) -> None:
-    """Check one type against all types that were deployed under its name.
+    """Check one type against all types that were deployed under its name, oldest first.
 
-    Args:
-        attribute: name of the attribute that holds its migrations.
-        found: deployed types, oldest first.
+    `attribute` holds its migrations.
     """
     if not found:
         return
@@ -309,11 +290,7 @@ def _outgrown(before: Code, after: Code) -> frozenset[str]:
 
 
 def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
-    """The code of a deployed pipeline without some nodes.
-
-    Raises:
-        UsageError: there is no such node, or a remaining node needs it.
-    """
+    """`UsageError` if there is no such node, or a remaining node needs it."""
     gone = set(names)
     nodes: dict[str, Any] = code.graph.get("nodes", {})
     unknown = sorted(gone - nodes.keys())
@@ -356,14 +333,8 @@ def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
 
 
 def refuse_with_members(pipeline: str, found: Sequence[tuple[str, int, int]]) -> None:
-    """Refuse to remove nodes with records in an open numbered bundle.
-
-    Args:
-        found: (computation, number, records) of such bundles.
-
-    Raises:
-        UsageError: there are such bundles.
-    """
+    """`UsageError` for open numbered bundles with records of removed nodes: (computation, number,
+    records)."""
     if found:
         raise UsageError(
             "nothing was removed. An open bundle has records of the nodes to remove; after a crash "
@@ -385,7 +356,6 @@ def _writes(node: Any) -> set[str]:
 
 
 def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
-    """A line for every difference between two JSON values."""
     if isinstance(stored, dict) and isinstance(new, dict):
         lines = []
         for name in sorted({*stored, *new}):

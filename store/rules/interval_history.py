@@ -1,15 +1,13 @@
 """First commits of split and merged intervals, computed from their parents (paper 7.2, decision
-22). No SQL.
+22).
 
-A new part promises no more than its parents did. Its low watermarks are the lowest of theirs, and
-so is its floor, unless it has no logs to send again. Its input watermark is the highest of theirs,
-so that it goes back for no key: all intervals of a computation receive the lowest watermark of the
-same senders, so a watermark that one parent has received holds for the slots of the other too.
+A new part has the lowest of its parents' low watermarks and floors; without logs to send again it
+has no old floor. Its input watermark is the highest of theirs, so that it goes back for no key: all
+intervals of a computation receive the lowest watermark of the same senders.
 
-Of a position only the number of the last bundle is kept: the higher one of the parents, with the
-incarnation of the server in which it was closed, so that a number used for some keys is not used
-again for others of them (decision 30). Members of an open bundle cannot be divided, so an interval
-with an open bundle is not cut.
+Of a position only the higher bundle number is kept, with the incarnation of the server in which it
+was closed, so that a number used for some keys is not used again for others (decision 30). An
+interval with an open bundle is not cut: its members cannot be divided.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from millwheel.errors import Fenced, PlacementRefused
 
 @dataclass(frozen=True, slots=True)
 class IntervalHistory:
-    """An interval with the data of its last commit that its successors need."""
-
     id: int
     computation: int
     slot_from: int
@@ -39,14 +35,13 @@ class IntervalHistory:
     low_watermark: int
     floor: int
     acked: Mapping[str, Any]
-    """Acknowledged numbers by log, as stored."""
+    """Acknowledged numbers by log."""
     position: Mapping[str, Any] | None
     counters: Mapping[str, int]
     grain: int = 1
     """Intervals of its computation begin and end at multiples of this number of slots."""
 
     def first_commit(self) -> dict[str, Any]:
-        """Columns of the first commit of a chain."""
         return {
             "stamp": self.stamp,
             "input_watermark": self.input_watermark,
@@ -61,12 +56,9 @@ class IntervalHistory:
 
 
 def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
-    """The upper part of a split.
+    """The upper part of a split; `PlacementRefused` if the interval cannot be split there.
 
     Its floor is its stamp: it has no logs, and everything that it will send has a later stamp.
-
-    Raises:
-        PlacementRefused: the interval cannot be split there.
     """
     _refuse_unready(parent)
     if not parent.slot_from < at < parent.slot_to:
@@ -92,11 +84,7 @@ def upper_part(parent: IntervalHistory, at: int) -> IntervalHistory:
 
 
 def merged(lower: IntervalHistory, upper: IntervalHistory) -> IntervalHistory:
-    """The interval that two neighbours are merged into.
-
-    Raises:
-        PlacementRefused: they cannot be merged.
-    """
+    """The merged interval; `PlacementRefused` if the neighbours cannot be merged."""
     for part in (lower, upper):
         _refuse_unready(part)
     if lower.computation != upper.computation or lower.slot_to != upper.slot_from:
@@ -126,7 +114,7 @@ def partition(
     discovery: IntervalHistory, slot: int, position: Mapping[str, Any] | None
 ) -> IntervalHistory:
     """A partition that appeared while its source is read: it begins at `position`, with the low
-    watermark that the discovery of partitions has promised for it (I17)."""
+    watermark that the discovery has promised for it (I17)."""
     return replace(
         discovery,
         slot_from=slot,
@@ -166,7 +154,6 @@ def _bundle(history: IntervalHistory) -> Mapping[str, Any]:
 
 
 def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
-    """The position of an interval that numbers its bundles above those of its parents."""
     bundles = [_bundle(parent) for parent in parents if _bundle(parent)]
     if not bundles:
         return None
@@ -181,9 +168,7 @@ def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:
-    """Raise the reason for which intervals cannot be split or merged.
-
-    Args:
+    """Args:
         sequencers: by interval, the sequencer that was read.
         found: by interval, the stored sequencer and owner.
 

@@ -1,9 +1,9 @@
 """Changes of key extractors by a deploy: detected, refused where data would be lost, and reported.
 
-An unacknowledged record is sent again with the key that the new code extracts, and so may go to
-another interval than before. Its id is found there too (``look_up_seen.sql`` looks in all slots),
-if no worker of the former code runs any more: so such a deploy needs all workers stopped. State
-stays under its old keys. If there is any, the code must confirm the change by a new version.
+An un-ACKed record is sent again with the key that the new code extracts, perhaps to another
+interval. Its id is found there too (``look_up_seen.sql`` looks in all slots), if no worker of the
+former code runs: so such a deploy needs all workers stopped. State stays under its old keys; if
+there is any, the code must confirm the change by a new version.
 """
 
 from __future__ import annotations
@@ -18,23 +18,18 @@ from millwheel.store.rules.code import Code, Generation
 
 @dataclass(frozen=True)
 class Obstacles:
-    """Obstacles of a pipeline to a change of its key extractors."""
-
     stateful: Collection[str] = frozenset()
-    """Computations that keep state by key."""
+    """Computations with state by key."""
     bundled: Collection[str] = frozenset()
     """Computations with an open numbered bundle."""
     parked: Collection[str] = frozenset()
-    """Computations with parked keys."""
     workers: int = 0
-    """Number of workers that run, without the one that deploys."""
 
 
 NO_OBSTACLES = Obstacles()
 
 
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:
-    """The computations, and their input streams, with another key extractor than before."""
     return [
         (name, stream)
         for name, stream, old, new in _both(before.keys, after.keys)
@@ -43,12 +38,8 @@ def changed(before: Code, after: Code) -> list[tuple[str, str]]:
 
 
 def check_keys(history: Sequence[Generation], code: Code, obstacles: Obstacles) -> None:
-    """Refuse changes of key extractors that may be a mistake, or while workers of the former code
-    run.
-
-    Raises:
-        DeployRefused: a change is refused.
-    """
+    """`DeployRefused` for changes that may be a mistake, or while workers of the former code
+    run."""
     newest = history[-1].code
     highest: dict[tuple[str, str], int] = {}
     for generation in history:
@@ -128,7 +119,6 @@ def _each(keys: Mapping[str, Mapping[str, Keys]]) -> Iterator[tuple[str, str, Ke
 def _both(
     before: Mapping[str, Mapping[str, Keys]], after: Mapping[str, Mapping[str, Keys]]
 ) -> Iterator[tuple[str, str, Keys, Keys]]:
-    """The inputs that both have, with both extractors."""
     for name, stream, new in _each(after):
         old = before.get(name, {}).get(stream)
         if old is not None:

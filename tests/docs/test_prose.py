@@ -26,18 +26,12 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 
 TO_DO: dict[str, dict[str, int]] = {
     "cli": {"who": 2, "what": 2},
-    "core": {"what": 3},
     "files": {"who": 4},
     "following": {"what": 2},
     "kafka": {"what": 3},
-    "spark": {"who": 10, "idiom": 25},
-    "store": {"who": 14, "idiom": 13},
     "testing": {"who": 2},
     "runtime/keys": {"what": 2},
-    "runtime/network": {"idiom": 8},
-    "runtime/ownership": {"what": 2},
-    "runtime/source": {"what": 4, "idiom": 4},
-    "runtime": {"what": 3},
+    "runtime": {"what": 1},
     "examples": {"who": 5},
     "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},
     "docs": {"who": 41, "what": 97, "idiom": 15},
@@ -47,7 +41,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.37
+DOCSTRING_WORDS = 1.97
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 

@@ -1,7 +1,7 @@
-"""Handles peers' answers about records sent to them: ACKs, progress, gaps, refusals.
+"""Handles peers' answers about records sent to them.
 
-An answer counts only if it comes from the worker that the stream is sent to, if that worker is
-believed to own the receiving interval, and for records that were sent to it and are un-ACKed (I18).
+An answer counts only from the worker that the stream is sent to, if it is believed to own the
+receiving interval, and for records that were sent to it and are un-ACKed (I18).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from millwheel.runtime.network.wire_stream import Outgoing, check_runs
 
 
 class Answers:
-    """Applies the answers of peers to outgoing streams."""
-
     def __init__(
         self, env: Environment, exchange: Exchange, sender: Sender, remotes: RemoteIntervals
     ) -> None:
@@ -31,11 +29,6 @@ class Answers:
     def _stream(
         self, link: Link, frame: Gap | NotMine | Progress | TooNew
     ) -> tuple[Remote, Outgoing] | None:
-        """The stream that a frame names.
-
-        None unless the stream is sent to this peer in the epoch of the frame, and the peer is
-        believed to own the interval.
-        """
         remote = self._remotes.remote(frame.interval)
         if remote is None or remote.owner != link.peer:
             return None
@@ -45,11 +38,7 @@ class Answers:
         return remote, stream
 
     def acknowledged(self, link: Link, frame: Acknowledge) -> None:
-        """Acknowledge records that are durable at a peer.
-
-        The frame names a computation, so the records may belong to any of its intervals that the
-        peer owns.
-        """
+        """The records may belong to any interval of the computation that the peer owns."""
         check_runs(frame.seqs)
         arrived: list[int] = []
         for remote in self._remotes.remotes():
@@ -62,7 +51,6 @@ class Answers:
             self._exchange.acknowledged(frame.log, frame.receiver, arrived)
 
     def restart_stream(self, link: Link, gap: Gap) -> None:
-        """Send a stream again from its first un-ACKed record: the receiver misses records."""
         found = self._stream(link, gap)
         if found is not None and not found[1].halted:
             remote, _ = found
@@ -80,8 +68,6 @@ class Answers:
             self._sender.has_work(remote)
 
     def not_mine(self, link: Link, refusal: NotMine) -> None:
-        """The worker does not own the interval, or not yet: wait until the store names the
-        owner."""
         found = self._stream(link, refusal)
         if found is not None:
             remote = found[0]
@@ -89,8 +75,6 @@ class Answers:
             self._remotes.request_refresh()
 
     def halt(self, link: Link, refusal: TooNew) -> None:
-        """The owner's code is too old for the records: keep them until another worker owns the
-        interval."""
         found = self._stream(link, refusal)
         if found is not None:
             remote, stream = found

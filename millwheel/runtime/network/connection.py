@@ -7,16 +7,12 @@
         │                              ├── silent, deaf, or the line broke ────> ended
         └── refused, silent, broken ──────────────────────────────────────────> ended
 
-The *greeting* is the exchange of `millwheel.runtime.network.handshake`.
+An asyncio protocol without a task, over any transport. Frames sent in one turn of the event loop
+leave as one write.
 
-`Connection` is an asyncio protocol over any transport: `data_received` handles the bytes in the
-same call; nothing here waits, and a connection has no task. Frames sent in one turn of the event
-loop leave as one write.
-
-A peer that vanished (a power failure, a cut cable) is noticed by its silence: each side sends a
-`Ping` every few seconds, whatever other frames it sends. A peer that sends but does not read is
-noticed by an unanswered ping, or by the bytes that pile up for it. The owner of the connections
-calls `tend` periodically; deadlines are checked only there.
+Each side sends a `Ping` every few seconds, so silence means that the peer vanished. A peer that
+sends but does not read leaves a ping unanswered, or bytes pile up for it. Deadlines are checked
+only in `tend`, which the owner calls periodically.
 """
 
 from __future__ import annotations
@@ -59,12 +55,9 @@ ANNOUNCED: frozenset[EndKind] = frozenset(("closed", "refused", "garbage", "too 
 """Close reasons that are sent to the peer."""
 
 REASON_CHARACTERS = 500
-"""Longest close reason sent to a peer or accepted from one. It may quote the peer's frame."""
 
 
 class End(NamedTuple):
-    """Why a connection ended."""
-
     kind: EndKind
     text: str
 
@@ -73,38 +66,23 @@ class End(NamedTuple):
 
 
 class Owner(Protocol):
-    """Hooks called on a connection's events."""
+    def opened(self, connection: Connection) -> None: ...
 
-    def opened(self, connection: Connection) -> None:
-        """The connection has a transport; the greeting begins."""
-
-    def greeted(self, connection: Connection) -> None:
-        """The greeting succeeded: the connection is up."""
+    def greeted(self, connection: Connection) -> None: ...
 
     def received(self, connection: Connection, frame: Frame) -> None:
-        """A `Message` arrived.
-
-        Raises:
-            PeerError: no worker sends such a frame; the connection ends as garbage.
-        """
+        """A `PeerError` ends the connection as garbage."""
 
     def ended(self, connection: Connection, end: End) -> None:
-        """The connection cannot be used any more. May be called within `Connection.send`."""
+        """May be called within `Connection.send`."""
 
-    def drained(self, connection: Connection) -> None:
-        """The connection was full and has room again."""
+    def drained(self, connection: Connection) -> None: ...
 
     def gone(self, connection: Connection) -> None:
-        """The transport is closed, or never became ready. May be called twice."""
+        """The transport is closed, or never became ready; may be called twice."""
 
 
 class Connection(Visitor):
-    """One connection; use it only while `up`.
-
-    Args:
-        remote: the address of the other side.
-    """
-
     def __init__(
         self,
         owner: Owner,
@@ -122,7 +100,6 @@ class Connection(Visitor):
         self._outbox: list[bytearray] = []
         self._outbox_bytes = 0
         self._transport_full = False
-        """The transport's write buffer is full."""
         self._since = self._received_at = clock.monotonic()
         self._pinged_at: float | None = None
         """Send time of the oldest unanswered ping."""
@@ -132,21 +109,19 @@ class Connection(Visitor):
 
     @property
     def peer(self) -> str:
-        """The worker on the other side, once `up`."""
         return self._greeting.peer
 
     @property
     def full(self) -> bool:
-        """Whether so many bytes wait to be written that callers should pause."""
+        """Callers should pause while this is true."""
         return self._transport_full or self._outbox_bytes >= self._limits.burst_bytes
 
     @property
     def age(self) -> float:
-        """Seconds since it was accepted, or connected; once it has ended, since then."""
+        """Seconds since it was accepted or connected or, later, since it ended."""
         return self._clock.monotonic() - self._since
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame; all frames of this turn of the event loop leave as one write."""
         if self.end_reason is not None or self._transport is None:
             return
         try:
@@ -160,7 +135,6 @@ class Connection(Visitor):
             self.end("deaf", f"{waiting:,} bytes wait to be written to it")
 
     def end(self, kind: EndKind, text: str) -> None:
-        """Close the connection; the reason is sent to the peer if `ANNOUNCED` lists its kind."""
         if self.end_reason is not None:
             return
         if kind in ANNOUNCED and self._transport is not None:
@@ -184,7 +158,6 @@ class Connection(Visitor):
         self._owner.ended(self, self.end_reason)
 
     def tend(self) -> None:
-        """Check the deadlines and send a ping."""
         now = self._clock.monotonic()
         limits = self._limits
         if self._transport is None:
@@ -205,13 +178,12 @@ class Connection(Visitor):
             self.send(Ping())
 
     def abort(self) -> None:
-        """Close the transport immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def abandon(self, kind: EndKind = "lost", text: str = "it was never made") -> None:
-        """End a connection that has no transport, or lost it without a call to `connection_lost`:
-        uvloop closes a transport that way if connecting was cancelled."""
+        """End a connection without a transport, or that lost it without `connection_lost`: uvloop
+        closes a transport that way if connecting was cancelled."""
         self.end(kind, text)
         self.abort()
         self.connection_lost(None)
@@ -314,7 +286,6 @@ class Connection(Visitor):
 
 
 def _quoted(reason: str) -> str:
-    """A peer's reason, safe to log: shortened and on one line."""
     short = reason[:REASON_CHARACTERS]
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in short
@@ -322,7 +293,6 @@ def _quoted(reason: str) -> str:
 
 
 def shown(peername: object) -> str:
-    """The address of the other side, for messages."""
     if isinstance(peername, tuple) and len(peername) >= 2:
         host, port = peername[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -1,14 +1,7 @@
-"""One worker's end of all links to other workers: dispatches incoming frames to the parts that
-handle them.
+"""One worker's end of all links: dispatches incoming frames to `sender`, `answers` and `receiver`.
 
-* `millwheel.runtime.network.sender` sends records, and low watermarks once they are stored;
-* `millwheel.runtime.network.answers` handles peers' answers about records sent to them;
-* `millwheel.runtime.network.receiver` receives records and acknowledges them.
-
-A frame counts only if its sender owns the interval or log that the frame names (I18).
-`RemoteIntervals.receive_reports` checks a `Report`; the modules above check the other frames. A
-`RootReport` counts from any worker of the pipeline, since it names a token that this worker gave
-out. A frame that no worker sends raises `PeerError`: it closes the connection and changes nothing.
+A frame counts only if its sender owns the interval or log that it names (I18); a `RootReport`
+counts from any worker of the pipeline, since it names a token that this worker gave out.
 """
 
 from __future__ import annotations
@@ -44,12 +37,6 @@ from millwheel.runtime.process.lease import Lease
 
 
 class Courier:
-    """Handles all links, and is the engine's interface to other workers.
-
-    Args:
-        pause: pauses the injectors of these computations, and no others.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -62,7 +49,6 @@ class Courier:
         self._network = network
         self._exchange = exchange
         self.refused: Counter[str] = Counter()
-        """Number of refused frames and records by reason."""
         self.peers = Peers(env, network)
         self.sender = Sender(env, exchange, self.peers, self.refused)
         self.remotes = RemoteIntervals(
@@ -75,14 +61,11 @@ class Courier:
     # -- links (`Handler`) ------------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
-        """Send un-ACKed records and the stored low watermarks to a worker that connected
-        (again)."""
         if link.outgoing:
             self.peers.link_up(link)
             self.sender.link_up(link)
 
     def link_down(self, link: Link, reason: str) -> None:
-        """Stop using a link; its un-ACKed records are sent again when it is up."""
         self.sender.link_down(link)
         if not link.outgoing:
             self.remotes.trust.forget(link.peer)
@@ -91,20 +74,13 @@ class Courier:
         self.remotes.request_refresh()  # its worker may be dead, and its liveness lock tells
 
     def link_refused(self, link: Link) -> None:
-        """Refresh the placement: this worker may know an earlier incarnation of the database
-        server."""
+        """This worker may know an earlier incarnation of the database server."""
         self.remotes.request_refresh()
 
     def link_drained(self, link: Link) -> None:
-        """Continue with the records that the full link blocked."""
         self.sender.link_drained(link)
 
     def received(self, link: Link, frame: Frame) -> None:
-        """Handle a frame of another worker.
-
-        Raises:
-            PeerError: no worker sends such a frame.
-        """
         match frame:
             case Deliver():
                 self.receiver.receive(link, frame)
@@ -131,30 +107,25 @@ class Courier:
     # -- for other rooms --------------------------------------------------------------------
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
-        """Acknowledge records to the owner of a log, which is another worker (I1)."""
         self.receiver.acknowledge(log, receiver, seqs)
 
     def report(self, owner: int, reports: list[EdgeReport]) -> None:
-        """Send XOR reports for tree roots to the worker with tokens that begin with `owner`."""
         self.sender.report(owner, reports)
 
     def waiting(self) -> Iterator[int]:
-        """The `log` field (the negative token) of each loose record that waits for a link."""
+        """The negative token of each loose record that waits for a link."""
         for remote in self.sender.remotes():
             yield from (delivery.log for delivery in remote.loose)
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that left this worker: its senders start new streams to the next
-        owner."""
         self.receiver.forget(interval)
         self.sender.forget(interval)
 
     async def close(self) -> None:
-        """Say goodbye to all workers and close all links."""
         self.sender.drop_unsent()
         await self._network.close()
 
     def hang_up(self) -> None:
-        """Drop unsent frames and end all links. Another courier can use the network afterwards."""
+        """Drop unsent frames and end all links."""
         self.sender.drop_unsent()
         self._network.hang_up()

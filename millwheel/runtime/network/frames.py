@@ -4,9 +4,8 @@
 
     4 bytes, big endian: length of the body | body: [kind, field, field, ...]
 
-A connection begins with the greeting (`millwheel.runtime.network.handshake`): ``Hello``, ``Proof``,
-``Introduction`` and ``Welcome``, or ``Refuse``, which ends the connection. Then, in any order and
-number:
+A connection begins with the greeting (`millwheel.runtime.network.handshake`): `Hello`, `Proof`,
+`Introduction` and `Welcome`, or `Refuse`, which ends it. Then, in any order and number:
 
 =================  ====  ===========================================================================
 frame              goes  says
@@ -25,24 +24,19 @@ frame              goes  says
 `Goodbye`          ↔     the last frame of a connection, with the reason
 =================  ====  ===========================================================================
 
-Direction: ``→`` is the direction of delivery, from the caller of the connection to its listener;
-``←`` is back.
+``→`` goes from the caller of the connection to its listener, as deliveries do; ``←`` goes back.
 
-Every list has a longest length, every number a range, and a frame without records or values is at
-most `CONTROL_BYTES` long. The decoder checks all three before it builds any object; a frame that
-breaks a limit is invalid and closes its connection. Whether the sender is entitled to a frame's
-content is decided later, from the store's placement (`millwheel.runtime.network.trust`, decision
-41).
+Lists, numbers, and frames without records have limits, which are checked before any object is
+built; a frame beyond one closes its connection. Whether the sender is entitled to the content is
+decided later (`millwheel.runtime.network.trust`, decision 41).
 
-The protocol guarantees no delivery: a frame may be lost with its connection, or arrive again over
-the next one. Both are harmless. Records are durable at their sender until they are acknowledged,
-and a stream of deliveries has an epoch and names the last number before each frame, so that a
-receiver accepts neither a duplicate nor records after a gap (decision 23). Loose records are not
-durable, but their roots are: lost records are produced again from them.
+A frame may be lost with its connection, or arrive again over the next one. Both are harmless:
+senders keep un-ACKed records, a stream's epoch and numbers reveal duplicates and gaps (decision
+23), and lost loose records are produced again from their roots.
 
 Fields are identified by position. `Hello` and `Refuse` keep their present fields for ever, so that
-two versions can still tell each other why they refuse; `Hello` may gain fields at its end, with
-defaults. Every other change of a frame raises `VERSION`.
+any two versions can say why they refuse; `Hello` may gain fields with defaults at its end. Every
+other change raises `VERSION`.
 """
 
 from __future__ import annotations
@@ -58,7 +52,6 @@ from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import PeerError
 
 VERSION = 6
-"""Version of the protocol. Workers with different versions refuse each other."""
 
 GREETING_BYTES = 4096
 """Longest frame accepted from a peer before its proof."""
@@ -69,7 +62,6 @@ RECORD_OVERHEAD_BYTES = 4096
 """Maximum size of a record in a frame without its value: key, names, numbers."""
 
 CONTROL_BYTES = 1 << 20
-"""Longest body of a frame that carries no records."""
 
 FRAME_RECORDS = 1000
 """Maximum number of records in one frame."""
@@ -84,13 +76,12 @@ FRAME_INTERVALS = 10_000
 """Maximum number of low watermarks in one `Report`: 640 kB."""
 
 ID_BYTES = 16
-"""Length of a record's id; an empty id means that log and number give it."""
+"""An empty id means that log and number give it."""
 
 LARGEST = (1 << 63) - 1
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-"""An id from the store, a position in a log, or a count: not negative, and within Postgres'
-bigint."""
+"""An id from the store, a position in a log, or a count; within Postgres' bigint."""
 
 Before = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 """A position in a log; -1 is before the first."""
@@ -116,21 +107,20 @@ RecordRow: TypeAlias = tuple[
     TypeVersion,
     Number,
 ]
-"""One record: (seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp,
-size of the value in bytes, id or b"" if log and seq give it, whether the id is user-supplied, the
-value as JSON, version of the stream's type, the source that the stamp is an offset of, or 0)."""
+"""(seq, stream, key as canonical JSON, slot, timestamp in microseconds, hold, stamp, size of the
+value in bytes, id or b"" if log and seq give it, whether the id is user-supplied, the value as
+JSON, version of the stream's type, the source that the stamp is an offset of, or 0)."""
 
 Token = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
 LooseRow: TypeAlias = tuple[Token, RecordRow]
-"""A loose record: the token of its root, and a row with the record's edge in place of its
-number."""
+"""The token of the root, and a row with the record's edge in place of its number."""
 
 EdgeReport: TypeAlias = tuple[Token, Number]
-"""(token, XOR of edges). An XOR of 0 is a sign of life: some worker holds a record of the tree."""
+"""(token, XOR of edges). 0 is a sign of life: some worker holds a record of the tree."""
 
 Run: TypeAlias = tuple[Number, Number]
-"""The numbers from the first to the last, both included."""
+"""First and last number, both included."""
 
 IntervalReport: TypeAlias = tuple[Number, Number, Number, Number, Number, Micros, bool]
 """(interval, computation, first slot, one past the last slot, sequencer, low watermark in
@@ -140,29 +130,26 @@ Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_B
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Base class of all frames."""
+    """Base class."""
 
 
 class Hello(Frame, frozen=True, array_like=True, gc=False, tag=1):
-    """Begins a greeting. The nonce is random and used for this connection only. It says nothing
-    more about its sender, because any process may ask for it."""
+    """Begins a greeting; says nothing about its sender, because any process may ask for it."""
 
     version: int
     pipeline: str
-    """Always empty, and so is `worker`: see `Introduction`. Up to version 4 they were told here."""
+    """Always empty, like `worker`: see `Introduction`. Up to version 4 these named the sender."""
     worker: str
     nonce: Nonce
 
 
 class Proof(Frame, frozen=True, array_like=True, gc=False, tag=2):
-    """Proves knowledge of the shared secret by an HMAC-SHA256."""
+    """Proves knowledge of the secret by an HMAC-SHA256."""
 
     digest: bytes
 
 
 class Introduction(Frame, frozen=True, array_like=True, gc=False, tag=18):
-    """The identity of a worker, for a peer that has proved that it knows the secret."""
-
     pipeline: str
     worker: str
     incarnation: str
@@ -172,28 +159,24 @@ class Introduction(Frame, frozen=True, array_like=True, gc=False, tag=18):
 
 
 class Welcome(Frame, frozen=True, array_like=True, gc=False, tag=3):
-    """Ends the greeting: the connection is up."""
+    """The connection is up."""
 
 
 class Refuse(Frame, frozen=True, array_like=True, gc=False, tag=4):
-    """Ends the greeting and the connection."""
-
     reason: str
 
 
 class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     """Records of one log for one receiving interval, in the order of their numbers.
 
-    `sequencer` is that of the log's interval, `epoch` counts the starts of this stream of
-    deliveries, and `previous` is the last number of the previous frame, -1 in an epoch's first
-    frame.
+    `epoch` counts the starts of this stream; `previous` is the last number of the previous frame,
+    -1 in an epoch's first frame.
     """
 
     log: Number
     sequencer: Number
     epoch: Number
     interval: Number
-    """The receiving interval."""
     receiver: Number
     """The computation of the receiving interval."""
     previous: Before
@@ -201,25 +184,19 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
-    """These numbers of the log need not be sent to the computation again."""
-
     log: Number
     receiver: Number
     seqs: Annotated[list[Run], msgspec.Meta(min_length=1, max_length=FRAME_RUNS)]
-    """Runs in ascending order, neither empty nor overlapping."""
 
 
 class NotMine(Frame, frozen=True, array_like=True, gc=False, tag=7):
-    """Another worker owns the interval: this one accepts no records of the epoch."""
-
     log: Number
     epoch: Number
     interval: Number
 
 
 class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
-    """A frame does not follow the last accepted one; `expected` is the `previous` that would
-    follow."""
+    """`expected` is the `previous` that would follow the last accepted frame."""
 
     log: Number
     epoch: Number
@@ -228,11 +205,7 @@ class Gap(Frame, frozen=True, array_like=True, gc=False, tag=8):
 
 
 class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
-    """The interval's owner runs older code that cannot read the records.
-
-    The owner accepts no records of this epoch, and the sender can stop sending them. A worker with
-    newer code will own the interval.
-    """
+    """Keep the records for an owner with newer code; this one accepts none of the epoch."""
 
     log: Number
     epoch: Number
@@ -240,10 +213,7 @@ class TooNew(Frame, frozen=True, array_like=True, gc=False, tag=13):
 
 
 class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
-    """Asks whether all records of this epoch up to number `last` arrived: the oldest is un-ACKed.
-
-    The answer is `Progress`, `Gap` or `NotMine`. A former owner of the log gets no answer.
-    """
+    """Answered by `Progress`, `Gap` or `NotMine`, but not by a former owner of the log."""
 
     log: Number
     sequencer: Number
@@ -253,10 +223,7 @@ class Ask(Frame, frozen=True, array_like=True, gc=False, tag=14):
 
 
 class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
-    """All records that an `Ask` named have arrived and are being processed.
-
-    Records sent in this epoch before number `done` are durable; the frame says nothing about later
-    ones.
+    """Records before number `done` are durable.
 
     If `takes` is false, the interval is being drained: the last records may not have arrived, and
     the sender can pause until another worker owns the interval.
@@ -270,20 +237,18 @@ class Progress(Frame, frozen=True, array_like=True, gc=False, tag=15):
 
 
 class Report(Frame, frozen=True, array_like=True, gc=False, tag=9):
-    """The stored low watermarks of some intervals of the sender."""
-
     intervals: Annotated[list[IntervalReport], msgspec.Meta(max_length=FRAME_INTERVALS)]
 
 
 class Loose(Frame, frozen=True, array_like=True, gc=False, tag=16):
-    """Records in no log for one computation; a record's slot determines its interval."""
+    """A record's slot determines its interval."""
 
     receiver: Number
     records: Annotated[list[LooseRow], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
 
 
 class RootReport(Frame, frozen=True, array_like=True, gc=False, tag=17):
-    """XOR reports for tree roots; receivers ignore unknown tokens."""
+    """Receivers ignore unknown tokens."""
 
     reports: Annotated[list[EdgeReport], msgspec.Meta(max_length=FRAME_REPORTS)]
 
@@ -297,15 +262,12 @@ class Pong(Frame, frozen=True, array_like=True, gc=False, tag=11):
 
 
 class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
-    """Ends the connection on purpose."""
-
     reason: str
 
 
 Message: TypeAlias = (
     Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
 )  # fmt: skip
-"""Frames for the owner of a connection; the connection handles all others itself."""
 
 _Any = Message | Hello | Proof | Introduction | Welcome | Refuse | Ping | Pong | Goodbye
 
@@ -318,16 +280,11 @@ _WITH_RECORDS = frozenset(
     bytes((0x90 | 1 + len(kind.__struct_fields__), cast(int, kind.__struct_config__.tag)))
     for kind in (Deliver, Loose)
 )
-"""The first two bytes (array length, frame kind) of bodies that may be longer than
-`CONTROL_BYTES`."""
+"""The first two bytes (array length, kind) of bodies that may be longer than `CONTROL_BYTES`."""
 
 
 def encode(frame: Frame, limit: int) -> bytearray:
-    """Encode a frame, with its length in front.
-
-    Raises:
-        PeerError: the body is longer than `limit`, and every peer would refuse it.
-    """
+    """`PeerError` if the body is longer than `limit`."""
     data = bytearray(PREFIX_BYTES)
     _encoder.encode_into(frame, data, PREFIX_BYTES)
     length = len(data) - PREFIX_BYTES
@@ -338,11 +295,7 @@ def encode(frame: Frame, limit: int) -> bytearray:
 
 
 def decode(body: bytes) -> Frame:
-    """Decode a body, which is a frame without its length.
-
-    Raises:
-        PeerError: the body is no valid frame, or is too long for its kind.
-    """
+    """`PeerError` if the body is no valid frame, or too long for its kind."""
     if len(body) > CONTROL_BYTES and body[:2] not in _WITH_RECORDS:
         raise PeerError(
             f"a frame without records of {len(body):,} bytes, above the limit of "
@@ -357,24 +310,16 @@ def decode(body: bytes) -> Frame:
 
 
 def named(frame: Frame) -> str:
-    """The name of a frame's kind, for messages."""
     return type(frame).__name__
 
 
 class Splitter:
-    """Splits the bytes of a connection into the bodies of frames."""
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """Longest accepted body; may change between two frames."""
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Add bytes, and return the bodies that are complete.
-
-        Raises:
-            PeerError: a body's length is above the limit. The body is refused without being read.
-        """
+        """The complete bodies; `PeerError` if one is longer than the limit."""
         rest = self._rest
         rest += data
         begin = 0

@@ -13,22 +13,18 @@ no time.
                                         <-       Welcome()                      up
       up
 
-There is always a secret: an operator gives it to all workers, or it is the store's own, which
-the first worker of a pipeline creates and every worker reads before it listens (decision 41).
+The secret is an operator's, given to all workers, or the store's (decision 41).
 
-A side that finds a mismatch sends ``Refuse(reason)`` and closes the connection. The listener sends
-its proof only after it has verified the caller's. Each digest includes the role of its sender, so
-that neither side can send the other's digest back as its own. A digest covers both nonces: an
-intercepted one is useless for another connection.
+A side that finds a mismatch sends ``Refuse(reason)`` and closes the connection. Each digest
+includes the role of its sender, so that neither side can send the other's back, and both nonces, so
+that it is useless for another connection.
 
-Neither side names itself before the other has proved that it knows the secret: until then both
-learn the version of the protocol and a random number, however they ask. So a refusal for different
-secrets names none of them; each side's log names where its own comes from.
+Before a peer has proved that it knows the secret, it learns only the version of the protocol and a
+random number. So a refusal does not name the secret; each side's log names the origin of its own.
 
-The secret proves that the peer belongs to the pipeline when a connection begins. It does not
-encrypt, and a man in the middle can change later frames: TLS prevents both
-(`millwheel.services.tcp`). A short secret can be guessed from an intercepted proof, so a given
-secret needs 16 random bytes or more; the store's has 32.
+A man in the middle can change later frames: TLS prevents that (`millwheel.services.tcp`). A short
+secret can be guessed from an intercepted proof, so a given secret needs 16 random bytes or more;
+the store's has 32.
 """
 
 from __future__ import annotations
@@ -53,16 +49,13 @@ from millwheel.runtime.network.frames import (
 Role = Literal["caller", "listener"]
 
 SECRET_BYTES = 16
-"""Minimum length of a secret."""
 
 Origin = Literal["given", "store"]
-"""The source of a worker's secret."""
 
 ORIGINS: dict[str, str] = {
     "given": "the secret from --secret-file or MILLWHEEL_SECRET",
     "store": "the secret in the store",
 }
-"""The name of each source in messages."""
 
 STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
     "caller": {
@@ -77,13 +70,11 @@ STEPS: dict[Role, dict[str, tuple[type[Frame], str]]] = {
         "introduction": (Introduction, "done"),
     },
 }
-"""For each role and state: the expected frame, and the state after it."""
+"""The expected frame and the next state, for each role and state."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """The shared secret of a pipeline's workers."""
-
     value: bytes = field(repr=False)
     origin: Origin
 
@@ -98,8 +89,6 @@ class Secret:
 
 @dataclass(frozen=True)
 class Identity:
-    """A worker's identity in the greeting."""
-
     pipeline: str
     worker: str
     secret: Secret
@@ -111,7 +100,6 @@ class Handshake:
     Args:
         nonce: random bytes for this connection only.
         expected: the worker that is called; None if this side is the listener.
-        incarnation: the incarnation of the database server that this worker knows.
     """
 
     def __init__(
@@ -124,23 +112,16 @@ class Handshake:
         self._incarnation = incarnation
         self._mine = self._theirs = Hello(VERSION, "", "", nonce)
         self.peer = ""
-        """The worker on the other side; empty until it has introduced itself."""
 
     @property
     def done(self) -> bool:
-        """Whether the greeting succeeded, so that the connection can be used."""
         return self._state == "done"
 
     def begin(self) -> list[Frame]:
-        """The frames that this side sends first."""
         return [self._mine] if self.role == "caller" else []
 
     def receive(self, frame: Frame) -> list[Frame]:
-        """Check the next frame, and return the frames to answer with.
-
-        Raises:
-            PeerError: the two workers do not match; the message is written for both sides.
-        """
+        """`PeerError` if the two workers do not match; its message is for both sides."""
         wanted, after = STEPS[self.role][self._state]
         if not isinstance(frame, wanted):
             raise PeerError(f"a frame {named(frame)} arrived where {wanted.__name__} is expected")
@@ -205,7 +186,6 @@ class Handshake:
         return "caller" if self.role == "listener" else "listener"
 
     def _proof(self, role: Role) -> Proof:
-        """The proof that a side must send."""
         return Proof(self._digest("proof", role))
 
     def _introduction(self) -> Introduction:
@@ -214,8 +194,7 @@ class Handshake:
         return Introduction(*content, self._digest("introduction", self.role, *content))
 
     def _digest(self, *content: str) -> bytes:
-        """An HMAC over some content, and over both `Hello` frames, which makes it one of this
-        connection."""
+        """An HMAC over some content and both `Hello` frames."""
         caller, listener = self._mine, self._theirs
         if self.role == "listener":
             caller, listener = listener, caller

@@ -7,17 +7,15 @@
     incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller reconnects
 
 There is at most one link to each worker and one from each. If a worker connects again while its
-previous connection still looks alive here, the newer connection is used and the older is closed:
-the caller noticed a broken line earlier than this side. If a worker of another name or pipeline
-listens at an address, the link stays down.
+previous connection looks alive, the newer one is used: the caller notices a broken line earlier.
 
-An incoming connection is a *stranger* from accept to the end of its greeting. `Limits.strangers`
-bounds their number, and `Limits.greeting_seconds` is the deadline for the whole, TLS included.
-Machines of workers have places of their own, and a new connection takes the place of the oldest
-one, which has had time for a greeting: so connections that say nothing keep no worker out.
+An incoming connection is a *stranger* until its greeting ends. `Limits.strangers` bounds their
+number, `Limits.greeting_seconds` the time, TLS included. Machines of workers have places of their
+own, and a new connection replaces the oldest one, which has had time for a greeting: so silent
+connections keep no worker out.
 
 Repeated failures are logged once per *kind*: for a link until it was up again (garbage once per
-peer and direction), for strangers of one machine until a greeting from that machine succeeds.
+peer and direction), for strangers of one machine until a greeting from it succeeds.
 """
 
 from __future__ import annotations
@@ -41,26 +39,21 @@ INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))
 """Kinds of endings that are logged without a warning."""
 
 REMEMBERED_HOSTS = 256
-"""Maximum number of machines, and of peers with garbage, with remembered logged failures."""
 
 TOO_MANY = "too many connections are in their greeting; connect again later"
 
 
 class WorkerLink:
-    """A `millwheel.runtime.network.ports.Link`."""
-
     def __init__(self, links: Links, peer: str, *, outgoing: bool) -> None:
         self._links = links
         self.peer = peer
         self.outgoing = outgoing
         self.connection: Connection | None = None
         self.reported_up = False
-        """`link_up` was called, and `link_down` has not been called since."""
         self.failed: set[EndKind] = set()
         """Kinds of failures logged since the link was last up."""
         self.dialer: asyncio.Task[None] | None = None
         self.hosts: frozenset[str] = frozenset()
-        """The machines at the address of an outgoing link."""
 
     @property
     def up(self) -> bool:
@@ -82,13 +75,6 @@ class WorkerLink:
 
 
 class Links:
-    """A `millwheel.runtime.network.ports.Network`: all links of one worker.
-
-    Args:
-        medium: makes and accepts connections.
-        random: source of the jitter in pauses.
-    """
-
     def __init__(
         self,
         identity: Identity,
@@ -106,9 +92,7 @@ class Links:
         self._handler: Handler | None = None
         self._tending: asyncio.Task[None] | None = None
         self._connections: dict[Connection, None] = {}
-        """Connections with an open transport, ended or not."""
         self._links: dict[Connection, WorkerLink] = {}
-        """The link of each connection; a stranger has none."""
         self._outgoing: dict[str, WorkerLink] = {}
         self._incoming: dict[str, WorkerLink] = {}
         self._dialers: set[asyncio.Task[None]] = set()
@@ -120,9 +104,7 @@ class Links:
         """Peers with logged garbage, and whether the link was outgoing."""
         self._closing = False
         self._restarting = False
-        """The worker starts over and refuses links."""
         self._incarnation = ""
-        """The incarnation of the database server that this worker knows."""
         self.address = ""
         self._log = structlog.get_logger().bind(
             pipeline=identity.pipeline, worker=identity.worker[:8]
@@ -131,11 +113,6 @@ class Links:
     # -- life ---------------------------------------------------------------------
 
     async def start(self, handler: Handler, incarnation: str = "") -> None:
-        """Listen, and keep connections alive.
-
-        Raises:
-            UsageError: listening at the address fails or is not allowed.
-        """
         self._handler = handler
         self._incarnation = incarnation
         self.address = await self._medium.listen(self._admit, self._limits.greeting_seconds)
@@ -143,11 +120,9 @@ class Links:
 
     @property
     def expired(self) -> str:
-        """The certificate of this worker that has expired, in words; empty: none has."""
         return self._medium.expired
 
     def hang_up(self) -> None:
-        """Close all links, and refuse new ones until `begin_again`."""
         self._restarting = True
         for link in list(self._outgoing.values()):
             link.close()
@@ -155,7 +130,6 @@ class Links:
             connection.end("closed", "the worker starts over")
 
     def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Allow links again after `hang_up`, for another handler."""
         for connection in list(self._connections):  # its greeting names the former incarnation
             connection.end("closed", "the worker starts over; connect again")
         self._handler = handler
@@ -163,7 +137,6 @@ class Links:
         self._restarting = False
 
     def link(self, worker: str, address: str) -> Link:
-        """Make a link to a worker; it connects, and reconnects, until it is closed."""
         if self._handler is None or self._closing:
             raise InvariantBroken(
                 "a link was asked for before the network's start or after its close"
@@ -177,14 +150,12 @@ class Links:
         return link
 
     def forget(self, link: WorkerLink) -> None:
-        """Stop dialing for a closed link."""
         if link.outgoing and self._outgoing.get(link.peer) is link:
             del self._outgoing[link.peer]
         if link.dialer is not None:
             link.dialer.cancel()
 
     async def close(self) -> None:
-        """Say goodbye, close all links and wait until they are closed."""
         self._closing = True
         self._medium.stop_listening()
         for connection in list(self._connections):
@@ -221,7 +192,7 @@ class Links:
             await backoff.wait(self._random.uniform(0.5, 1.0))
 
     async def _dial(self, link: WorkerLink, address: str) -> End:
-        """Connect, wait until the connection has ended, and return the reason."""
+        """Returns when the connection has ended."""
         connection = self._connection(link.peer)
         link.connection = connection
         self._links[connection] = link
@@ -254,8 +225,7 @@ class Links:
         return Connection(self, greeting, self._clock, self._limits, remote)
 
     def _admit(self, remote: str) -> Connection:
-        """Count an accepted connection. If there are too many strangers, the oldest one makes room
-        for it, unless that is a very young one too."""
+        """The oldest stranger makes room if there are too many, unless it is very young too."""
         connection = self._connection(None, remote)
         strangers = self._strangers(known=self._is_known(remote))
         if len(strangers) >= self._limits.strangers:
@@ -269,8 +239,7 @@ class Links:
         return connection
 
     def _strangers(self, *, known: bool) -> list[Connection]:
-        """Connections in their greeting, from machines of workers or from others, the oldest
-        first."""
+        """Those from machines of workers or the others, the oldest first."""
         return [
             c
             for c in self._connections
@@ -282,7 +251,6 @@ class Links:
         ]
 
     def _is_known(self, remote: str) -> bool:
-        """Whether an address is of a machine of a worker."""
         host = host_of(remote)
         return any(host in link.hosts for link in self._outgoing.values()) or any(
             host == host_of(link.connection.remote)
@@ -400,10 +368,9 @@ class Links:
 
 
 def own_secret(identity: Identity, end: End) -> dict[str, str]:
-    """The origin of a worker's secret, for its log of a refusal: the other side is not told."""
+    """The origin of this worker's secret, for its log of a refusal."""
     return {"secret": ORIGINS[identity.secret.origin]} if end.kind == "refused" else {}
 
 
 def host_of(address: str) -> str:
-    """The machine of an address, without the port."""
     return address.rpartition(":")[0]

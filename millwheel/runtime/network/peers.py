@@ -10,20 +10,16 @@ from millwheel.runtime.network.ports import Link, Network
 
 
 class Peers:
-    """A link to each other worker, and the time at which the link went down."""
-
     def __init__(self, env: Environment, network: Network) -> None:
         self._env = env
         self._network = network
         self._links: dict[str, Link] = {}
-        """Links by worker id."""
         self._of_tokens: dict[int, list[Link]] = {}
-        """Links by the leading bits of their workers' tokens."""
+        """Links by the leading bits of the workers' tokens."""
         self._down_since: dict[str, float] = {}
-        """The time, by the monotonic clock, since which the link to a worker is down."""
+        """Monotonic time since which the link to a worker is down."""
 
     def connect_to(self, workers: dict[str, str]) -> None:
-        """Link to exactly these workers (address by id), and close all other links."""
         for worker in [w for w in self._links if w not in workers]:
             self._links.pop(worker).close()
             self._down_since.pop(worker, None)
@@ -36,46 +32,37 @@ class Peers:
             self._of_tokens.setdefault(owner_bits(worker), []).append(link)
 
     def link(self, worker: str | None) -> Link | None:
-        """The link to a worker, up or not; None if there is no such worker."""
         return self._links.get(worker or "")
 
     def links(self) -> Iterable[Link]:
         return self._links.values()
 
     def of_token(self, owner: int) -> Iterable[Link]:
-        """The links to workers with tokens that begin with `owner`."""
         return self._of_tokens.get(owner, ())
 
     def reaches(self, worker: str) -> bool:
-        """Whether the link to a worker is up."""
         return worker in self._links and worker not in self._down_since
 
     def down(self) -> list[str]:
-        """Workers with a link that is down, or was never up."""
         return list(self._down_since)
 
     def lost_within(self, seconds: float) -> bool:
-        """Whether a link has gone down so recently, and is still down."""
         begin = self._env.clock.monotonic() - seconds
         return any(since > begin for since in self._down_since.values())
 
     def excuse(self, worker: str) -> None:
-        """Do not count a worker as unreachable yet: user code blocks its event loop, which answers
-        nobody."""
+        """Do not count a worker as unreachable yet: user code blocks its event loop."""
         if worker in self._down_since:
             self._down_since[worker] = self._env.clock.monotonic()
 
     def unreached(self) -> list[str]:
-        """Workers that were unreachable for the duration of a lease.
-
-        If they are alive, they and this worker cannot share the pipeline.
-        """
+        """Workers unreachable for the duration of a lease: this worker cannot share the pipeline
+        with them."""
         until = self._env.clock.monotonic() - self._env.settings.lease_seconds
         return [worker for worker, since in self._down_since.items() if since <= until]
 
     @property
     def expired(self) -> bool:
-        """Whether this worker's certificate has expired: others refuse new links with it."""
         return bool(self._network.expired)
 
     def link_up(self, link: Link) -> None:

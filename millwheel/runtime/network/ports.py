@@ -5,19 +5,14 @@
     link:  down ──link_up──> up ──link_down──> down ──link_up──> ...   outgoing, until it is closed
                              up ──link_down──> gone                    incoming
 
-A *link* is one direction of delivery between two workers. The engine asks for an outgoing link,
-which connects and reconnects by itself; an incoming link is another worker's outgoing one, and ends
-with its connection. Both carry frames both ways. Every `link_up` is followed by one `link_down`.
+A *link* is one direction of delivery between two workers; frames go both ways. An outgoing link
+reconnects by itself; an incoming link is another worker's outgoing one, and ends with its
+connection.
 
-While a link is up, frames arrive in the order in which they were sent, each at most once. Arrival
-is not guaranteed: a link that went down may have lost any of the last frames, so their sender
-repeats them after the next `link_up` if they still matter.
+While a link is up, frames arrive in order, each at most once. A link that went down may have lost
+any of the last frames: their sender repeats them after the next `link_up`.
 
-`send` never blocks; callers must stop while `link.full`, since more frames would only pile up here.
-`link_drained` is called when the link has room again.
-
-`Links` in `millwheel.runtime.network.links` implements this over TCP (`millwheel.services.tcp`)
-and, in tests, over a fake medium (`millwheel.testing.fake_network`).
+`send` never blocks; callers must stop while `link.full`, until `link_drained`.
 """
 
 from __future__ import annotations
@@ -38,92 +33,65 @@ from millwheel.settings import MEBIBYTE
 
 
 class Link(Protocol):
-    """One direction of delivery between this worker and another."""
+    @property
+    def peer(self) -> str: ...
 
     @property
-    def peer(self) -> str:
-        """The other worker's id."""
-        ...
+    def outgoing(self) -> bool: ...
 
     @property
-    def outgoing(self) -> bool:
-        """Whether this worker asked for the link."""
-        ...
-
-    @property
-    def up(self) -> bool:
-        """Whether frames can be sent now."""
-        ...
+    def up(self) -> bool: ...
 
     @property
     def full(self) -> bool:
-        """Whether callers should pause. `link_drained` will be called, unless the link goes
-        down."""
+        """Whether callers should pause until `link_drained` or `link_down`."""
         ...
 
     def send(self, frame: Frame) -> None:
-        """Send a frame, or drop it if the link is down. Never waits, never raises."""
+        """Drops the frame if the link is down. Never waits, never raises."""
         ...
 
     def close(self) -> None:
-        """Close the link after the frames sent so far. `link_down` is called soon, not in this
-        call."""
+        """`link_down` is called soon, not in this call."""
         ...
 
 
 class Handler(Protocol):
     """The user of the links.
 
-    Its methods are called in the event loop, never within a call to a link. Only `received` may
-    raise, and only `PeerError`.
+    Its methods are called in the event loop, never within a call to a link.
     """
 
-    def link_up(self, link: Link) -> None:
-        """The link is up: frames can be sent both ways."""
-        ...
+    def link_up(self, link: Link) -> None: ...
 
-    def link_down(self, link: Link, reason: str) -> None:
-        """The link is down; the last frames that were sent may be lost."""
-        ...
+    def link_down(self, link: Link, reason: str) -> None: ...
 
-    def link_drained(self, link: Link) -> None:
-        """The link was full and has room again."""
-        ...
+    def link_drained(self, link: Link) -> None: ...
 
     def received(self, link: Link, frame: Frame) -> None:
-        """A frame about records or watermarks (`Message`) arrived.
-
-        Raises:
-            PeerError: no worker sends such a frame; the connection is closed as garbage.
-        """
+        """A `PeerError`, the only error allowed, closes the connection as garbage."""
         ...
 
     def link_refused(self, link: Link) -> None:
-        """One of the two workers refused this outgoing link: one of them may know outdated
-        facts."""
+        """One side refused this outgoing link: one of them may know outdated facts."""
         ...
 
 
 class Network(Protocol):
-    """Makes the links of a worker."""
-
     @property
     def expired(self) -> str:
-        """The certificate of this worker that has expired, in words: peers refuse it; empty: none
-        has."""
+        """This worker's expired certificate, in words, or empty."""
         ...
 
     @property
     def address(self) -> str:
-        """The address at which others reach this worker; known after `start`."""
+        """Known after `start`."""
         ...
 
     async def start(self, handler: Handler, incarnation: str = "") -> None:
-        """Listen. Links come up only to workers that know the same `incarnation` of the database
-        server.
+        """Links come up only to workers that know the same `incarnation` of the database server.
 
-        Raises:
-            UsageError: listening at the address fails or is not allowed.
+        `UsageError` if listening fails or is not allowed.
         """
         ...
 
@@ -131,16 +99,12 @@ class Network(Protocol):
         """Close all links, and refuse new ones until `begin_again`."""
         ...
 
-    def begin_again(self, handler: Handler, incarnation: str) -> None:
-        """Allow links again after `hang_up`, for another handler."""
-        ...
+    def begin_again(self, handler: Handler, incarnation: str) -> None: ...
 
-    def link(self, worker: str, address: str) -> Link:
-        """Make a link to a worker; it connects, and reconnects, until it is closed."""
-        ...
+    def link(self, worker: str, address: str) -> Link: ...
 
     async def close(self) -> None:
-        """Say goodbye, close all links and wait until they are closed."""
+        """Say goodbye, and wait until all links are closed."""
         ...
 
 
@@ -150,18 +114,18 @@ Make = Callable[[], asyncio.Protocol]
 class Visitor(asyncio.Protocol):
     """An accepted connection.
 
-    It counts as a stranger even before its transport is ready, since the other side can make a TLS
-    handshake last arbitrarily long.
+    A stranger even before its transport is ready: the other side can make a TLS handshake last
+    arbitrarily long.
     """
 
     welcome = True
-    """Whether there was room for the connection; without room there is no TLS handshake."""
+    """Whether there is room for the connection; otherwise there is no TLS handshake."""
 
     give_up: Callable[[], object] = staticmethod(lambda: None)
     """Set by the medium: ends the work on a transport that is not ready yet."""
 
     def abandon(self, kind: AbandonKind, text: str) -> None:
-        """End a connection before its transport is ready, for this reason."""
+        """End a connection before its transport is ready."""
         raise NotImplementedError
 
 
@@ -172,96 +136,70 @@ Admit = Callable[[str], Visitor]
 
 
 class Medium(Protocol):
-    """Makes and accepts connections."""
-
     @property
-    def expired(self) -> str:
-        """The certificate of this side that has expired, in words: peers refuse it; empty: none
-        has."""
-        ...
+    def expired(self) -> str: ...
 
     async def listen(self, admit: Admit, greeting_seconds: float) -> str:
-        """Call `admit` for each incoming connection; returns the address at which others connect.
+        """Returns the address at which others connect.
 
-        Args:
-            admit: called for each connection at its accept.
-            greeting_seconds: a connection is abandoned if its transport is not ready this long
-                after its accept.
-
-        Raises:
-            UsageError: listening at the address fails or is not allowed.
+        A connection is abandoned if its transport is not ready `greeting_seconds` after its accept.
+        `UsageError` if listening fails or is not allowed.
         """
         ...
 
     async def connect(self, make: Make, address: str) -> None:
-        """Connect the protocol that `make` returns.
-
-        Raises:
-            OSError: no process answers at the address, or TLS fails.
-        """
+        """`OSError` if no process answers, or TLS fails."""
         ...
 
     async def hosts(self, address: str) -> frozenset[str]:
-        """The machines at an address, as `admit` is told of them: without the port.
-
-        Raises:
-            OSError: the name is unknown, or the address is none.
-        """
+        """The machines at an address, without the port, as `admit` receives them. `OSError` if the
+        name is unknown."""
         ...
 
-    def stop_listening(self) -> None:
-        """Stop accepting connections."""
-        ...
+    def stop_listening(self) -> None: ...
 
-    async def close(self) -> None:
-        """Release the medium's resources, after all connections have ended."""
-        ...
+    async def close(self) -> None: ...
 
 
 LONGEST_BURST_BYTES = 4 * MEBIBYTE
-"""Maximum bytes in a transport: some milliseconds of a fast network. More makes nothing faster."""
+"""More makes nothing faster: some milliseconds of a fast network."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits and deadlines of all links of a worker. Sizes are in bytes, times in seconds."""
+    """Limits and deadlines of a worker's links, in bytes and seconds."""
 
     frame_bytes: int = 64 * MEBIBYTE
-    """Longest frame that is sent or accepted."""
 
     waiting_bytes: int = 128 * MEBIBYTE
     """Maximum bytes buffered per peer; beyond it the connection is closed."""
 
     greeting_seconds: float = 5.0
-    """Deadline of an accepted connection, from accept to the end of its greeting, TLS included. A
-    caller has this time to connect, and again for its greeting."""
+    """Includes TLS. A caller has this time to connect, and again for its greeting."""
 
     ping_seconds: float = 2.0
-    """Interval at which each side sends a ping and checks deadlines."""
 
     silence_seconds: float = 10.0
-    """Longest silence of a peer: after this time without a byte the link is closed. The owner of an
-    interval does not depend on it: the store decides that, by the lock and the lease."""
+    """The link is closed after this time without a byte. Ownership does not depend on it: the store
+    decides that, by the lock and the lease."""
 
     deaf_seconds: float = 60.0
-    """Longest time a ping may stay unanswered while the peer sends other frames: it reads nothing.
+    """Longest time a ping may stay unanswered while the peer sends frames: it reads nothing.
     Answers wait behind up to `waiting_bytes` of other frames."""
 
     closing_seconds: float = 1.0
-    """Longest time for the last frames of a closing connection to leave."""
 
     first_pause_seconds: float = 0.1
-    """First pause before connecting again. It doubles with each failure, less a random part."""
+    """Doubles with each failure, less a random part."""
 
     longest_pause_seconds: float = 5.0
-    """Longest pause before connecting again."""
 
     strangers: int = 256
-    """Maximum number of accepted connections in their TLS handshake or greeting at a time: so many
-    from the machines of workers, and as many from others."""
+    """Accepted connections in their TLS handshake or greeting: this many from the machines of
+    workers, and as many from others."""
 
     undisturbed_seconds: float = 0.2
-    """A greeting is not given up for a newer one before this time."""
+    """Minimum time before a newer connection replaces one in its greeting."""
 
     def __post_init__(self) -> None:
         if not GREETING_BYTES <= self.frame_bytes <= self.waiting_bytes - PREFIX_BYTES < 1 << 32:
@@ -278,20 +216,15 @@ class Limits:
 
     @property
     def burst_bytes(self) -> int:
-        """Bytes waiting to be written to one peer at which the link is full.
+        """Bytes waiting for one peer at which the link is full.
 
-        The transport may hold as many again, and one more frame may follow. Half of the room that
-        `waiting_bytes` leaves besides one frame is for the small frames that are sent even over a
-        full link.
+        Half of the room besides one frame and the transport is for small frames, which are sent
+        even over a full link.
         """
         return min(LONGEST_BURST_BYTES, (self.waiting_bytes - self.frame_bytes) // 4)
 
     def check(self, max_record_bytes: int) -> None:
-        """Check that each record of a pipeline fits into a frame.
-
-        Raises:
-            UsageError: the longest record does not fit.
-        """
+        """`UsageError` if the longest record does not fit into a frame."""
         if max_record_bytes + RECORD_OVERHEAD_BYTES > self.frame_bytes:
             raise UsageError(
                 f"max_record_bytes is {max_record_bytes:,}, and frame_bytes, the limit of a frame "

@@ -1,13 +1,10 @@
 """Receives records from other workers, and acknowledges them (decision 23).
 
-A `Deliver` or `Ask` counts if, according to the store, the peer owns the frame's log under the
-frame's sequencer (I18, `millwheel.runtime.network.trust`). If the last placement does not decide
-this, the records are dropped and the placement is refreshed. Then the peer is answered as if it had
-just asked, so that it sends the records again immediately. `Loose` records are accepted from any
-worker of the pipeline, since they may arrive by way of a third one; the computation that they name
-must read their stream.
-
-Acknowledgements go back over the link that the log's records arrived on.
+A `Deliver` or `Ask` counts if the store says that the peer owns the frame's log under its sequencer
+(I18, `millwheel.runtime.network.trust`). If the last placement does not decide this, the records
+are dropped, the placement is refreshed, and the peer is answered as if it had just asked: it sends
+them again at once. `Loose` records are accepted from any worker of the pipeline, since they may
+arrive by way of a third one.
 """
 
 from __future__ import annotations
@@ -49,17 +46,10 @@ from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
-"""Maximum number of deferred questions per peer. Further ones are dropped: the peer repeats
-them."""
+"""Further questions are dropped: the peer repeats them."""
 
 
 class Receiver:
-    """Receives records for the intervals of this worker.
-
-    Args:
-        refused: counts refused frames and records by reason.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -72,25 +62,18 @@ class Receiver:
         self._remotes = remotes
         self._refused = refused
         self._ack_links: dict[int, Link] = {}
-        """By log: the link that its records last arrived on."""
+        """Links on which the records of each log last arrived."""
         self._incoming: dict[tuple[int, int], Incoming] = {}
         """Streams by log and receiving interval."""
         self._by_computation: dict[tuple[int, int], dict[int, Incoming]] = {}
-        """The same streams by log and receiving computation, then by interval."""
+        """Streams by log and receiving computation, then by interval."""
         self._deferred: dict[Link, dict[tuple[int, int], tuple[int, Ask]]] = {}
-        """Questions that wait until a refresh tells whether the peer owns the log: by link, then by
-        log and receiving interval. Each has the number of refreshes that had begun at its
-        arrival."""
+        """Deferred questions by link, then by log and receiving interval; each with the number of
+        refreshes that had begun at its arrival."""
 
     def receive(self, link: Link, frame: Deliver) -> None:
-        """Put records into the queue of their interval, in order, or refuse the frame.
-
-        A sender that does not know of a split yet sends records of slots that the interval no
-        longer has.
-
-        Raises:
-            PeerError: no worker sends such a frame.
-        """
+        """A sender that does not know of a split yet sends records of slots that the interval no
+        longer has."""
         seqs = [row[0] for row in frame.records]
         interval = self._exchange.held(frame.interval)
         if interval is None or not _has_slots(interval, frame.records):
@@ -133,12 +116,11 @@ class Receiver:
                 interval.wake()
 
     def _trusts(self, link: Link, question: Ask) -> bool:
-        """Whether the peer owns the log that its frame names.
+        """Whether the peer owns the log; if that is unknown, the question is deferred.
 
-        If the last placement does not decide this, the question is deferred until the next refresh.
-        If the store names the peer although this worker sends the log, this worker has lost the log
-        without knowing it yet; accepted records would be acknowledged to this worker itself. The
-        next commit reveals the loss, and the peer asks again.
+        If the store names the peer although this worker sends the log, this worker has lost it
+        without knowing: accepted records would be acknowledged to this worker itself. The next
+        commit reveals the loss, and the peer asks again.
         """
         trust = self._remotes.trust
         status = trust.sends(link.peer, question.log, question.sequencer)
@@ -156,8 +138,7 @@ class Receiver:
         return False
 
     def knows(self, link: Link) -> bool:
-        """Whether a peer is a worker of the pipeline. If not, it may have just joined: request a
-        refresh."""
+        """If not, it may have just joined: request a refresh."""
         remotes = self._remotes
         if remotes.trust.knows(link.peer):
             return True
@@ -165,7 +146,6 @@ class Receiver:
         return False
 
     def _defer(self, link: Link, question: Ask, refreshes: int) -> None:
-        """Defer a question until the placement is refreshed."""
         deferred = self._deferred.setdefault(link, {})
         stream = (question.log, question.interval)
         if stream in deferred or len(deferred) < QUESTIONS_KEPT:
@@ -173,7 +153,6 @@ class Receiver:
         self._remotes.request_refresh()
 
     def answer_deferred(self) -> None:
-        """Answer deferred questions after a refresh."""
         trust = self._remotes.trust
         deferred, self._deferred = self._deferred, {}
         for link, questions in deferred.items():
@@ -187,8 +166,6 @@ class Receiver:
                     self._defer(link, question, refreshes)
 
     def answer(self, link: Link, question: Ask) -> None:
-        """Tell a sender whether all its records arrived, and up to which number they are
-        durable."""
         log, epoch, interval = question.log, question.epoch, question.interval
         if self._exchange.held(interval) is None:
             if self._exchange.knows(interval):
@@ -210,7 +187,6 @@ class Receiver:
                 link.send(Gap(log, epoch, interval, stream.last))
 
     def _answer_draining(self, link: Link, question: Ask) -> None:
-        """The interval is being drained: ask the sender to pause until another worker owns it."""
         log, epoch, interval = question.log, question.epoch, question.interval
         stream, done = self._incoming.get((log, interval)), 0
         if stream is not None and stream.epoch == (question.sequencer, epoch):
@@ -218,15 +194,7 @@ class Receiver:
         link.send(Progress(log, epoch, interval, done, takes=False))
 
     def receive_loose(self, link: Link, frame: Loose) -> None:
-        """Queue records that are in no log; rejected ones are dropped and replayed from their
-        roots.
-
-        A worker may have forwarded them, so the log's owner is not checked: the peer must be a
-        worker of the pipeline, and the computation must read the stream.
-
-        Raises:
-            PeerError: no worker sends such a record.
-        """
+        """A worker may have forwarded the records, so the log's owner is not checked."""
         step = self._exchange.steps.get(frame.receiver)
         if not self.knows(link) or step is None:
             self._refused["loose"] += len(frame.records)
@@ -241,13 +209,7 @@ class Receiver:
             self._refused["loose"] += self._exchange.trees.receive(step, found, link.peer)
 
     def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
-        """Whether this code can read a frame: the computation reads its streams, in its versions.
-
-        If not, the peer's code is of another generation.
-
-        Raises:
-            PeerError: the peer's code is of the same generation.
-        """
+        """If not, the peer's code must be of another generation, or it is a `PeerError`."""
         streams = self._env.graph.streams
         for name, version in {(row[1], row[11]) for row in rows}:
             stream = streams.get(name) if name in step.codecs else None
@@ -262,11 +224,7 @@ class Receiver:
         return True
 
     def _delivery(self, log: int, step: Step, row: RecordRow) -> Delivery[Any]:
-        """Decode a record of a frame; a value of another version is not migrated yet.
-
-        Raises:
-            PeerError: no worker sends such a record.
-        """
+        """A value of another version is not migrated yet."""
         seq, name, key_text, slot, ts, hold, stamp, _, id_, named, encoded, version, origin = row
         if id_ and len(id_) != ID_BYTES:
             raise PeerError(f"a record of stream {name[:100]!r} has an id of {len(id_)} bytes")
@@ -299,13 +257,10 @@ class Receiver:
         )  # fmt: skip
 
     def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[RecordRow]) -> bool:
-        """Migrate values of other versions to this code's versions.
+        """Whether the values could be migrated.
 
-        If a migration fails, the worker stops: the peer is not at fault, and a worker that starts
-        again with this code receives the same record.
-
-        Returns:
-            Whether all values are of this code's versions.
+        A failure stops the worker: the peer is not at fault, and the same code would receive the
+        same record again.
         """
         for delivery, row in zip(deliveries, rows, strict=True):
             stream, version = self._env.graph.streams[delivery.stream], row[11]
@@ -324,7 +279,6 @@ class Receiver:
         return True
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
-        """Acknowledge durable records to the owner of their log, which is another worker (I1)."""
         seqs = list(seqs)
         for stream in self._by_computation.get((log, receiver), {}).values():
             stream.acknowledge(seqs)
@@ -335,14 +289,11 @@ class Receiver:
                 link.send(Acknowledge(log, receiver, runs[first : first + FRAME_RUNS]))
 
     def link_down(self, link: Link) -> None:
-        """Forget a link that is down: its deferred questions, and ACKs over it."""
         self._deferred.pop(link, None)
         for log in [log for log, source in self._ack_links.items() if source is link]:
             del self._ack_links[log]
 
     def forget(self, interval: Interval) -> None:
-        """Forget an interval that left this worker: its senders start new streams to the next
-        owner."""
         for name in [name for name in self._incoming if name[1] == interval.id]:
             del self._incoming[name]
         for streams in self._by_computation.values():
@@ -350,7 +301,6 @@ class Receiver:
 
 
 def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
-    """Whether the key belongs to a broadcast cell of the computation."""
     grain = step.node.grain
     return step.node.cells > 0 and cell_address(slot // grain, grain)[1:] == (key_text, slot)
 
@@ -361,7 +311,6 @@ def _has_slots(interval: Interval, rows: Iterable[RecordRow]) -> bool:
 
 
 def _runs(seqs: Iterable[int]) -> list[Run]:
-    """Compress numbers to runs."""
     runs: list[Run] = []
     first = last = -2
     for seq in sorted(set(seqs)):

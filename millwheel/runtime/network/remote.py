@@ -1,4 +1,4 @@
-"""The stand-in for an interval that this worker does not own: keeps its records until their ACKs
+"""Stands in for an interval that this worker does not own: keeps its records until their ACKs
 arrive."""
 
 from __future__ import annotations
@@ -14,32 +14,23 @@ from millwheel.runtime.network.wire_stream import Outgoing
 
 
 class RecordSender(Protocol):
-    """Sends the records of stand-ins."""
-
-    def encode(self, delivery: Delivery[Any]) -> bytes:
-        """Encode a record's value for other workers."""
-        ...
+    def encode(self, delivery: Delivery[Any]) -> bytes: ...
 
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
-        """Send a record in no log as soon as its owner is known and the link is up."""
+        """Send a record of no log as soon as its owner is known and the link is up."""
 
-    def has_work(self, remote: Remote) -> None:
-        """Schedule a stand-in that has records to send."""
+    def has_work(self, remote: Remote) -> None: ...
 
     def ask_first(self, remote: Remote) -> None:
         """Hold sent records until the owner answers which of them it has."""
 
-    def begin(self, remote: Remote, log: int) -> None:
-        """Send a stream again from its first un-ACKed record."""
+    def begin(self, remote: Remote, log: int) -> None: ...
 
     def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
         """Finish records that are sent at most once and may have arrived."""
 
 
 class Remote:
-    """Stands in for an interval of another worker, or without an owner; its records wait here for
-    ACKs."""
-
     is_here = False
 
     def __init__(self, sender: RecordSender, step: Step, id_: int, slots: tuple[int, int]) -> None:
@@ -49,24 +40,19 @@ class Remote:
         self.slots = slots
         self.owner: str | None = None
         self.sequencer = -1
-        """The highest sequencer known of the interval."""
         self.refused_by: str | None = None
         """The worker that last answered `NotMine`."""
         self.streams: dict[int, Outgoing] = {}
-        """Streams by log."""
         self.intake = self
-        """The queue for new records, as an interval has one: the stand-in itself."""
+        """The stand-in itself: an interval has an intake, too."""
         self.loose: deque[Delivery[Any]] = deque()
-        """Records in no log; sending forgets them."""
 
     @property
     def queued(self) -> int:
-        """Number of loose records that wait to be sent."""
         return len(self.loose)
 
     def keep_loose(self, delivery: Delivery[Any], most: int) -> bool:
-        """Keep a record of no log until it is sent; gives whether the oldest did not have to be
-        dropped for it, as `most` were kept."""
+        """Returns false if the oldest record was dropped for it, as `most` were kept."""
         self.loose.append(delivery)
         if len(self.loose) <= most:
             return True
@@ -74,8 +60,6 @@ class Remote:
         return False
 
     def take_loose(self, records: int, size: int) -> list[Delivery[Any]]:
-        """Take records of no log for one frame: at most `records`, and `size` bytes unless the
-        first is larger."""
         taken: list[Delivery[Any]] = []
         while self.loose and len(taken) < records:
             size -= self.loose[0].size
@@ -85,11 +69,8 @@ class Remote:
         return taken
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """Add a chunk, whose values are in their stored form, or a record.
-
-        A source's row that was sent to an interval of this worker before is encoded here: its
-        source may have given JSON in another form.
-        """
+        """A row that a source sent to an own interval is encoded here: the source may have given
+        JSON in another form."""
         if isinstance(item, Chunk):
             for delivery in item.apart():
                 self._keep(delivery)
@@ -110,17 +91,13 @@ class Remote:
         self._sender.has_work(self)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Add records that waited in another queue, in the order of their logs."""
         together = sorted((*deliveries, *self.take_unacked()), key=in_order)
         for delivery in together:
             self.append(delivery)
 
     def set_owner(self, owner: str | None, sequencer: int) -> None:
-        """Note the owner that the store names, and restart the streams if it changed.
-
-        A new claim starts with an empty receiver, even on the same worker. After `NotMine` without
-        a new claim, ask the worker before resending.
-        """
+        """A new claim starts with an empty receiver, even on the same worker. After `NotMine`
+        without a new claim, ask before resending."""
         claimed = sequencer > self.sequencer
         self.sequencer = sequencer
         if not claimed and owner == self.owner:
@@ -132,7 +109,6 @@ class Remote:
             self._sender.ask_first(self)
 
     def begin(self) -> None:
-        """Restart all streams: send all un-ACKed records again."""
         for log in list(self.streams):
             self._sender.begin(self, log)
         self._sender.has_work(self)
@@ -140,8 +116,8 @@ class Remote:
     def take_unacked(self) -> list[Delivery[Any]]:
         """Remove and return all un-ACKed records, each log in its order.
 
-        Records that are sent at most once, and were sent, are finished instead: the next stand-in
-        would send them again.
+        Sent records that are sent at most once are finished instead: the next stand-in would send
+        them again.
         """
         for log, stream in self.streams.items():
             if numbers := stream.drop_sent():
@@ -155,5 +131,4 @@ class Remote:
 
 
 def in_order(delivery: Delivery[Any]) -> tuple[int, int]:
-    """Sort key for waiting records: log and number. Records in no log keep their order."""
     return (-1, 0) if delivery.in_tree else (delivery.log, delivery.seq)

@@ -1,10 +1,7 @@
 """The intervals of other workers, and the worker that owns each.
 
-A record goes to the interval that has its slot. If this worker does not own that interval, a
-stand-in (`millwheel.runtime.network.remote`) takes its place among the destinations of its step,
-keeps the records that wait to be sent, and knows the interval's owner. The owner is read from the
-store only: every second, and immediately when a worker's frame does not fit the last placement
-(`millwheel.runtime.network.trust`).
+The owner is read from the store only: every second, and immediately when a worker's frame does not
+fit the last placement.
 """
 
 from __future__ import annotations
@@ -33,12 +30,11 @@ from millwheel.store.port.placement import PlacedInterval, Placement
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 FINAL_SEQUENCER = (1 << 63) - 1
-"""A sequencer above all others: no report that is still in flight counts after it."""
+"""Above all others: no report that is still in flight counts after it."""
 
 
 class RemovedStep:
-    """Stands in for the intervals of a removed computation: acknowledges all records sent to
-    them."""
+    """Acknowledges all records for a removed computation."""
 
     id = NOBODY
     is_here = False
@@ -51,8 +47,7 @@ class RemovedStep:
         self.intake = self
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """Add a chunk or a record; it is acknowledged after its sender has noted that it was
-        sent."""
+        """A record is acknowledged after its sender has noted that it was sent."""
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._acknowledge)
         self._arrived += item.apart() if isinstance(item, Chunk) else (item,)
@@ -62,19 +57,11 @@ class RemovedStep:
         self._exchange.acknowledge(arrived)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
-        """Add records that waited in another queue."""
         for delivery in deliveries:
             self.append(delivery)
 
 
 class RemoteIntervals:
-    """The intervals of other workers, as this worker knows them.
-
-    Args:
-        refused: counts refused frames and records by reason.
-        pause: pauses exactly the injectors of these computations.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -95,31 +82,22 @@ class RemoteIntervals:
         self._refused = refused
         self._pause = pause
         self.on_placed: Callable[[], None]
-        """Called after each refresh."""
         self.out_of_touch: frozenset[str] = frozenset()
-        """The other workers of the pipeline, if this one does not reach them and so cannot share
-        it."""
+        """All other workers, if this one does not reach them and so cannot share the pipeline."""
         self.unowned = 0
-        """Number of intervals of the last placement that no worker owns."""
         self._stand_ins: dict[int, Remote] = {}
-        """Stand-ins by interval."""
         sender.use(self._stand_ins)
         self.trust = Trust()
         self._refresh = 0
-        """Number of the refresh that is being applied."""
         self.refresh_wanted = asyncio.Event()
-        """Set when the placement should be read again soon."""
 
     def remotes(self) -> Iterable[Remote]:
-        """All stand-ins."""
         return self._stand_ins.values()
 
     def remote(self, interval_id: int) -> Remote | None:
-        """The stand-in for an interval, if there is one."""
         return self._stand_ins.get(interval_id)
 
     def stand_in(self, interval: Interval) -> Remote:
-        """The stand-in for an interval that leaves this worker; made if necessary."""
         found = self._stand_ins.get(interval.id)
         if found is not None and found.slots == interval.slots:
             return found  # the interval was lost while it was draining
@@ -130,8 +108,7 @@ class RemoteIntervals:
         return remote
 
     def forget_stand_in(self, remote: Remote) -> list[Delivery[Any]]:
-        """Remove a stand-in, since this worker owns the interval now; returns the records that
-        waited."""
+        """Returns the records that waited."""
         self._stand_ins.pop(remote.id, None)
         return remote.take_unacked()
 
@@ -142,16 +119,12 @@ class RemoteIntervals:
                 del remote.streams[log]
 
     def request_refresh(self) -> None:
-        """Request a placement refresh: an interval may have another owner by now."""
         self.refresh_wanted.set()
 
     async def refresh(self) -> Placement:
-        """Read the workers and their intervals from the store, and send records accordingly.
-
-        Skip the update while our lease may have expired and this worker still holds intervals:
-        other workers may have split or merged these, and the records that wait in them must be sent
-        before new ones (I14).
-        """
+        """Skip the update while our lease may have expired and this worker still holds intervals:
+        others may have split or merged these, and the records that wait in them must be sent before
+        new ones (I14)."""
         steps = self._exchange.steps
         refresh = self.trust.begin_refresh()
         placement = await self._env.store.read_placement()
@@ -163,7 +136,6 @@ class RemoteIntervals:
         return placement
 
     def place(self, placement: Placement) -> None:
-        """Apply a placement: links, stand-ins, destinations, and paused injectors."""
         env, exchange = self._env, self._exchange
         steps = exchange.steps
         self.trust.learn(placement, self._refresh)
@@ -195,10 +167,10 @@ class RemoteIntervals:
         env.check_finished()
 
     def _free_slots(self, step: Step, partitions: Iterable[Destination]) -> None:
-        """Forget partitions that have ended and were deleted. Their last reports may not have
+        """Forget partitions that have ended and were deleted; their last reports may not have
         arrived.
 
-        The owner of the discovery does it by itself: to it, this placement may be older than a new
+        Not for the owner of the discovery, to which this placement may be older than a new
         partition.
         """
         kept = {partition.slots[0] for partition in partitions}
@@ -206,7 +178,6 @@ class RemoteIntervals:
             self._publisher.free(step.id, FIRST_SLOT, kept)
 
     def _place(self, step: Step, row: PlacedInterval, known: dict[int, Remote]) -> Remote:
-        """The stand-in for a row of the placement: the known one, unless its slots have changed."""
         slots = (row.slot_from, row.slot_to)
         found = known.get(row.id)
         if found is not None and found.slots == slots:
@@ -228,21 +199,12 @@ class RemoteIntervals:
         self._exchange.send(waiting)
 
     def receive_reports(self, worker: str, reports: Iterable[IntervalReport]) -> None:
-        """Apply the low watermarks that another worker has stored for its intervals."""
         for report in reports:
             self._judge_report(worker, report, self.trust.refreshes)
         self._env.check_finished()
 
     def _judge_report(self, worker: str, report: IntervalReport, refreshes: int) -> None:
-        """Apply a report if the store says that the worker owns the interval.
-
-        If the last placement does not decide this, keep the report and request a refresh.
-
-        Args:
-            worker: the sender of the report.
-            report: the report.
-            refreshes: number of refreshes that had begun when the report arrived.
-        """
+        """If the last placement does not name the owner, wait for a refresh after `refreshes`."""
         trust = self.trust
         id_, computation, low, high, sequencer, watermark, idle = report
         if computation not in self._exchange.steps:
@@ -260,11 +222,8 @@ class RemoteIntervals:
         )
 
     def _remove(self, step: Step) -> None:
-        """Remove a computation: end its low watermarks, and lose its intervals here.
-
-        The store has deleted the intervals, so the next commit of each is refused. That refusal is
-        the normal way in which a worker loses an interval that it does not own.
-        """
+        """The store has deleted the intervals, so their next commits are refused, which is the
+        normal way to lose an interval."""
         if step.removed:
             return
         step.removed = True

@@ -1,9 +1,8 @@
-"""Sends records to the workers that own their intervals, and low watermarks to all (decision 23).
+"""Sends records to the owners of their intervals, and low watermarks to all workers (decision 23).
 
-A production for another worker's interval goes to a `Remote`, the interval's stand-in, which keeps
-it until it is acknowledged. Records are sent when the owner is known and its link is up. They are
-sent again, from the first un-ACKed one, whenever the link comes up, the owner changes, or the
-receiver reports a gap. A silent receiver is asked first: it may be slow (decision 31).
+A record is sent when its owner is known and the link is up, and again whenever the link comes up,
+the owner changes, or the receiver reports a gap. A silent receiver is asked first: it may be slow
+(decision 31).
 """
 
 from __future__ import annotations
@@ -38,16 +37,10 @@ from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 
 FRAME_BYTES = 1 << 20
-"""Maximum bytes of values in one frame; a longer record has its own frame."""
+"""A longer record has its own frame."""
 
 
 class Sender:
-    """Sends the records of stand-ins, as far as the links have room.
-
-    Args:
-        refused: counts refused frames and records by reason.
-    """
-
     def __init__(
         self, env: Environment, exchange: Exchange, peers: Peers, refused: Counter[str]
     ) -> None:
@@ -56,49 +49,37 @@ class Sender:
         self._peers = peers
         self._refused = refused
         self._remotes: dict[int, Remote] = {}
-        """Stand-ins by interval."""
         self._numbers = itertools.count(1)
-        """Epochs for the streams of this worker."""
         self._ready: dict[Remote, None] = {}
-        """Stand-ins with records to send."""
         self._blocked: dict[Link, dict[Remote, None]] = {}
         """Stand-ins blocked by a full link, least recently served first."""
         self._changed: dict[Interval, None] = {}
-        """Intervals with a stored low watermark to publish."""
         self._flushing: asyncio.Handle | None = None
 
     def use(self, remotes: dict[int, Remote]) -> None:
-        """Send the records of these stand-ins; the owner of the dictionary adds and removes
-        entries."""
+        """The owner of the dictionary adds and removes entries."""
         self._remotes = remotes
 
     def remotes(self) -> Iterable[Remote]:
-        """The stand-ins for intervals of other workers."""
         return self._remotes.values()
 
     def has_work(self, remote: Remote) -> None:
-        """Schedule a stand-in that has records to send."""
         self._ready[remote] = None
         self._schedule_flush()
 
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
-        """Send a record in no log as soon as its owner is known and the link is up.
-
-        If too many wait, the oldest are dropped, and replayed from their roots.
-        """
+        """If too many wait, the oldest are dropped, and replayed from their roots."""
         most = QUEUED_MOST * self._env.settings.max_unacked_records
         if not remote.keep_loose(delivery, most):
             self._refused["no room"] += 1
         self.has_work(remote)
 
     def begin(self, remote: Remote, log: int) -> None:
-        """Send a stream from its first un-ACKed record, in an epoch above all earlier ones of this
-        worker."""
+        """The epoch is above all earlier ones of this worker."""
         if numbers := remote.streams[log].begin(next(self._numbers)):
             self.finish_sent(remote, log, numbers)
 
     def finish_sent(self, remote: Remote, log: int, numbers: list[int]) -> None:
-        """Finish records that are sent at most once and may have arrived."""
         self._exchange.acknowledged(log, remote.step.id, numbers)
 
     def publish(self, interval: Interval) -> None:
@@ -108,10 +89,7 @@ class Sender:
 
     def repeat(self) -> None:
         """Publish low watermarks again, since frames may be lost, and ask silent receivers for
-        progress.
-
-        Called periodically.
-        """
+        progress."""
         now = self._env.clock.monotonic()
         for remote in self.remotes():
             link = self._peers.link(remote.owner)
@@ -128,11 +106,8 @@ class Sender:
         self._schedule_flush()
 
     def ask_first(self, remote: Remote) -> None:
-        """Hold records sent to an interval's owner until the owner answers which of them it has.
-
-        A stream sent to another worker, or not sent at all, is not held: the owner cannot answer
-        for it.
-        """
+        """A stream sent to another worker, or not at all, is not held: the owner cannot answer for
+        it."""
         link = self._peers.link(remote.owner)
         for log, stream in remote.streams.items():
             if stream.epoch and stream.receiver == remote.owner:
@@ -147,8 +122,6 @@ class Sender:
             link.send(Ask(log, found[1].commits.sequencer, stream.epoch, remote.id, stream.last))
 
     def _schedule_flush(self) -> None:
-        """Send at the end of this turn of the event loop, together with further records of this
-        turn."""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
@@ -175,11 +148,7 @@ class Sender:
         self._blocked.setdefault(link, {})[remote] = None
 
     def _send(self, remote: Remote, link: Link) -> bool:
-        """Send the waiting records, one log after the other, until the link is full.
-
-        Returns:
-            Whether all records were sent.
-        """
+        """Whether all records were sent; false: the link is full."""
         if remote.queued:
             self._send_loose(remote, link)
         for logs in _in_turn(remote, self._exchange.logs):
@@ -191,8 +160,6 @@ class Sender:
         return not link.full
 
     def _send_log(self, remote: Remote, link: Link, log: int) -> bool:
-        """Send the waiting records of a log until the link is full; whether none is left to be
-        sent."""
         stream, (_, owner) = remote.streams[log], self._exchange.logs[log]
         if not stream.epoch:
             self.begin(remote, log)
@@ -210,18 +177,13 @@ class Sender:
         return stream.is_sent
 
     def _send_loose(self, remote: Remote, link: Link) -> None:
-        """Send records in no log, and forget them."""
         while not link.full and (taken := remote.take_loose(FRAME_RECORDS, FRAME_BYTES)):
             link.send(Loose(remote.step.id, [(d.token, self._row(d)) for d in taken]))
         self._exchange.wake.set()  # wake intervals that wait for room in this queue
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
-        """Encode a record's value for other workers.
-
-        Raises:
-            UserCodeError: a source gave a value that is not of the stream's type. The receiver
-                would treat it as garbage, and close the link each time it is sent.
-        """
+        """`UserCodeError` if a source's value is not of the stream's type: the receiver would close
+        the link as garbage each time."""
         codec = self._env.graph.streams[delivery.stream].codec
         encoded = codec.encode(delivery.value)
         codec.check(encoded, delivery.value)
@@ -237,18 +199,12 @@ class Sender:
         )  # fmt: skip
 
     def report(self, owner: int, reports: list[EdgeReport]) -> None:
-        """Send XOR reports to the worker with tokens that begin with `owner`, unless it is this
-        one.
-
-        A lost report is harmless: it causes a replay.
-        """
+        """A lost report is harmless: it causes a replay."""
         for link in self._peers.of_token(owner):
             for first in range(0, len(reports), FRAME_REPORTS):
                 link.send(RootReport(reports[first : first + FRAME_REPORTS]))
 
     def link_up(self, link: Link) -> None:
-        """Send un-ACKed records and the stored low watermarks to a worker that connected
-        (again)."""
         for remote in self.remotes():
             if remote.owner == link.peer:
                 remote.begin()
@@ -256,27 +212,24 @@ class Sender:
             link.send(report)
 
     def link_down(self, link: Link) -> None:
-        """Forget the stand-ins that the link blocked: all records are sent again when it is up."""
+        """All records are sent again when the link is up."""
         self._blocked.pop(link, None)
 
     def link_drained(self, link: Link) -> None:
-        """Continue with the stand-ins that the link blocked: it has room again."""
         for remote in self._blocked.pop(link, ()):
             self.has_work(remote)
 
     def forget(self, interval: Interval) -> None:
-        """Stop publishing an interval's low watermark."""
         self._changed.pop(interval, None)
 
     def drop_unsent(self) -> None:
-        """Cancel the scheduled sending."""
         if self._flushing is not None:
             self._flushing.cancel()
 
 
 def _in_turn(remote: Remote, logs: Mapping[int, tuple[SentLog, Interval]]) -> Iterator[list[int]]:
-    """The logs with un-ACKed records, those of each sending interval together and in their order,
-    which is that of its records. Intervals take turns: those that were served come last."""
+    """Logs with un-ACKed records, those of each sending interval together; intervals that were just
+    served come last."""
     found: dict[int, list[int]] = {}
     for log, stream in remote.streams.items():
         of = logs.get(log)
@@ -290,7 +243,6 @@ def _in_turn(remote: Remote, logs: Mapping[int, tuple[SentLog, Interval]]) -> It
 
 
 def _reports(intervals: Iterable[Interval]) -> Iterator[Report]:
-    """The stored low watermarks of some intervals, split into frames."""
     reports = [
         (interval.id, *interval.report(interval.watermarks.durable)) for interval in intervals
     ]

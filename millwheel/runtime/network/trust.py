@@ -1,7 +1,7 @@
-"""Decides which frames of peers a worker trusts (I18, decision 41).
+"""Decides which frames of peers a worker trusts (I18, decision 41); plain data: no await, no clock.
 
-A peer may send frames about the intervals that it owns, and about their logs. The store knows the
-owners; the last placement read from it is kept here, so that the normal case needs no round trip::
+A peer may send frames about the intervals that it owns, and about their logs. The last placement is
+kept here, so that the normal case needs no round trip::
 
     a frame names an interval or log and a sequencer; the store has  status and consequence
     ---------------------------------------------------------------  -------------------------------
@@ -10,13 +10,10 @@ owners; the last placement read from it is kept here, so that the normal case ne
     a lower sequencer, or does not know the interval                 unknown: refresh the placement,
                                                                      then check the frame again
 
-A *refresh* reads the placement from the store. Sequencers only rise, so a frame with a lower one
-comes from a former owner and can never be confirmed. An unknown frame is checked again after a
-refresh that *began* after the frame arrived: an owner claims before it sends, so that refresh sees
-its claim. If the frame is still unknown then, no owner sent it.
-
-Reports of low watermarks that are unknown are kept until that refresh, the newest of each peer and
-interval. Everything here is plain data: no await, no clock.
+Sequencers only rise, so a frame with a lower one comes from a former owner. An unknown frame is
+checked again after a refresh that *began* after its arrival: an owner claims before it sends, so
+that refresh sees its claim. Unknown reports of low watermarks are kept until then, the newest of
+each peer and interval.
 """
 
 from __future__ import annotations
@@ -29,32 +26,24 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.store.port.placement import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
-"""Maximum number of reports of one peer that wait for a refresh. Further ones are refused; peers
-repeat them."""
+"""Further reports are refused; peers repeat them."""
 
 
 class ClaimStatus(enum.Enum):
-    """What the last placement says about a peer's claim to own an interval or a log."""
-
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
     UNKNOWN = "unknown"
 
 
 class KeptReport(NamedTuple):
-    """A report that waits for a refresh."""
-
     refreshes: int
-    """Number of refreshes that had begun when the report arrived."""
+    """Refreshes that had begun when the report arrived."""
     report: IntervalReport
 
 
 class Trust:
-    """The owners of intervals and logs, and the workers, of the last placement."""
-
     def __init__(self) -> None:
         self.refreshes = 0
-        """Number of refreshes that have begun."""
         self._seen = 0
         """Number of the newest applied refresh."""
         self._intervals: dict[int, PlacedInterval] = {}
@@ -64,19 +53,16 @@ class Trust:
         """Reports that wait for a refresh, by peer and interval."""
 
     def begin_refresh(self) -> int:
-        """Note that a refresh begins; returns its number."""
         self.refreshes += 1
         return self.refreshes
 
     def learn(self, placement: Placement, refresh: int) -> None:
-        """Apply the result of a refresh."""
         self._seen = max(self._seen, refresh)
         self._intervals = {row.id: row for row in placement.intervals}
         self._of_log = {log: row for row in placement.intervals for log in row.logs}
         self._generations = {worker.id: worker.generation for worker in placement.workers}
 
     def knows(self, peer: str) -> bool:
-        """Whether a peer is a worker of the pipeline that has not stopped."""
         return peer in self._generations
 
     def generation(self, peer: str) -> int | None:
@@ -84,15 +70,12 @@ class Trust:
         return self._generations.get(peer)
 
     def owns(self, peer: str, interval: int, sequencer: int) -> ClaimStatus:
-        """Whether a peer owns an interval under this sequencer."""
         return _judge(peer, self._intervals.get(interval), sequencer)
 
     def sends(self, peer: str, log: int, sequencer: int) -> ClaimStatus:
-        """Whether a peer owns the interval of a log under this sequencer."""
         return _judge(peer, self._of_log.get(log), sequencer)
 
     def fits(self, report: IntervalReport) -> bool:
-        """Whether a report names its interval's own computation and slots."""
         id_, computation, low, high, *_ = report
         row = self._intervals.get(id_)
         return row is not None and (row.computation, row.slot_from, row.slot_to) == (
@@ -107,17 +90,7 @@ class Trust:
         return self._seen > refreshes
 
     def keep(self, peer: str, report: IntervalReport, refreshes: int) -> bool:
-        """Keep a report until a refresh tells the owner of its interval; only the newest per
-        interval.
-
-        Args:
-            peer: the sender of the report.
-            report: the report.
-            refreshes: number of refreshes that had begun when the report arrived.
-
-        Returns:
-            Whether there was room for the report.
-        """
+        """The newest per interval, until a refresh names the owner; false: there was no room."""
         pending = self._pending.setdefault(peer, {})
         id_, sequencer, watermark = report[0], report[4], report[5]
         before = pending.get(id_)
@@ -128,13 +101,11 @@ class Trust:
         return True
 
     def take_kept(self) -> Iterable[tuple[str, list[KeptReport]]]:
-        """Remove and return the kept reports, by peer."""
         kept, self._pending = self._pending, {}
         return [(peer, list(pending.values())) for peer, pending in kept.items()]
 
     def forget(self, peer: str) -> None:
-        """Drop the kept reports of a peer: its link is down, and it repeats them when the link is
-        up."""
+        """The peer repeats its reports when the link is up."""
         self._pending.pop(peer, None)
 
 

@@ -1,8 +1,8 @@
-"""Wire streams: the deliveries of one log to one receiving interval of another worker.
+"""Wire streams: a log's deliveries to one interval of another worker (decision 23).
 
-Decision 23. The sender keeps un-ACKed records and can restart the stream at any time; then the
-stream's *epoch* is higher, and its first frame says that no frame precedes it. The receiver accepts
-a frame that follows the last accepted one of the newest epoch it has seen::
+The sender keeps un-ACKed records and can restart the stream at any time: its *epoch* rises, and its
+first frame says that no frame precedes it. The receiver accepts a frame that follows the last
+accepted one of the newest epoch it has seen::
 
     frame               of a lower epoch   of this epoch         of a higher epoch
     ------------------  -----------------  --------------------  ------------------
@@ -13,9 +13,8 @@ a frame that follows the last accepted one of the newest epoch it has seen::
     asks: all taken     ignored            progress              gap
     asks: not all       ignored            gap                   gap
 
-A slow receiver has lost nothing, and must not get all records again (decision 31). So if the oldest
-record stays un-ACKed for a while, the sender *asks*, naming the last number it has sent, and acts
-on the answer::
+A slow receiver must not get all records again (decision 31). So if the oldest record stays
+un-ACKed, the sender *asks*, naming the last number it has sent, and acts on the answer::
 
     answer              meaning                                      the sender
     ------------------  -------------------------------------------  ------------------------------
@@ -26,21 +25,16 @@ on the answer::
     not mine            another worker owns the interval             looks the owner up
     (none)              no answer to three questions in a row        restarts the stream
 
-Progress names a number before which all accepted records are durable: the first un-ACKed one. This
-repairs a lost acknowledgement. It says nothing about later records (I1). An answer counts only if
-it names the present epoch and comes from the worker that the stream is sent to. The numbers in an
-answer are limited to un-ACKed records that were sent to that worker: no peer can acknowledge a
-record that it never received (decision 41).
+Progress names the first un-ACKed number; it says nothing about later records (I1). An answer counts
+only for the present epoch, from the worker that the stream is sent to, and for un-ACKed records
+that were sent to it (decision 41).
 
-An interval that is being drained refuses frames with *not mine*. If the store still names the
-worker that has just refused, the stream is held, and the worker is asked before all records are
-sent to it again.
+If the store still names a worker that has just refused, the stream is held, and the worker is asked
+before all records are sent again. A stream that the receiver's code cannot read is *halted* until
+it restarts: for another owner, or to try again, at growing intervals.
 
-A receiver with code too old to read a frame accepts no records of its epoch and says so. The stream
-is *halted* then until it restarts: for another owner, or to try again, at growing intervals.
-
-So the records of one log reach a key in the sender's order (I14), whatever the wire does. A record
-that arrives twice because its stream restarted is dropped by its id, like any other duplicate.
+So the records of one log reach a key in the sender's order (I14). A record that a restart repeats
+is dropped by its id.
 """
 
 from __future__ import annotations
@@ -58,34 +52,29 @@ from millwheel.errors import PeerError
 from millwheel.runtime.network.frames import Run
 
 NOTHING = -1
-"""Stands for the previous number in the first frame of an epoch."""
+"""The previous number in the first frame of an epoch."""
 
 FIRST_PATIENCE_SECONDS = 2.0
 """Time the oldest record may stay un-ACKed before its receiver is asked. A link that is up loses no
-frame by itself, but a middlebox between two workers may."""
+frame by itself, but a middlebox may."""
 
 LONGEST_PATIENCE_SECONDS = 30.0
-"""Upper limit of the patience: each restart doubles it, and an answer resets it."""
 
 QUESTIONS = 3
-"""Unanswered questions in a row before a restart: a question or an answer may be lost, but hardly
-all."""
 
 Epoch = tuple[int, int]
-"""The sequencer of the sending interval, and a number that rises with every stream that its owner
-starts. So a stream to an interval that was split or merged is above all streams before that."""
+"""Sequencer of the sending interval, and a number that rises with every stream of its owner: a
+stream to a split or merged interval is above all streams before."""
 
 
 class Due(enum.Enum):
-    """Action of a sender on a stream without answers."""
-
     NOTHING = "nothing"
     ASK = "ask"
     BEGIN = "begin"
 
 
 class Outgoing:
-    """The sender's end: the un-ACKed records of a log for one interval."""
+    """The un-ACKed records of a log for one interval."""
 
     __slots__ = (
         "_asked",
@@ -111,45 +100,34 @@ class Outgoing:
         self._oldest = NOTHING
         """The first un-ACKed record at `_quiet_since`."""
         self._asked = 0
-        """Number of questions since the last answer."""
         self.unacked: dict[int, Delivery[Any]] = {}
-        """Un-ACKed records by number, in the order in which they were added."""
+        """Un-ACKed records by number, in order."""
         self._unsent: deque[Delivery[Any]] = deque()
         self.epoch = 0
-        """Number of the present epoch; 0 before the first."""
+        """0 before the first."""
         self.halted = False
-        """The receiver cannot read the records: send nothing until a restart."""
+        """Send nothing until a restart: the receiver cannot read the records."""
         self.held = False
-        """The receiver accepts no records now, and may have all: ask before sending."""
+        """Ask before sending: the receiver accepts no records now, and may have all."""
         self.last = NOTHING
-        """Number of the last record sent in this epoch."""
         self.receiver = ""
-        """The worker that the stream was last sent to."""
         self.highest_sent = NOTHING
         """The highest number sent to that worker, in any epoch."""
 
     def set_receiver(self, worker: str) -> None:
-        """Send the stream to this worker from now on."""
         if worker != self.receiver:
             self.receiver = worker
             self.highest_sent = NOTHING
 
     def append(self, delivery: Delivery[Any]) -> None:
-        """Add a record at the end. A duplicate of an un-ACKed record is not sent: numbers on the
-        wire ascend."""
+        """A duplicate of an un-ACKed record is not sent: numbers on the wire ascend."""
         if delivery.seq not in self.unacked:
             self._unsent.append(delivery)
         self.unacked[delivery.seq] = delivery
 
     def begin(self, number: int) -> list[int]:
-        """Start a new epoch, in which all un-ACKed records are sent (again).
-
-        Args:
-            number: the epoch's number; higher than that of any earlier stream.
-
-        Returns:
-            The numbers that `drop_sent` dropped.
-        """
+        """All un-ACKed records are sent in an epoch above all earlier ones; returns the numbers
+        that `drop_sent` dropped."""
         dropped = self.drop_sent()
         self.epoch = number
         self.halted = self.held = False
@@ -160,7 +138,7 @@ class Outgoing:
         return dropped
 
     def drop_sent(self) -> list[int]:
-        """Drop the records that may have arrived if records are sent at most once; returns their
+        """Drop records that may have arrived if they are sent at most once; returns their
         numbers."""
         if not self._once:
             return []
@@ -172,15 +150,12 @@ class Outgoing:
 
     @property
     def is_sent(self) -> bool:
-        """Whether all un-ACKed records were sent in this epoch."""
         return not self._unsent and not (self.unacked and (self.halted or self.held))
 
     def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:
-        """The number sent before, and the next records to send; an empty list if none can be sent.
+        """The number sent before, and the next records.
 
-        Args:
-            records: maximum number of records.
-            size: maximum bytes of the records together. A single record may be larger.
+        `size` limits their bytes together; a single record may be larger.
         """
         previous = self.last
         taken: list[Delivery[Any]] = []
@@ -201,13 +176,10 @@ class Outgoing:
         return previous, taken
 
     def acknowledge(self, runs: Sequence[Run]) -> list[int]:
-        """Acknowledge numbers, in ascending runs; numbers of other intervals are ignored.
+        """Returns the numbers that were sent to the present receiver and un-ACKed.
 
         The work is bounded by the number of un-ACKed records and of runs, whatever the runs
         contain.
-
-        Returns:
-            The numbers among them that were sent to the present receiver and were un-ACKed.
         """
         unacked = self.unacked
         if not unacked:
@@ -228,15 +200,10 @@ class Outgoing:
         return found
 
     def progress(self, epoch: int, done: int, *, takes: bool = True) -> list[int]:
-        """Apply a `Progress` answer: all records that the question named have arrived.
+        """Returns the numbers with a lost acknowledgement; records sent in `epoch` before number
+        `done` are durable.
 
-        Args:
-            epoch: the stream's epoch at the question.
-            done: records sent in that epoch before this number are durable at the receiver.
-            takes: whether the receiver accepts more; if not, it may also lack the last records.
-
-        Returns:
-            The numbers with a lost acknowledgement.
+        If the receiver `takes` no more, it may also lack the last records.
         """
         if epoch != self.epoch:
             return []
@@ -253,11 +220,11 @@ class Outgoing:
         self._patience = FIRST_PATIENCE_SECONDS
 
     def due(self, now: float) -> Due:
-        """Whether to ask a silent receiver for its progress, or to restart the stream.
+        """Called periodically, with a monotonic time.
 
-        Called periodically, with the time of a monotonic clock. ACKs of records after the oldest do
-        not count as signs of life: the ACK of the oldest may be lost. A halted stream is restarted
-        at growing intervals: the same worker may still own the interval, with newer code by then.
+        ACKs of records after the oldest do not count as signs of life: the ACK of the oldest may be
+        lost. A halted stream is restarted at growing intervals: its receiver may have newer code by
+        then.
         """
         if not self.unacked or (self._unsent and not (self.halted or self.held)):
             self._quiet_since = float("inf")
@@ -281,7 +248,7 @@ _end_of_run = itemgetter(1)
 
 
 def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
-    """The numbers that lie in one of the ranges; both iterables ascend."""
+    """The numbers within the ranges; both iterables ascend."""
     found: list[int] = []
     left = iter(ranges)
     present = next(left, None)
@@ -296,11 +263,7 @@ def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
 
 
 def check_runs(runs: Iterable[Run]) -> None:
-    """Check that runs of numbers are not empty, ascend, and do not overlap.
-
-    Raises:
-        PeerError: they break one of these rules.
-    """
+    """`PeerError` unless runs ascend, and are neither empty nor overlapping."""
     end = NOTHING
     for low, high in runs:
         if not end < low <= high:
@@ -312,15 +275,13 @@ def check_runs(runs: Iterable[Run]) -> None:
 
 
 class Verdict(enum.Enum):
-    """The receiver's decision on a frame."""
-
     TAKEN = "taken"
     IGNORED = "ignored"
     GAP = "gap"
 
 
 class Incoming:
-    """The receiver's end: the newest epoch seen, and the records accepted in it."""
+    """The newest epoch seen, and the records accepted in it."""
 
     __slots__ = ("epoch", "last", "pending")
 
@@ -328,12 +289,11 @@ class Incoming:
         self.epoch: Epoch = (-1, -1)
         self.last = NOTHING
         self.pending: set[int] = set()
-        """Numbers accepted in this epoch and not acknowledged yet. Records accepted in an earlier
-        epoch that are still queued are sent again in this epoch, or were acknowledged before it
-        began."""
+        """Numbers accepted in this epoch and not acknowledged yet. Queued records of an earlier
+        epoch are sent again in this epoch, or were acknowledged before it began."""
 
     def judge(self, epoch: Epoch, previous: int, seqs: Sequence[int]) -> Verdict:
-        """Decide on a frame of records `seqs` that follows number `previous`."""
+        """Records `seqs` follow number `previous`."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         if epoch > self.epoch:
@@ -350,13 +310,12 @@ class Incoming:
         return Verdict.TAKEN
 
     def judge_question(self, epoch: Epoch, last: int) -> Verdict:
-        """Decide on a question: whether all records up to number `last` were accepted."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         return Verdict.TAKEN if epoch == self.epoch and self.last >= last else Verdict.GAP
 
     def acknowledge(self, seqs: Iterable[int]) -> None:
-        """Note durable records; numbers of other intervals are ignored."""
+        """Numbers of other intervals are ignored."""
         self.pending.difference_update(seqs)
 
     @property

@@ -28,8 +28,6 @@ from millwheel.store.port.placement import (
 
 
 class _Range(NamedTuple):
-    """The slots of an interval."""
-
     computation: int
     low: int
     high: int
@@ -43,25 +41,17 @@ class _Range(NamedTuple):
 
 
 class Balancer:
-    """Decides the owners of intervals, splits and merges, while this worker leads.
-
-    It remembers recent decisions, so that a measured load settles before the next one.
-    """
+    """Remembers recent decisions, so that a measured load settles before the next one."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._recent: dict[int, float] = {}
-        """Intervals that were recently cut or had a decision, each with the time of that by the
-        monotonic clock."""
+        """Cut recently, or with a decision: monotonic time of that."""
         self._cut: set[int] = set()
-        """The intervals of `_recent` that are parts of a split and had no decision since."""
         self._ranges: dict[int, _Range] = {}
-        """The slots of all intervals at the previous call."""
         self._logged_generation = 0
-        """The newest generation that free intervals waited for at the previous call."""
 
     def __call__(self, placement: Placement) -> list[PlacementChange]:
-        """Return the changes to wish for, given the stored placement."""
         now = self._env.clock.monotonic()
         self._note_cuts(placement, now)
         alive = [worker for worker in placement.workers if worker.lease_left > 0]
@@ -81,7 +71,7 @@ class Balancer:
         """Remember the intervals that any worker has cut since the previous call.
 
         Their load is not measured yet. The upper neighbour of a wished merge gets the same
-        cooldown, which starts again until the merge is done or the wish has lapsed.
+        cooldown, until the merge is done or the wish has lapsed.
         """
         cooldown = self._env.settings.placement_cooldown_seconds
         self._recent = {id_: at for id_, at in self._recent.items() if now - at < cooldown}
@@ -100,7 +90,6 @@ class Balancer:
         self._start_cooldown(now, *(ranges.keys() & uppers))
 
     def _log_orphans(self, placement: Placement) -> None:
-        """Warn once that intervals are free because all live workers run older code."""
         alive = [w.generation for w in placement.workers if w.lease_left > 0]
         if not alive:
             return  # all leases are over: that says nothing about their code
@@ -155,13 +144,12 @@ class Balancer:
                 return MergeWish(lower, sequencers[lower], upper, reason)
 
     def _start_cooldown(self, now: float, *ids: int) -> None:
-        """Keep the planner from further decisions about intervals for a while."""
         self._recent |= dict.fromkeys(ids, now)
         self._cut.difference_update(ids)
 
 
 def living(placement: Placement) -> list[WorkerLoad]:
-    """The planner's view of the workers with running leases, in order of registration."""
+    """Workers with running leases, in order of registration."""
     alive = [worker for worker in placement.workers if worker.lease_left > 0]
     return [_worker(worker, place) for place, worker in enumerate(alive)]
 

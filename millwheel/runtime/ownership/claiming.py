@@ -1,19 +1,17 @@
 """Claiming: a worker claims the intervals that it should own, and hands over those of others.
 
-There is no master (decision 22). Each worker reads the placement from the store every second, and
-at once when an interval turned out to have another owner than expected. One worker, the leader,
-also decides which worker should own each interval, and which intervals to split or merge. It writes
-these decisions as wishes. The owners carry them out, like the wishes of an operator (decision 25).
+There is no master (decision 22). Each worker reads the placement every second, and at once when an
+interval has another owner than expected. The leader also writes wishes: owners, splits and merges.
+The owners carry them out, like the wishes of an operator (decision 25).
 
 An interval drains before it is handed over, split or merged. User code may delay a drain for any
-time, and the worker does its other work in the meantime::
+time, and the worker does its other work during that time::
 
     read placement ──> claim ──> start drains, wait a moment ──> drained: release, cut, take back
           ^                                                        │
           └──────────── at the next period, or when a drain ends ──┘
 
-A drain that has not ended continues during the next rounds. If its wish is withdrawn, the interval
-is kept.
+If the wish is withdrawn during the drain, the interval is kept.
 
 An interval is split only when its strong productions are acknowledged: its upper part does not know
 the former log, and could send newer records of a key before older ones (I14). If that takes longer
@@ -42,27 +40,19 @@ from millwheel.runtime.source.pausing import PausedInjectors
 from millwheel.store.port.placement import Lapse, PlacedInterval, Placement, PlacementChange
 
 ACKNOWLEDGED_SECONDS = 2.0
-"""Longest time for which an interval stands still to be split while its readers do not
-acknowledge."""
+"""An interval stands still for at most this time while its readers do not acknowledge."""
 
 ALERT_SECONDS = 2.0
-"""For so long after a link has gone down the placement is read ten times as often: the liveness
-lock of a dead worker is free within a fifth of a second, and the leader's wishes follow."""
+"""The placement is read ten times as often after a link has gone down: the liveness lock of a dead
+worker is free within a fifth of a second, and the leader's wishes follow."""
 
 Act = tuple[list[Interval], Callable[[], Awaitable[None]]]
-"""Intervals, and what to do as soon as all of them are drained."""
+"""Intervals, and the action once all of them are drained."""
 
 Decide = Callable[[Placement], list[PlacementChange]]
-"""Decides owners, splits and merges from the stored placement."""
 
 
 class Claiming(Service):
-    """Claims intervals and carries out wishes; makes wishes while this worker leads.
-
-    Args:
-        decide: the balancer's decisions.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -81,14 +71,10 @@ class Claiming(Service):
         self._lease = lease
         self._decide = decide
         self._left_out = False
-        """By the reports of all workers, the pipeline continues without this one."""
         self._draining: set[Interval] = set()
-        """Intervals that drain because of a wish: to another worker, or to be cut."""
         self._drained_since: dict[Interval, float] = {}
-        """When intervals to be split were found drained, but not acknowledged."""
 
     async def run(self) -> None:
-        """Work until cancelled: once a period, and soon after a request for a placement refresh."""
         while True:
             self._remotes.refresh_wanted.clear()
             with contextlib.suppress(StoreUnavailable):
@@ -98,7 +84,6 @@ class Claiming(Service):
             await self._env.clock.sleep(self._period / 10)  # one read serves many requests
 
     async def _wait_for_request(self) -> None:
-        """Wait until a refresh is requested, at most one period."""
         waits = [
             asyncio.ensure_future(self._remotes.refresh_wanted.wait()),
             asyncio.ensure_future(self._env.clock.sleep(self._period)),
@@ -110,7 +95,6 @@ class Claiming(Service):
                 wait.cancel()
 
     async def run_once(self) -> None:
-        """Read the placement, decide, claim, hand over, split and merge."""
         placement = await self._remotes.refresh()
         placement.refuse_elsewhere()
         if await self._end_lost_leases(placement):
@@ -131,10 +115,9 @@ class Claiming(Service):
         await self._owned.change(self._carry_out(placement))
 
     async def _end_lost_leases(self, placement: Placement) -> list[str]:
-        """End the leases of workers that are out of reach and hold their liveness lock no more.
+        """End leases of workers that are out of reach and hold their liveness lock no more.
 
-        Either sign alone proves little: a link breaks with a network, a session ends by an
-        operator's hand.
+        One sign is not enough: a link breaks with a network, a session when an operator ends it.
         """
         out_of_reach = set(self._courier.peers.down())
         suspects = [worker.id for worker in living(placement) if worker.id in out_of_reach]
@@ -153,11 +136,10 @@ class Claiming(Service):
         return lost
 
     def _update_reachability(self, placement: Placement) -> None:
-        """Find out whether this worker reaches the others, and log changes.
+        """If workers cannot reach each other, all of them derive from the stored reports which ones
+        continue.
 
-        If workers cannot reach each other, the reports of all workers in the store decide which
-        of them continue, so that all come to the same result. A new worker has reported nothing
-        yet: it counts as out of touch until it has reached another worker.
+        A new worker counts as out of touch until it has reached another one.
         """
         alive = living(placement)
         together = {worker.id for worker in in_touch(alive)}
@@ -186,9 +168,8 @@ class Claiming(Service):
     def _touch_lost_intervals(self, placement: Placement) -> None:
         """Request commits of intervals that another worker has claimed since.
 
-        The store refuses such a commit, which ends the work on the interval. An interval without
-        anything to commit would otherwise stay here, and no worker would run it if it is wished
-        back here.
+        The store refuses them, which ends the work. Without that, an interval with nothing to
+        commit would stay here, and no worker would run it if it is wished back here.
         """
         rows = {row.id: row for row in placement.intervals}
         for interval in self._exchange.intervals:
@@ -204,7 +185,6 @@ class Claiming(Service):
         )
 
     async def _claim(self, wanted: dict[int, int]) -> None:
-        """Claim intervals, given by id and sequencer, if their sequencers have not changed."""
         if wanted:
             try:
                 taken = await self._owned.take(list(wanted), wanted)
@@ -224,7 +204,6 @@ class Claiming(Service):
     # -- wishes -----------------------------------------------------------------------------
 
     async def _carry_out(self, placement: Placement) -> None:
-        """Hand over, split and merge drained intervals, and start the drains of others."""
         acts = self._hand_overs(placement)
         acts += await self._cuts(placement, {i for intervals, _ in acts for i in intervals})
         wished = {interval: None for intervals, _ in acts for interval in intervals}
@@ -259,10 +238,7 @@ class Claiming(Service):
         await self._owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
-        """Resume draining intervals after their wish was withdrawn.
-
-        An interval that cannot be resumed is given up, and claimed again if it is free.
-        """
+        """One that cannot be resumed is given up, and claimed again if it is free."""
         draining = [i for i in self._owned.draining if i in self._draining]
         self._draining = set(draining)
         self._drained_since = {i: t for i, t in self._drained_since.items() if i in self._draining}
@@ -286,10 +262,6 @@ class Claiming(Service):
     # -- splits and merges --------------------------------------------------------------
 
     async def _cuts(self, placement: Placement, leaving: Set[Interval]) -> list[Act]:
-        """The wished splits and merges of intervals that stay here.
-
-        Skip an interval if the sequencer of its wish is outdated.
-        """
         acts: list[Act] = []
         rows = {row.id: row for row in placement.intervals}
         for row in placement.intervals:
@@ -326,8 +298,6 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _split_later(self, interval: Interval) -> None:
-        """Look again soon whether all that an interval has sent is acknowledged, or drop the
-        wish."""
         now = self._env.clock.monotonic()
         if now < self._drained_since.setdefault(interval, now) + ACKNOWLEDGED_SECONDS:
             self._remotes.request_refresh()
@@ -337,11 +307,10 @@ class Claiming(Service):
         await self._env.store.wish([Lapse(interval.id, interval.commits.sequencer, reason)])
 
     async def _to_merge_with(self, lower: Interval, row: PlacedInterval | None) -> Interval | None:
-        """The upper neighbour to merge an interval with.
+        """The upper neighbour.
 
-        Returns:
-            None if the neighbour is not here yet, or if the wish was dropped: another worker owns
-            the neighbour and this worker is not to own it, or it was cut.
+        None if it is not here yet, or if the wish was dropped: another worker owns and keeps the
+        neighbour, or it was cut.
         """
         if row is None or self._env.worker not in (row.owner, row.wanted_by):
             reason = "its neighbour belongs to another worker, or was split or merged since"
@@ -367,10 +336,9 @@ class Claiming(Service):
         await self._take_back(concerned)
 
     async def _take_back(self, concerned: set[int]) -> None:
-        """Claim at once the intervals that were given up for a cut, and the results of the cut.
+        """Claims intervals that were given up for a cut, and the results, without a lease wait.
 
-        No lease has to run out for this. If this worker ends before, other workers find free
-        intervals.
+        If this worker ends before, others find free intervals.
         """
         placement = await self._remotes.refresh()
         if self._env.stopping or self._lease.left <= 0:
@@ -387,10 +355,8 @@ class Claiming(Service):
 
 
 class Pauses(Service):
-    """Reads which injectors are paused, for a worker that has the pipeline to itself.
-
-    Such a worker needs no other part of the placement, so it has no `Claiming`.
-    """
+    """Reads which injectors are paused, for a worker that has the pipeline to itself, and so no
+    `Claiming`."""
 
     def __init__(self, env: Environment, paused: PausedInjectors) -> None:
         super().__init__(env.clock, env.settings.placement_seconds)
@@ -404,8 +370,6 @@ class Pauses(Service):
 
 
 class LeaseGuard(Service):
-    """Stops work on all intervals when no usable time is left of the lease."""
-
     def __init__(
         self, env: Environment, exchange: Exchange, owned: OwnedIntervals, lease: Lease
     ) -> None:

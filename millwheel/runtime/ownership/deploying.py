@@ -1,5 +1,3 @@
-"""Deploying: a worker that starts writes its graph into the store."""
-
 from __future__ import annotations
 
 from itertools import pairwise
@@ -20,15 +18,11 @@ from millwheel.store.rules.generations import SHARED
 from millwheel.streams import Input
 
 DISCOVERY = "discovery of partitions"
-"""Stands for a partition's identity: the interval of the task that finds new partitions."""
+"""Identity of the discovery's interval, which is no partition."""
 
 
 def described(graph: Graph, intervals: int) -> DescribedGraph:
-    """The description of a graph.
-
-    Args:
-        intervals: number of intervals of a new computation.
-    """
+    """`intervals` is for each new computation."""
     tables = {
         use.sink.name: use.sink
         for node in graph.nodes
@@ -51,11 +45,7 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
 
 
 async def deploy(env: Environment) -> Deployment:
-    """Deploy the graph of this code; return the ids that the store has for it.
-
-    Raises:
-        DeployRefused: the stored pipeline and this code do not agree.
-    """
+    """`DeployRefused` if the stored pipeline does not agree."""
     found = described(env.graph, env.settings.intervals)
     await try_migrations(env)
     stamp = env.stamps.next()
@@ -70,7 +60,6 @@ async def deploy(env: Environment) -> Deployment:
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
-    """The description of one node, with the slots of its intervals for the case that it is new."""
     sources: list[str] = []
     if node.injection is not None:
         sources = [partition.identity for partition in node.injection.source.partitions()]
@@ -104,7 +93,6 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
 
 
 def _fingerprint(node: Node) -> dict[str, Any]:
-    """The types that a node stores: those of its state and of its shared table."""
     found = dict(node.layout.fingerprint) if node.layout else {}
     if node.shared is not None:
         found[SHARED] = node.shared.fingerprint["plain"]
@@ -112,7 +100,6 @@ def _fingerprint(node: Node) -> dict[str, Any]:
 
 
 def log_rekeyed(env: Environment, deployment: Deployment) -> None:
-    """Log the key extractors that this deploy has changed, and the consequences."""
     for name, stream in deployment.newly_rekeyed:
         node = env.graph.by_name[name]
         does = "records not yet acknowledged are sent again under the new keys, and count once"
@@ -136,8 +123,6 @@ def log_rekeyed(env: Environment, deployment: Deployment) -> None:
 
 
 def connect_steps(steps: dict[int, Step], env: Environment, deployment: Deployment) -> None:
-    """Create the step of each node in the graph, under its stored id, and connect the steps by
-    streams."""
     for place, node in enumerate(env.graph.nodes):
         id_ = deployment.computations[node.name]
         kind = WeakRoute if node.is_weak else StreamRoute

@@ -1,8 +1,5 @@
-"""The heartbeat renews the worker's lease, and has no other work.
-
-Other services may wait for a fold of many rows, a lock, or the drop of a bucket. The heartbeat
-renews the lease in the meantime: a healthy worker must not lose its intervals.
-"""
+"""Renews the worker's lease, and does nothing else: other services may wait for a fold, a lock, or
+the drop of a bucket, and a healthy worker must not lose its intervals."""
 
 from __future__ import annotations
 
@@ -14,20 +11,13 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.service import Service
 
 BEATS_PER_LEASE = 3
-"""Heartbeats in the time of a lease: if one is lost, the next one still comes before the lease
-ends."""
+"""If one heartbeat is lost, the next one still comes before the lease ends."""
 
 TRIES_PER_BEAT = 10
-"""Attempts of a failed heartbeat before the next one is due."""
 
 
 class Heartbeat(Service):
-    """Renews the lease, publishes this worker's load, and reads the store's time.
-
-    Args:
-        load: returns the figures to publish.
-        set_clock: called with this machine's time before the request, and the store's time.
-    """
+    """`set_clock` gets this machine's time before the request, and the store's time."""
 
     def __init__(
         self,
@@ -44,10 +34,8 @@ class Heartbeat(Service):
         self._set_clock = set_clock
         self._last = float("-inf")
         self.waits_since: float | None = None
-        """When the heartbeat that is not answered was sent, by the monotonic clock; None: all are
-        answered."""
+        """Monotonic time of the unanswered heartbeat; None: all are answered."""
         self.published: dict[str, Any] = {}
-        """The figures of the last heartbeat."""
 
     async def run_once(self) -> None:
         env = self._env
@@ -66,10 +54,6 @@ class Heartbeat(Service):
         self.answered(before, answer.now)
 
     def answered(self, before: int, now: int) -> None:
-        """Adopt the store's time, with which it has answered a heartbeat.
-
-        Args:
-            before: this machine's time before the request.
-        """
+        """Adopt the store's time; `before` is this machine's time before the request."""
         if self._env.is_shared:
             self._set_clock(before, now)

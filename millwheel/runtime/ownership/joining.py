@@ -1,5 +1,3 @@
-"""Joining a pipeline, and leaving it in order."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,11 +9,9 @@ from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.tasks import end
 
 HAND_OVER_SECONDS = 3.0
-"""Time limit for a stopping worker to finish the work that has begun."""
 
 
 async def register(env: Environment, lease: Lease, address: str) -> None:
-    """Write this worker and its lease into the store."""
     asked = env.clock.monotonic()
     await env.store.register_worker(
         env.worker, env.settings.lease_seconds, address=address, generation=env.generation
@@ -24,14 +20,8 @@ async def register(env: Environment, lease: Lease, address: str) -> None:
 
 
 async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) -> None:
-    """End the dead workers of a pipeline that only one worker may run.
-
-    Args:
-        take_over: end live workers as well; their commits will be fenced.
-
-    Raises:
-        UsageError: a live worker runs the pipeline.
-    """
+    """`take_over` ends live workers as well: their commits will be fenced. Otherwise a live one is
+    a `UsageError`."""
     for other in await env.store.other_workers(env.worker):
         if take_over or other.lease_left <= 0 or env.store.is_dead(other):
             await env.store.end_worker(other)
@@ -45,10 +35,7 @@ async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) 
 
 
 async def hand_all_over(env: Environment, owned: OwnedIntervals) -> None:
-    """Drain and release the intervals that can finish within `HAND_OVER_SECONDS`.
-
-    Other workers claim the rest in its stored condition, after this worker has given up its lease.
-    """
+    """Other workers claim the rest after this worker has given up its lease."""
     handing = asyncio.create_task(owned.give_up_all())
     late = asyncio.create_task(env.clock.sleep(HAND_OVER_SECONDS))
     await asyncio.wait((handing, late), return_when=asyncio.FIRST_COMPLETED)
@@ -62,7 +49,6 @@ async def hand_all_over(env: Environment, owned: OwnedIntervals) -> None:
 
 
 async def give_up_lease(env: Environment) -> None:
-    """Give up the lease, so that other workers need not wait for its end."""
     try:
         await env.store.stop_worker(env.worker)
     except (StoreUnavailable, StoreWentBack) as error:

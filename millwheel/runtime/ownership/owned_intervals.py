@@ -1,18 +1,16 @@
 """The intervals that this worker owns: claiming them, handing them over, losing them.
 
 All data of a held interval in memory was read from the store after the claim had raised its
-sequencer (I4). The worker drops that data when it gives the interval up or is fenced. Claiming
-works one interval at a time while the lane runs:
+sequencer (I4), and is dropped when the interval is given up or fenced. Claiming works one interval
+at a time while the lane runs:
 
 1. claim, and read what is stored (the store does both in that order);
 2. attach state, timers and dedup; send again the un-ACKed productions of its logs;
 3. give the interval to the lane: from then on its records run.
 
-Giving up is the reverse: accept no more records, let running work finish and commit (the drain;
-user code may wait for any time), fold, release. A draining interval may still be kept until it is
-released. The records in its queue are not lost: their senders have no ACK. A split or a merge gives
-intervals up, cuts them in the store, and claims the results
-(`millwheel.runtime.ownership.claiming`).
+Giving up is the reverse: drain (accept no more records, let running work finish and commit), fold,
+release. A draining interval may be kept until it is released. The records in its queue are not
+lost: their senders have no ACK.
 """
 
 from __future__ import annotations
@@ -43,12 +41,6 @@ from millwheel.store.port.claims import Claim
 
 
 class OwnedIntervals:
-    """Claims, drains, gives up and loses intervals.
-
-    Args:
-        courier: sends to other workers; None: there are no other workers.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -70,12 +62,9 @@ class OwnedIntervals:
         self._courier = courier
         self.restoring = Restoring(env, exchange, publisher, courier, self.lose)
         self._drains: dict[Interval, asyncio.Task[None]] = {}
-        """The drain of each leaving interval, until the interval is released or kept."""
         self._changes: set[asyncio.Task[None]] = set()
-        """Claims and hand-overs in progress."""
 
     def held_or_draining(self, interval_id: int) -> Interval | None:
-        """The interval with this id, if this worker runs or drains it and could still keep it."""
         interval = self._exchange.get(interval_id)
         if interval is None or (interval.leaving and interval not in self._drains):
             return None
@@ -84,14 +73,10 @@ class OwnedIntervals:
     async def take(
         self, interval_ids: list[int], sequencers: Mapping[int, int] | None = None
     ) -> list[Interval]:
-        """Claim intervals and begin to work on them.
+        """Returns those that are still here and do not leave.
 
-        Args:
-            sequencers: the sequencers that were read from the store; an interval with another
-                one by now is not claimed. None: claim all, even from their present owners.
-
-        Returns:
-            The claimed intervals that are still here and do not leave.
+        An interval whose sequencer is not that of `sequencers` is not claimed. None: claim all,
+        even from their present owners.
         """
         claims = await self._env.store.claim(
             self._env.worker,
@@ -137,10 +122,8 @@ class OwnedIntervals:
         return taken
 
     def take_new(self, interval_ids: list[int]) -> None:
-        """Claim the intervals of new partitions, if no other worker shares the pipeline.
-
-        Otherwise request a placement refresh: the balancer places them like all other intervals.
-        """
+        """Claim the intervals of new partitions; in a shared pipeline the balancer places them
+        instead."""
         if self._courier is not None:
             self._courier.remotes.request_refresh()
             return
@@ -151,10 +134,8 @@ class OwnedIntervals:
         await self.take(interval_ids)
 
     async def retire(self, interval_ids: list[int]) -> None:
-        """Stop work on the intervals of partitions that have ended, as far as they are here.
-
-        They are deleted in the store next. The owner of one elsewhere finds it gone.
-        """
+        """The intervals are deleted in the store next; an owner elsewhere finds its interval
+        gone."""
         for interval in [i for i in self.held if i.id in interval_ids and not i.leaving]:
             interval.leaving = True
             await self._drain(interval)
@@ -163,8 +144,7 @@ class OwnedIntervals:
                 self._forget(interval)
 
     def _install(self, claim: Claim, inherited: frozenset[int]) -> Interval:
-        """Create a claimed interval and make it known to this worker. Its records do not run
-        yet."""
+        """The interval's records do not run yet."""
         step = self._exchange.steps[claim.interval.computation]
         interval = Interval(step, claim, self._env.settings, self._modes)
         self._exchange.add(interval)
@@ -176,15 +156,13 @@ class OwnedIntervals:
         return interval
 
     def _put(self, interval: Interval) -> None:
-        """Send records for the interval's keys to its queue, behind those that its stand-in
-        kept."""
+        """Records go to its queue, behind those that its stand-in kept."""
         before = interval.step.put(interval)
         if isinstance(before, Remote):
             assert self._courier is not None
             interval.intake.extend(self._courier.remotes.forget_stand_in(before))
 
     def _equip(self, interval: Interval, claim: Claim, inherited: frozenset[int]) -> None:
-        """Give an interval its dedup and its part file."""
         interval.dedup = Dedup(
             self._env.store,
             self._buckets,
@@ -204,25 +182,18 @@ class OwnedIntervals:
 
     @property
     def held(self) -> list[Interval]:
-        """The intervals that this worker holds, including while they drain."""
+        """Intervals of this worker, including those that drain."""
         return self._exchange.intervals
 
     @property
     def draining(self) -> list[Interval]:
-        """The intervals that leave and can still be kept."""
         return list(self._drains)
 
     def is_drained(self, interval: Interval) -> bool:
-        """Whether the drain of a leaving interval has finished, and the interval can still be
-        kept."""
         return interval.drained and interval in self._drains
 
     def drain(self, interval: Interval) -> asyncio.Task[None]:
-        """Start to drain an interval: it accepts no more records, and finishes and commits its
-        work.
-
-        The drain runs as a task, since user code may delay it for ever.
-        """
+        """Runs as a task, since user code may delay it for ever."""
         drain = self._drains.get(interval)
         if drain is None:
             interval.leaving = True
@@ -241,8 +212,8 @@ class OwnedIntervals:
     def keep(self, interval: Interval) -> None:
         """Resume a draining interval: no other worker should own it any more.
 
-        Not for an interval of an injector: its source task has stopped, and only a new claim reads
-        the position to continue from.
+        Not for an injector: its source task has stopped, and only a new claim reads the position to
+        continue from.
         """
         assert interval.source_task is None
         self._drains.pop(interval).cancel()
@@ -252,16 +223,9 @@ class OwnedIntervals:
             interval.lane.resume(interval)
 
     async def give_up(self, interval: Interval) -> bool:
-        """Drain, fold and release an interval, so that others can claim it without a lease wait.
-
-        Returns:
-            Whether it is free now: False if another worker has claimed it in the meantime, if it
-            was kept, or if another task gives it up.
-
-        Raises:
-            StoreError: the fold or the release failed. The interval is as it is stored, and no
-                work runs on it here.
-        """
+        """Whether it is free now; false if another worker has claimed it, it was kept, or another
+        task gives it up. After a `StoreError` it is as it is stored, and no work runs on it
+        here."""
         if interval.leaving and interval not in self._drains:
             return False  # another task gives it up or loses it
         await asyncio.wait((self.drain(interval),))
@@ -291,17 +255,15 @@ class OwnedIntervals:
         return bool(released)
 
     def _leave(self, interval: Interval) -> None:
-        """Send records for the interval's keys to a stand-in, which forwards them to the next
-        owner."""
         assert self._courier is not None
         interval.step.put(self._courier.remotes.stand_in(interval))
         self._exchange.wake.set()  # senders that waited for room in its queue can continue
 
     def _send_on(self, interval: Interval) -> None:
-        """Forward the interval's waiting records to its stand-in (I14).
+        """Forward the waiting records, before those that came since the interval began to leave
+        (I14).
 
-        These are the records of local logs and those of no log. They go before the records that
-        came since the interval began to leave. Other workers send theirs again.
+        Other workers send theirs again.
         """
         waiting = [] if interval.dedup is None else interval.dedup.start_over()
         for delivery in waiting:  # the interval may return to this worker, and run them
@@ -314,7 +276,6 @@ class OwnedIntervals:
         interval.intake.clear()
 
     def _forget(self, interval: Interval) -> None:
-        """Drop everything that this worker holds of an interval."""
         self._drains.pop(interval, None)
         if self._courier is not None:
             self._courier.remotes.forget_sent({log.id for log in interval.logs})
@@ -328,10 +289,7 @@ class OwnedIntervals:
         self._exchange.remove(interval)
 
     async def lose(self, interval: Interval) -> None:
-        """Stop work on an interval, whether or not another worker owns it.
-
-        Everything that it did here since its last durable commit is discarded.
-        """
+        """Everything since its last durable commit is discarded."""
         interval.transition("fenced")
         interval.leaving = True
         if interval.source_task is not None:
@@ -343,7 +301,7 @@ class OwnedIntervals:
     # -- all intervals ----------------------------------------------------------------------
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that claims or hands over intervals; `lose_all` cancels it."""
+        """`lose_all` cancels it."""
         task = asyncio.ensure_future(work)
         self._changes.add(task)
         try:
@@ -355,11 +313,7 @@ class OwnedIntervals:
             await end([task])
 
     async def give_up_all(self) -> list[Exception]:
-        """Give up all intervals, those included that are being claimed at this moment.
-
-        Returns:
-            Why intervals could not be given up.
-        """
+        """Give up all intervals, including those being claimed; returns the failures."""
         tried: set[Interval] = set()
         outcomes: list[Any] = []
         while (rest := [i for i in self.held if i not in tried]) or self._changes:
@@ -370,7 +324,6 @@ class OwnedIntervals:
         return [outcome for outcome in outcomes if isinstance(outcome, Exception)]
 
     async def lose_all(self) -> None:
-        """Stop work on all intervals: other workers may own them by now, or will soon."""
         await self._lane.suspend()
         try:
             await end(self._changes)

@@ -1,22 +1,17 @@
-"""The balancer's decisions about the ownership of intervals, as plain data.
+"""The balancer's decisions about the ownership of intervals: a pure function, without await or
+clock (docs/decisions/0022-interval-ownership.md).
 
-`plan` receives the live workers and all intervals, and returns the changes to make. It is a pure
-function without await or clock: the worker with the balancer's lock reads the figures, calls
-`plan`, and writes the wishes (docs/decisions/0022-interval-ownership.md).
+An interval's **home** is the live worker for which it is wanted, or otherwise its live owner. An
+interval without a home is an *orphan*.
 
-An interval's **home** is the worker that should own it: the worker for which it is wanted, if that
-one is alive; otherwise its owner, if alive. An interval without a home is an *orphan*.
-
-Workers that cannot reach each other cannot share a pipeline: records for an unreachable worker
-would wait for ever. `in_touch` selects the workers that continue. `plan` gives no intervals to the
-others, and takes theirs away.
-
-A worker may own an interval only if no newer code than its own has owned it (decision 28). An
-interval that no live worker may own stays with its owner, or remains an orphan.
+Workers that cannot reach each other cannot share a pipeline; `in_touch` selects those that
+continue. `plan` gives no intervals to the others, and takes theirs away. A worker may own an
+interval only if no newer code than its own has owned it (decision 28); one that no live worker may
+own stays with its owner, or remains an orphan.
 
 1. All orphans get a home at once: on the worker with the fewest intervals of the same computation,
-   then on the one with the least load. Such a decision changes nothing more, so that the death of
-   one worker does not disturb the others.
+   then on the one with the least load. Nothing more changes, so that the death of one worker does
+   not disturb the others.
 2. While a computation has fewer intervals than there are workers, its hottest ones are split.
 3. By load: the hottest worker gives its best-fitting interval to the coolest worker.
 4. By number: no worker has two intervals more than another, of each computation and in total, as
@@ -25,15 +20,13 @@ interval that no live worker may own stays with its owner, or remains an orphan.
 6. Cold neighbours of one home are merged while a computation has more intervals than it needs.
 
 **Why this converges.** Let e(w) be a worker's load above `placement_quiet_load`. Step 3 lowers the
-sum of e² by more than a small amount. Step 4 never raises that sum, and either lowers the sum of
-squares of the numbers of intervals per computation and worker, or keeps that one and lowers the sum
-of squares per worker. So no assignment occurs twice while the load stays the same. A hot part of a
-split is narrower than the interval before. Merged intervals are too cold to be split. Nothing is
-merged below twice the number of workers, and at that number step 2 splits nothing. Thresholds
-absorb noise in the figures, and intervals that were recently moved, split or merged (`recent`) stay
-as they are. Steps 2 and 4 do not depend on figures: a part of a recent split may be split again, or
-may go to a worker with two intervals less of the computation, so that workers that join need not
-wait for their share.
+sum of e². Step 4 never raises that sum, and either lowers the sum of squares of the numbers of
+intervals per computation and worker, or keeps it and lowers the sum of squares per worker. So no
+assignment occurs twice while the load stays the same. A hot part of a split is narrower than the
+interval before; merged intervals are too cold to be split; nothing is merged below twice the number
+of workers, where step 2 splits nothing. Thresholds absorb noise, and recently changed intervals
+(`recent`) stay; but steps 2 and 4, which do not depend on figures, may use the parts of a recent
+split, so that workers that join need not wait.
 """
 
 from __future__ import annotations
@@ -49,37 +42,28 @@ import msgspec
 from millwheel.settings import Settings
 
 SATURATED = 0.95
-"""CPU seconds per second at which a worker is fully loaded, since Python code runs on one core. It
-gets no more intervals by load."""
+"""A worker is fully loaded at this, since Python code runs on one core."""
 
 COLD = 0.25
 """Neighbours are merged if their joint load is below this part of the load that causes a split."""
 
 SPLIT_RELIEF = 0.9
-"""Maximum part of the load that the larger part of a split may have; with more there is one hot
-key, and a split does not help."""
+"""Maximum part of the load in one part of a split: with more there is one hot key."""
 
 
 @dataclass(frozen=True)
 class WorkerLoad:
-    """A worker that is alive."""
-
     id: str
     cpu: float = 0.0
-    """CPU seconds per second of the whole process, as the worker reports them."""
+    """CPU seconds per second of the whole process."""
     started: int = 0
     """Time of its registration, in microseconds; among equal workers the younger one gets more."""
     generation: int = 1
-    """The generation of its code."""
     unreached: tuple[str, ...] = ()
-    """Workers that it could not reach for the duration of a lease."""
     expired: bool = False
-    """Whether its certificate has expired."""
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
-    """The load of an interval as its owner reports it; the fields are those of `IntervalLoad`."""
-
     cpu: float = 0.0
     records: float = 0.0
     queue: int = 0
@@ -88,8 +72,6 @@ class ReportedIntervalLoad(msgspec.Struct, frozen=True):
 
 
 class ReportedLoad(msgspec.Struct, frozen=True):
-    """The load that a worker reports with its heartbeat."""
-
     cpu: float = 0.0
     intervals: dict[int, ReportedIntervalLoad] = {}
     unreached: tuple[str, ...] = ()
@@ -97,11 +79,7 @@ class ReportedLoad(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, load: Mapping[str, Any]) -> ReportedLoad:
-        """Decode a reported load.
-
-        A worker without measurements yet, or with a report of another version that cannot be
-        decoded, counts as idle.
-        """
+        """A worker without a report that can be decoded counts as idle."""
         try:
             return msgspec.convert(load, cls, strict=False)
         except msgspec.ValidationError:
@@ -113,8 +91,6 @@ class ReportedLoad(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class IntervalLoad:
-    """An interval, its owner, and its load."""
-
     id: int
     computation: str
     kind: Literal["injector", "computation", "relay"]
@@ -122,35 +98,27 @@ class IntervalLoad:
     slot_to: int
     """One past the last slot, or partition of an injector."""
     grain: int = 1
-    """Number of slots at multiples of which it may be split; the keys in between share a table."""
+    """The interval may be split at multiples of this number of slots."""
     sequencer: int = 0
-    """The sequencer for the compare-and-set with which the wish is written."""
     generation: int = 1
-    """The newest generation of code that owned it; workers of older code cannot claim it."""
+    """Workers of older code cannot claim it."""
     owner: str | None = None
     wanted_by: str | None = None
-    """The worker that should own it, if a wish is stored."""
     pinned: bool = False
-    """Whether an operator placed it on `wanted_by`; it stays there while that worker is alive."""
+    """An operator's wish: the interval stays on `wanted_by` while that worker is alive."""
     to_be: Literal["split", "merged"] | None = None
-    """The pending change by its owner; a merge joins it with its upper neighbour."""
+    """A merge joins it with its upper neighbour."""
     cpu: float = 0.0
     """CPU seconds per second."""
     records: float = 0.0
-    """Records per second."""
     queue: int = 0
-    """Number of queued records."""
     state_bytes: int = 0
-    """Size of the state in the owner's memory, which the next owner has to read."""
     histogram: tuple[tuple[int, float], ...] = ()
-    """Load by slot: (first slot, load up to the next entry's first slot). Any unit; may be
-    empty."""
+    """(first slot, load up to the next entry's first slot). Any unit; may be empty."""
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Give a home to an interval without a live owner or wish."""
-
     interval: int
     worker: str
     reason: str
@@ -158,8 +126,6 @@ class Assign:
 
 @dataclass(frozen=True)
 class Move:
-    """Move an interval from its home to another worker."""
-
     interval: int
     worker: str
     reason: str
@@ -167,7 +133,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Split:
-    """Split an interval in two; `at` is the first slot of the upper one. Both keep the home."""
+    """`at` is the first slot of the upper part; both keep the home."""
 
     interval: int
     at: int
@@ -176,8 +142,6 @@ class Split:
 
 @dataclass(frozen=True)
 class Merge:
-    """Merge two neighbours with the same home into one interval."""
-
     lower: int
     upper: int
     reason: str
@@ -189,11 +153,9 @@ Decision: TypeAlias = Assign | Move | Split | Merge
 def in_touch(workers: Iterable[WorkerLoad]) -> list[WorkerLoad]:
     """The workers that can share a pipeline: each of them reaches every other one.
 
-    Workers are chosen in order of the number of workers that they are cut off from, then of age. So
-    a worker that no other one reaches is left out. Of two workers that do not reach each other, the
-    younger one is left out: its secret, certificate or address is more likely to be wrong. But one
-    that says itself that its certificate has expired comes last: it keeps no worker out that has
-    renewed its own.
+    Chosen in order of the number of workers that they are cut off from, then of age: the younger
+    one's secret, certificate or address is more likely to be wrong. A worker with an expired
+    certificate comes last: it keeps no worker out that has renewed its own.
     """
     found = {worker.id: worker for worker in workers}
     apart: dict[str, set[str]] = {id_: set() for id_ in found}
@@ -217,15 +179,13 @@ def plan(
     recent: Collection[int] = frozenset(),
     cut: Collection[int] = frozenset(),
 ) -> list[Decision]:
-    """Decide the changes to make now.
+    """The changes to make now: at most `settings.placement_moves` moves, splits and merges,
+    including those in progress, and an assignment for each orphan.
 
-    There are at most `settings.placement_moves` moves, splits and merges, including those still in
-    progress, and an assignment for each orphan. The result does not depend on the order of the
-    arguments; no interval occurs in it twice.
+    The result does not depend on the order of the arguments; no interval occurs in it twice.
 
     Args:
         workers: all workers with a valid lease, whether they reach the others or not.
-        intervals: all intervals of the pipeline.
         recent: ids of intervals that were moved, split (both parts) or merged less than
             `settings.placement_cooldown_seconds` ago.
         cut: the recent intervals that are parts of a split and have no later decision.
@@ -252,7 +212,7 @@ def _place(interval: IntervalLoad) -> tuple[str, int, int]:
 
 
 class _Homes:
-    """The state of one call of `plan`: the homes of all intervals, with the decisions so far."""
+    """The homes of all intervals, with the decisions so far."""
 
     def __init__(
         self,
@@ -266,24 +226,19 @@ class _Homes:
         self.decisions: list[Decision] = []
         self.workers = {worker.id: worker for worker in workers}
         self.left_out = left_out
-        """Workers that are alive, but cannot reach the others."""
         self.intervals = intervals
         self.settings = settings
         self.home: dict[int, str] = {}
-        """The home of each interval that has one."""
         self.load = dict.fromkeys(self.workers, 0.0)
-        """CPU seconds per second of the intervals of each worker."""
+        """CPU seconds per second."""
         self.total: Counter[str] = Counter()
-        """Number of intervals of each worker."""
         self.number: Counter[tuple[str, str]] = Counter()
-        """Number of intervals of each worker and computation."""
+        """Intervals by worker and computation."""
         self.fixed: set[int] = set(recent)
-        """Intervals that are not to be changed further, except orphans."""
+        """Intervals that no decision may change further, except orphans."""
         self.cut: set[int] = set(cut)
-        """Fixed intervals that may still be split or moved to even out their computation's
-        number."""
+        """Fixed, but may still be split or moved to even out their computation's number."""
         self.budget = settings.placement_moves
-        """Number of further moves, splits and merges that may be decided."""
         for interval in intervals:
             home = self._home_of(interval)
             if home is None:
@@ -299,11 +254,9 @@ class _Homes:
                 self.fixed.add(interval.id)
                 self.cut.discard(interval.id)
         self.fair = sum(interval.cpu for interval in intervals) / len(workers)
-        """The load per worker if all had the same."""
         self.hot = max(settings.placement_quiet_load, self.fair) * (
             1 + settings.placement_imbalance
         )
-        """The load above which a worker or interval is too hot."""
 
     def _home_of(self, interval: IntervalLoad) -> str | None:
         if self.may_have(interval.wanted_by, interval):
@@ -312,16 +265,13 @@ class _Homes:
         return interval.owner if interval.wanted_by is None and self.owned(interval) else None
 
     def owned(self, interval: IntervalLoad) -> bool:
-        """Whether its owner is alive and may keep it."""
         return self.may_have(interval.owner, interval)
 
     def may_have(self, worker: str | None, interval: IntervalLoad) -> bool:
-        """Whether a worker is alive and its code is new enough for the interval."""
         known = self.workers.get(worker or "")
         return known is not None and known.generation >= interval.generation
 
     def settle(self, interval: IntervalLoad, home: str) -> None:
-        """Count an interval without a home for this worker."""
         self.home[interval.id] = home
         self.load[home] += interval.cpu
         self.total[home] += 1
@@ -341,18 +291,14 @@ class _Homes:
         self.decisions.append(Move(interval.id, worker, reason))
 
     def spend(self, *intervals: IntervalLoad) -> None:
-        """Account for a decision about intervals, which no other decision may change then."""
+        """No other decision may change these intervals then."""
         self.budget -= 1
         ids = {interval.id for interval in intervals}
         self.fixed |= ids
         self.cut -= ids
 
     def movable(self, home: str, *, with_cut: bool = False) -> list[IntervalLoad]:
-        """Return the intervals of a worker that may be moved.
-
-        Args:
-            with_cut: also parts of a recent split.
-        """
+        """`with_cut` includes parts of a recent split."""
         fixed = self.fixed - self.cut if with_cut else self.fixed
         return [
             interval
@@ -365,7 +311,6 @@ class _Homes:
 
 
 def _assign_orphans(homes: _Homes) -> None:
-    """Give each orphan a home, the hottest first."""
     orphans = [interval for interval in homes.intervals if interval.id not in homes.home]
     for interval in sorted(orphans, key=lambda orphan: (-orphan.cpu, _place(orphan))):
         worker = _assignee(homes, interval)
@@ -377,11 +322,8 @@ def _assign_orphans(homes: _Homes) -> None:
 
 
 def _assignee(homes: _Homes, interval: IntervalLoad) -> str | None:
-    """The worker with the fewest intervals of the computation, then least load, then fewest of
-    all.
-
-    None: all live workers run older code than the interval needs.
-    """
+    """Fewest intervals of the computation, then least load, then fewest of all; None: all run too
+    old code."""
     if homes.owned(interval):  # the wanted worker died before it got the interval
         assert interval.owner is not None
         return interval.owner
@@ -427,7 +369,6 @@ def _gone(homes: _Homes, worker: str | None) -> str:
 
 
 def _move_by_load(homes: _Homes) -> None:
-    """Move intervals while a worker is too hot and a move relieves it enough."""
     while homes.budget > 0 and _move_one_by_load(homes):
         pass
 
@@ -455,8 +396,7 @@ def _move_one_by_load(homes: _Homes) -> bool:
 
 
 def _best_fit(homes: _Homes, hot: str, cool: str) -> IntervalLoad | None:
-    """The interval that leaves the hotter of both workers coolest, if the gain is large
-    enough."""
+    """The interval that leaves the hotter of both workers coolest, if the gain is large enough."""
 
     def result(interval: IntervalLoad) -> float:
         return max(homes.load[hot] - interval.cpu, homes.load[cool] + interval.cpu)
@@ -473,8 +413,7 @@ def _best_fit(homes: _Homes, hot: str, cool: str) -> IntervalLoad | None:
 
 
 def _move_by_number(homes: _Homes) -> None:
-    """Move intervals until no worker has two more than another, per computation and in
-    total."""
+    """No worker has two more than another then, per computation and in total."""
     while homes.budget > 0 and (_move_one_of_a_computation(homes) or _move_one_of_all(homes)):
         pass
 
@@ -519,7 +458,7 @@ def _move_one_of_all(homes: _Homes) -> bool:
 
 
 def _unequal(homes: _Homes, numbers: dict[str, int]) -> list[tuple[str, str]]:
-    """Pairs (giver, taker) that a move makes less unequal, the most unequal first."""
+    """(giver, taker), the most unequal first."""
     pairs = [
         (giver, taker)
         for taker in numbers
@@ -543,7 +482,7 @@ def _unequal(homes: _Homes, numbers: dict[str, int]) -> list[tuple[str, str]]:
 def _lightest(
     homes: _Homes, candidates: list[IntervalLoad], giver: str, taker: str
 ) -> IntervalLoad | None:
-    """The interval that best evens out both loads without making the taker the hotter one."""
+    """The interval that best evens out both loads, without making the taker the hotter one."""
     room = max(homes.settings.placement_quiet_load, homes.load[giver]) - homes.load[taker]
     fitting = [
         interval
@@ -566,7 +505,6 @@ def _lightest(
 
 
 def _split_few(homes: _Homes) -> None:
-    """Split intervals of computations with fewer intervals than there are workers."""
     numbers = _numbers(homes)
     for interval in _by_heat(homes):
         number = numbers[interval.computation]
@@ -576,7 +514,6 @@ def _split_few(homes: _Homes) -> None:
 
 
 def _split_hot(homes: _Homes) -> None:
-    """Split intervals that are too hot for any worker."""
     numbers = _numbers(homes)
     for interval in _by_heat(homes):
         if len(homes.workers) > 1 and interval.cpu > homes.hot and interval.id not in homes.fixed:
@@ -585,13 +522,12 @@ def _split_hot(homes: _Homes) -> None:
 
 
 def _by_heat(homes: _Homes) -> list[IntervalLoad]:
-    """The intervals that may be split, the hottest first, then the widest."""
+    """The hottest first, then the widest."""
     found = [interval for interval in homes.intervals if interval.kind != "injector"]
     return sorted(found, key=lambda i: (-i.cpu, i.slot_from - i.slot_to, i.id))
 
 
 def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
-    """Split an interval, if it can be split and its computation may have one more."""
     most = homes.settings.placement_intervals_most
     if homes.budget <= 0 or numbers[interval.computation] >= most:
         return
@@ -604,7 +540,7 @@ def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason:
 
 
 def _numbers(homes: _Homes) -> Counter[str]:
-    """Number of intervals per computation after all pending changes."""
+    """Intervals of each computation after all pending changes."""
     numbers: Counter[str] = Counter()
     for interval in homes.intervals:
         numbers[interval.computation] += {"split": 2, "merged": 0, None: 1}[interval.to_be]
@@ -612,8 +548,7 @@ def _numbers(homes: _Homes) -> Counter[str]:
 
 
 def _merge(homes: _Homes) -> None:
-    """Merge cold neighbours, the coldest first, of computations with more intervals than
-    needed."""
+    """The coldest first, of computations with more intervals than needed."""
     numbers = _numbers(homes)
     needed = max(homes.settings.placement_intervals_least, 2 * len(homes.workers))
     pairs = [
@@ -643,8 +578,8 @@ def _merge(homes: _Homes) -> None:
 def split_at(interval: IntervalLoad) -> int | None:
     """The first slot of the upper part, so that both parts have half the load, or half the slots.
 
-    It is a multiple of the interval's grain. None: the interval is one grain wide, or one grain has
-    nearly all of its load.
+    A multiple of the grain. None: the interval is one grain wide, or one grain has nearly all of
+    its load.
     """
     if interval.slot_to - interval.slot_from < 2 * interval.grain:
         return None
@@ -671,7 +606,7 @@ def split_at(interval: IntervalLoad) -> int | None:
 
 
 def _by_grain(interval: IntervalLoad, loads: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same load by grains, with the load of each entry distributed evenly over its slots."""
+    """The same load by grains; each entry is distributed evenly over its slots."""
     found = dict.fromkeys(range(interval.slot_from, interval.slot_to, interval.grain), 0.0)
     for (begin, load), (end, _) in pairwise([*loads, (interval.slot_to, 0.0)]):
         for grain in found:

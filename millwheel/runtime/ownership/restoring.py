@@ -1,4 +1,4 @@
-"""Restoring claimed intervals from the store: state, shared tables, logs and un-ACKed
+"""Restores claimed intervals from the store: state, shared tables, logs and un-ACKed
 productions."""
 
 from __future__ import annotations
@@ -22,13 +22,6 @@ from millwheel.store.port.claims import Claim
 
 
 class Restoring:
-    """Loads stored data into claimed intervals; claims intervals again after a failed commit.
-
-    Args:
-        courier: sends to other workers; None: there are no other workers.
-        lose: stops work on an interval that another worker has claimed.
-    """
-
     def __init__(
         self,
         env: Environment,
@@ -44,10 +37,7 @@ class Restoring:
         self._lose = lose
 
     async def restore(self, intervals: list[Interval]) -> None:
-        """Claim intervals again and start them over from their durable data.
-
-        Skip intervals that another worker has claimed by now, or that are lost in the meantime.
-        """
+        """Skips intervals that another worker has claimed, or that are lost by then."""
         for interval in intervals:
             if interval.source_task is not None:
                 await interval.source_task.stop()
@@ -82,12 +72,8 @@ class Restoring:
         self._exchange.wake.set()
 
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
-        """Claim again the intervals that this worker still owns, and lose the others (I12).
-
-        Raises:
-            Fenced: another worker has claimed some of them, although this worker has the pipeline
-                to itself.
-        """
+        """Loses those that another worker owns (I12); `Fenced` if this one has the pipeline to
+        itself."""
         while True:
             ids = [i.id for i in intervals if self._exchange.owns(i)]
             if not ids:
@@ -117,7 +103,7 @@ class Restoring:
                 return {claim.interval.id: claim for claim in claims}
 
     async def attach(self, interval: Interval, claim: Claim) -> None:
-        """Attach state and logs, and send un-ACKed productions again before any new ones."""
+        """Un-ACKed productions are sent again before any new ones."""
         for log in interval.logs:
             self._exchange.logs[log.id] = (log, interval)
         if interval.source_task is not None:
@@ -151,7 +137,6 @@ class Restoring:
         )
 
     async def _load_tables(self, interval: Interval, tables: BroadcastTables) -> None:
-        """Read the folded entries of all shared tables in one query."""
         places = [(table.slot, table.key_text) for table in tables]
         rows = await self._env.patiently(
             lambda: self._env.store.load_keys(interval.step.id, places, 1)
@@ -193,7 +178,6 @@ class Restoring:
         )
 
     async def _send_again(self, interval: Interval, log: SentLog) -> None:
-        """Send the unacknowledged productions of an inherited log again, in their order."""
         async for row in self._env.store.read_productions(log.id, log.next_seq):
             if row.seq > log.next_seq:
                 log.lack([(log.next_seq, row.seq)])

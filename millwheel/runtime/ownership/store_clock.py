@@ -5,25 +5,17 @@ from __future__ import annotations
 from millwheel.runtime.environment import Environment
 
 CLOCK_OFF_SECONDS = 5.0
-"""A difference of this size between a machine's clock and the store's is not due to round trips:
-the machine's logs and files have wrong times, and an operator should set its clock."""
+"""A larger difference is not due to round trips: an operator should set the machine's clock."""
 
 
 class StoreClock:
-    """Adjusts a worker's time to the store's clock."""
-
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._is_off = False
-        """The clock warning has been logged."""
 
     def set(self, before: int, store: int) -> None:
-        """Adopt the store's clock.
-
-        Args:
-            before: this machine's time when it asked the store, in microseconds.
-            store: the time that the store answered.
-        """
+        """Adopt the store's time, asked for at this machine's time `before`; both in
+        microseconds."""
         env = self._env
         ahead = env.stamps.adjust(before, env.clock.now(), store)
         off = abs(ahead) >= CLOCK_OFF_SECONDS * 1e6

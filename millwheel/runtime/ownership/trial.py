@@ -1,8 +1,8 @@
 """Trial of migrations on stored states, before a deploy begins its generation.
 
-A migration that fails when its key is read stops the worker. By then older code can no longer own
-the intervals that the new code has owned. Therefore each migration first runs on some states of
-every older version. If one fails there, the deploy is refused, and nothing was changed.
+A migration that fails when its key is read stops the worker, and by then older code can no longer
+own the intervals. So each first runs on some states of every older version, before anything is
+changed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from millwheel.state import StateLayout
 from millwheel.store.port.state import OldState
 
 TRIED_STATES = 100
-"""Maximum number of states, per computation and version, on which its migrations are tried."""
+"""Per computation and version."""
 
 
 async def try_migrations(env: Environment) -> None:
-    """Run the migrations of all states on a sample of the stored states.
-
-    Raises:
-        DeployRefused: a migration failed, or returned a value that the new type does not accept.
-    """
+    """`DeployRefused` if a migration failed, or returned a value that the new type does not
+    accept."""
     nodes = {
         node.name: node
         for node in env.graph.nodes
@@ -58,7 +55,7 @@ def _version(node: Node) -> int:
 
 
 def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
-    """Migrate states of one version; return how many migrations were tried."""
+    """Returns how many migrations were tried."""
     tried = 0
     for old in states:
         is_table = node.shared is not None and old.key.startswith(CELL_MARK)

@@ -7,32 +7,26 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds. A commit of one record takes about a millisecond, a full one some tens."""
+"""A commit of one record takes about a millisecond, a full one some tens."""
 
 CODE_BOUNDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, *BOUNDS)
-"""Seconds of one call of user code: some microseconds, or as long as a service takes to answer."""
+"""Some microseconds, or as long as a service takes to answer."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A cumulative histogram of durations."""
-
     bounds: tuple[float, ...]
-    """Upper bounds of the buckets, seconds, ascending."""
+    """Upper bounds of the buckets, ascending."""
     counts: tuple[int, ...]
-    """Number of durations up to each bound; the last entry counts all durations."""
+    """Durations up to each bound; the last entry counts all."""
     total: float
-    """Sum of the durations, seconds."""
 
     @property
     def count(self) -> int:
-        """Number of durations."""
         return self.counts[-1]
 
 
 class Durations:
-    """Collects durations in a histogram."""
-
     __slots__ = ("_bounds", "_counts", "count", "longest", "total")
 
     def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
@@ -40,11 +34,9 @@ class Durations:
         self._counts = [0] * (len(bounds) + 1)
         self.count = 0
         self.total = 0.0
-        """Sum, in seconds."""
         self.longest = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Add a duration, once or more times."""
         self._counts[bisect_left(self._bounds, seconds)] += times
         self.count += times
         self.total += seconds * times
@@ -52,7 +44,6 @@ class Durations:
             self.longest = seconds
 
     def with_running(self, seconds: float) -> Durations:
-        """A copy that has a call which has not ended yet, as if it ended now."""
         copy = Durations(self._bounds)
         copy._counts = self._counts.copy()
         copy.count, copy.total, copy.longest = self.count, self.total, self.longest
@@ -60,8 +51,7 @@ class Durations:
         return copy
 
     def percentile(self, share: float) -> float:
-        """The upper bound of the bucket with this share of the durations below it, at most the
-        longest one; 0: none."""
+        """Upper bound of the bucket, at most the longest duration; 0: none."""
         left = share * self.count
         for bound, count in zip(self._bounds, self._counts, strict=False):
             left -= count
@@ -70,5 +60,4 @@ class Durations:
         return self.longest
 
     def distribution(self) -> Distribution:
-        """Return the histogram of the durations so far."""
         return Distribution(self._bounds, tuple(accumulate(self._counts)), self.total)

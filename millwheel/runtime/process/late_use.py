@@ -1,14 +1,11 @@
 """Uses of a `Context` after its call, by tasks of user code that were not awaited.
 
-A context serves call after call (`execution.py`). Between two calls only the engine holds it, so
-its reference count shows whether a call has left a reference elsewhere: in a task, an object, a
-traceback. Then the engine ends the context (`end_context`) and continues with a new one. The check
-costs each record a comparison of two numbers.
+A context serves call after call. Between two calls its reference count shows whether a call has
+left a reference elsewhere; then the engine ends the context and makes a new one.
 
-An ended context refuses each use. The record of its call may be durable by then, so it is too late
-for a dead letter: the engine fails with the error, whatever `on_error` says. It also fails when all
-input is processed and a task still waits that holds an ended context: the loop ends before the task
-can use it.
+An ended context refuses each use. The record of its call may be durable by then, too late for a
+dead letter: the engine fails, whatever `on_error` says. It also fails when all input is processed
+and a task still waits that holds an ended context.
 """
 
 from __future__ import annotations
@@ -23,17 +20,10 @@ from millwheel.context import Context, Ended, call_of, end_context, reporter_of
 from millwheel.errors import UserCodeError
 
 MOST_DEPTH = 3
-"""Maximum depth of functions within functions that are searched for a context."""
+"""Functions within functions that are searched for a context."""
 
 
 class LateUses:
-    """Ends the contexts of one engine, and fails the engine when one of them is used later.
-
-    Args:
-        log: receives the error as `context_used_late`.
-        fail: stops the engine with the error.
-    """
-
     def __init__(self, log: Any, fail: Callable[[BaseException], None]) -> None:
         self._log = log
         self._fail = fail
@@ -41,12 +31,11 @@ class LateUses:
         self._has_ended_any = False
 
     def end(self, context: Context[Any, Any]) -> None:
-        """End a context: any later use is an error."""
         self._has_ended_any = True
         end_context(context, self.report)
 
     def report(self, error: UserCodeError) -> None:
-        """Log the first late use, and fail the engine."""
+        """Logged once, as `context_used_late`."""
         self._note(error)
         self._fail(error)
 
@@ -56,12 +45,8 @@ class LateUses:
             self._log.error("context_used_late", error=str(error))
 
     def check_tasks(self, *, all_is_done: bool) -> None:
-        """Log a running task that holds an ended context.
-
-        Args:
-            all_is_done: the engine ends because all input is processed. With such a task it fails
-                instead, since the input is not completely processed.
-        """
+        """Log a running task that holds an ended context; fail if all input was thought to be
+        processed."""
         if not self._has_ended_any:
             return
         for task in asyncio.all_tasks():
@@ -80,7 +65,7 @@ class LateUses:
                 return
 
     def _held_by(self, task: asyncio.Task[Any]) -> Iterator[tuple[str, FrameType]]:
-        """The computations whose ended contexts a task holds, each with the frame that holds it."""
+        """Computations, each with the frame that holds the context."""
         coroutine: Any = task.get_coro()
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
             for value in frame.f_locals.values():
@@ -91,11 +76,7 @@ class LateUses:
 
 
 def _contexts_in(value: Any, depth: int = 0) -> Iterator[Ended]:
-    """The ended contexts that a local variable holds.
-
-    The value may be a context itself, or a function that can use one: a method of it, a lambda that
-    closes over it, a partial that has it as an argument.
-    """
+    """Itself, or by a method, a lambda or a partial."""
     if isinstance(value, Ended):
         yield value
         return

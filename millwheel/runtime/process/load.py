@@ -1,15 +1,9 @@
 """The load of each interval, measured while it runs and published with the heartbeat.
 
-The operating system measures only whole processes. To divide the CPU time among intervals, the
-worker measures the run time of chunks of records: it reads a clock when a chunk begins and ends,
-and when user code starts and ends a wait, but not for each record. The CPU time of the process,
-including commits, deliveries and chores, is divided in proportion to these run times.
+The worker measures the run time of chunks of records, without the waits of user code, and divides
+the CPU time of the process, including commits and chores, in proportion.
 
-A histogram of slots shows where the work of an interval lies. It counts one record in `SAMPLED`.
-Its counts fall by half every `HALF_LIFE_SECONDS`, so that a formerly hot key soon causes no split.
-
-A heartbeat every third of a lease (2 s) is frequent enough: an interval that was moved stays for
-half a minute.
+A histogram of slots shows where the work of an interval lies, for splits.
 """
 
 from __future__ import annotations
@@ -26,26 +20,21 @@ from millwheel.core.clock import Clock
 from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
 
 BARS = 32
-"""Maximum number of bars in a histogram: it locates a split to 1/32 of an interval's slots."""
+"""Bars of a histogram: it locates a split to 1/32 of an interval's slots."""
 
 SAMPLED = 17
-"""The histogram counts one record in this number. It is a prime, since sources that cycle through
-16 keys are common."""
+"""One record in this number: a prime, since sources that cycle through 16 keys are common."""
 
 HALF_LIFE_SECONDS = 10.0
-"""Time in which the counts of a histogram fall by half."""
 
 CHUNK_SECONDS = 0.01
-"""Time for which user code runs over a chunk of records before other tasks run, such as the
-heartbeat."""
+"""Time for which user code runs over a chunk before other tasks run, such as the heartbeat."""
 
 FIRST_CHUNK = 32
-"""Records in the first chunk, which measures the run time of a record."""
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process, or its peak if the system does not report the present
-    value or no file can be opened."""
+    """The peak, if the system does not report the present value."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except OSError:
@@ -56,25 +45,19 @@ def resident_bytes() -> int:
 
 @dataclass(frozen=True)
 class Process:
-    """Measures the cost of this process. It is a parameter, like the clock."""
-
     cpu_seconds: Callable[[], float] = time.process_time
     """CPU time of all threads so far. A call takes 0.3 µs, too long to make one per chunk."""
     run_seconds: Callable[[], float] = time.perf_counter
-    """The clock that measures chunks; a call takes 0.05 µs."""
+    """Measures chunks; a call takes 0.05 µs."""
     rss_bytes: Callable[[], int] = resident_bytes
-    """Resident memory in bytes."""
 
 
 FREE_OF_CHARGE = Process(cpu_seconds=lambda: 0.0, run_seconds=lambda: 0.0)
-"""A process without costs, for tests on virtual time: the speed of the machine must not move
-an interval or shorten a chunk."""
+"""A process without costs, for tests: the speed of the machine must not move an interval or shorten
+a chunk."""
 
 
 class Workload:
-    """The work for one interval since its figures were last taken, with a histogram of its
-    slots."""
-
     __slots__ = (
         "_bars",
         "_bytes_before",
@@ -95,27 +78,21 @@ class Workload:
         first, end = slots
         self.run_seconds = 0.0
         self.records = 0
-        """Number of records processed and durable; for an injector, number of rows read."""
+        """Processed and durable; for an injector, rows read."""
         self.records_out = 0
-        """Number of records for readers, and of rows and lines, that durable commits counted."""
         self.code = Durations(CODE_BOUNDS)
-        """Time of each call of user code."""
         self._first = first
         self._width = -(-(end - first) // BARS)
         self._bars = [0.0] * -(-(end - first) // self._width)
         self.decided_bytes = 0
-        """Total bytes of effects that user code has produced for this interval."""
         self._skip = 0
-        """Number of records before the next one that the histogram counts."""
         self._record_seconds = CHUNK_SECONDS / FIRST_CHUNK
         """Mean run time of a record in the latest chunk."""
         self._seconds_before = 0.0
         self._bytes_before = 0
         self._record_bytes = 0.0
-        """Mean bytes of effects of a record in the latest chunk."""
 
     def sample(self, slots: Sequence[int]) -> None:
-        """Count one record in `SAMPLED` of a chunk; the counting continues across chunks."""
         place, count = self._skip, len(slots)
         while place < count:
             self._bars[(slots[place] - self._first) // self._width] += 1.0
@@ -123,15 +100,7 @@ class Workload:
         self._skip = place - count
 
     def chunk(self, most: int, most_bytes: int) -> int:
-        """Number of records for the next chunk.
-
-        By the figures of the latest chunk, they run for at most `CHUNK_SECONDS` and have at most
-        `most_bytes` of effects.
-
-        Args:
-            most: maximum number of records.
-            most_bytes: maximum bytes of effects.
-        """
+        """Records for about `CHUNK_SECONDS`, and `most_bytes` of effects, by the latest figures."""
         if most * self._record_seconds > CHUNK_SECONDS:
             most = max(1, int(CHUNK_SECONDS / self._record_seconds))
         if most * self._record_bytes > most_bytes:
@@ -139,18 +108,16 @@ class Workload:
         return most
 
     def chunk_begins(self) -> None:
-        """Note that a chunk of records is about to run."""
         self._seconds_before, self._bytes_before = self.run_seconds, self.decided_bytes
 
     def chunk_ran(self, records: int) -> None:
-        """Note the figures of a record: the latest chunk has run, or its code waits."""
         seconds = self.run_seconds - self._seconds_before
         if seconds >= 0:  # otherwise `forget` was called since
             self._record_seconds = seconds / records
         self._record_bytes = (self.decided_bytes - self._bytes_before) / records
 
     def forget(self, seconds: float) -> None:
-        """Reset the counts, and decay the histogram by the time that has passed."""
+        """Decays the histogram by the time that has passed."""
         self.run_seconds = 0.0
         self.records = self.records_out = 0
         self.code = Durations(CODE_BOUNDS)
@@ -158,8 +125,7 @@ class Workload:
         self._bars = [bar * left for bar in self._bars]
 
     def histogram(self) -> list[tuple[int, float]]:
-        """The bars as (first slot, count of sampled records); each ends at the next one's first
-        slot."""
+        """(first slot, count of sampled records); a bar ends at the next one's first slot."""
         bars = [round(bar, 2) for bar in self._bars]
         if not any(bars):
             return []
@@ -167,11 +133,7 @@ class Workload:
 
 
 class Measured:
-    """Awaits a coroutine and adds up its run time, without its waits.
-
-    Args:
-        on_wait: called whenever the coroutine waits.
-    """
+    """Adds up the run time of a coroutine, without its waits."""
 
     __slots__ = ("_clock", "_coroutine", "_on_wait", "_workload")
 
@@ -214,25 +176,18 @@ async def measured(
     clock: Callable[[], float],
     on_wait: Callable[[], None] | None = None,
 ) -> None:
-    """Await a coroutine, and add the time that it runs to a workload. The coroutine is made here: a
-    task may be cancelled before it begins."""
+    """The coroutine is made here: a task may be cancelled before it begins."""
     await Measured(make(), workload, clock, on_wait)
 
 
 class Measurable(Protocol):
-    """The parts of an interval that the meter uses."""
-
     id: int
     workload: Workload
 
-    def figures(self) -> dict[str, Any]:
-        """Sizes of its queue and its state, and figures of its source."""
-        ...
+    def figures(self) -> dict[str, Any]: ...
 
 
 class Meter:
-    """Computes figures from the counts of all intervals, at each heartbeat."""
-
     def __init__(self, clock: Clock, process: Process) -> None:
         self._clock = clock
         self._process = process
@@ -240,7 +195,7 @@ class Meter:
         self._cpu_seconds = process.cpu_seconds()
 
     def take(self, intervals: Iterable[Measurable]) -> dict[str, Any]:
-        """The figures since the previous call, in the form that the heartbeat publishes."""
+        """The figures since the previous call, as the heartbeat publishes them."""
         now, cpu_seconds = self._clock.monotonic(), self._process.cpu_seconds()
         passed, used = now - self._taken_at, cpu_seconds - self._cpu_seconds
         self._taken_at, self._cpu_seconds = now, cpu_seconds
@@ -258,7 +213,6 @@ class Meter:
 
 
 def _figures(interval: Measurable, passed: float, cpu_per_second_run: float) -> dict[str, Any]:
-    """The figures of one interval; resets its counts."""
     workload, own = interval.workload, interval.figures()
     at_work = own.get("at_work")
     code = workload.code if at_work is None else workload.code.with_running(at_work["seconds"])

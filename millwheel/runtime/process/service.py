@@ -1,5 +1,3 @@
-"""The base of all periodic tasks of a worker."""
-
 from __future__ import annotations
 
 from millwheel.core.clock import Clock
@@ -17,11 +15,9 @@ class Service:
         self._period = period
 
     async def run_once(self) -> None:
-        """Do the work of one period."""
         raise NotImplementedError
 
     async def run(self) -> None:
-        """Call `run_once` periodically until cancelled."""
         while True:
             await self._clock.sleep(self._period)
             try:

@@ -1,5 +1,3 @@
-"""The worker's logical clock."""
-
 from __future__ import annotations
 
 from millwheel.core.clock import Clock
@@ -11,37 +9,30 @@ class Stamps:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ahead = 0
-        """Microseconds by which the store's clock is ahead of this machine's."""
+        """Microseconds ahead of this machine's clock."""
         self._last = 0
 
     def restore(self, last: int) -> None:
-        """Make all further stamps greater than `last`, the newest stamp found in the store."""
         self._last = max(self._last, last)
 
     def adjust(self, before: int, after: int, store: int) -> int:
-        """Adopt the store's clock, which showed `store` while this machine's went from `before` to
-        `after`.
+        """The store's clock showed `store` while this machine's went from `before` to `after`;
+        returns how far it is ahead.
 
-        The former difference stays as far as it agrees: an answer that took long, since it waited
-        for a lock, says little about the clock.
-
-        Returns:
-            Microseconds by which the store's clock is ahead.
+        The former difference stays as far as it agrees: an answer that waited for a lock says
+        little about the clock.
         """
         self._ahead = min(max(self._ahead, store - after), store - before)
         return self._ahead
 
     def now(self) -> int:
-        """The present time in microseconds, by the clock that all workers of the pipeline use."""
+        """Microseconds, by the clock that all workers of the pipeline use."""
         return self._clock.now() + self._ahead
 
     def next(self) -> int:
-        """A new stamp: the present time in microseconds, or the last stamp plus one if that is
-        greater."""
         self._last = max(self.now(), self._last + 1)
         return self._last
 
     @property
     def last(self) -> int:
-        """The newest stamp that was handed out or restored."""
         return self._last

@@ -1,4 +1,4 @@
-"""Protocols as tables: `{state: {event: next state}}` (docs/protocols.md shows all of them)."""
+"""Protocols as tables: `{state: {event: next state}}` (docs/protocols.md shows them)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ S = TypeVar("S", bound=enum.Enum)
 
 
 def next_state(table: Mapping[S, Mapping[str, S]], state: S, event: str, subject: str) -> S:
-    """The state of `subject` after an event.
-
-    Raises:
-        InvariantBroken: the event is illegal in this state.
-    """
+    """`InvariantBroken` if the event is illegal."""
     found = table[state].get(event)
     if found is None:
         raise InvariantBroken(f"{subject}: {event!r} while {state.value}")

@@ -21,20 +21,15 @@ from millwheel.errors import (
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.1
-"""Time after which a cancelled task that still runs is cancelled again."""
+"""Then a cancelled task that still runs is cancelled again."""
 
 
 _ending: WeakSet[asyncio.Task[Any]] = WeakSet()
-"""Tasks that `end` was called for."""
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until all have ended, with any outcome.
-
-    One cancellation is not always enough. Before Python 3.12 ``asyncio.wait_for`` swallows a
-    cancellation that arrives when its awaitable is done. The connection pool uses it, and user code
-    may.
-    """
+    """Wait until all have ended, with any outcome. Before Python 3.12 ``asyncio.wait_for``, which
+    the connection pool uses, swallows a cancellation that arrives when its awaitable is done."""
     left = set(tasks)
     _ending.update(left)
     while left:
@@ -50,11 +45,9 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 def is_ours(error: BaseException) -> bool:
     """Whether an exception belongs to the engine rather than being a failure of user code.
 
-    The engine's own errors must stop it. When the engine ends a task, any error with which user
-    code reacts counts as the engine's too.
-
+    When the engine ends a task, any error with which user code reacts counts as the engine's.
     SystemExit and KeyboardInterrupt are failures of user code: `sys.exit` does not end a worker,
-    and Ctrl-C does not arrive as an exception while a worker runs (`services/interruption.py`).
+    and Ctrl-C does not arrive as an exception (`services/interruption.py`).
     """
     task = asyncio.current_task()
     if _is_grave(error) or task in _ending:
@@ -63,23 +56,16 @@ def is_ours(error: BaseException) -> bool:
 
 
 def raise_ours(error: BaseException) -> NoReturn:
-    """Raise an error for which `is_ours` is true, which ends the task.
-
-    Raises:
-        CancelledError: in place of SystemExit and KeyboardInterrupt, which would end the event
-            loop, and with it the tasks that close connections and files.
-    """
+    """SystemExit and KeyboardInterrupt become CancelledError: they would end the event loop, and
+    with it the tasks that close connections and files."""
     if isinstance(error, (SystemExit, KeyboardInterrupt)):
         raise asyncio.CancelledError(reason(error)) from error
     raise error
 
 
 def failure_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """The error of a finished task of user code, if it must be reported.
-
-    Returns:
-        None if the task has no error, or if the engine was ending it and the error is not grave.
-    """
+    """The error of a task of user code; None also if the engine was ending the task and the error
+    is not grave."""
     error = None if task.cancelled() else task.exception()
     return error if error is not None and (_is_grave(error) or task not in _ending) else None
 
@@ -89,9 +75,7 @@ def _is_grave(error: BaseException) -> bool:
 
 
 async def in_own_task(work: Awaitable[T]) -> T:
-    """Await user code in a task of its own, so that it can cancel no other task than that one.
-
-    If the caller is cancelled, it ends that task before it ends itself.
+    """Await user code in a task of its own, so that it can cancel no other task.
 
     Raises:
         UserCodeError: the user code has cancelled its task.
@@ -123,11 +107,6 @@ async def in_own_task(work: Awaitable[T]) -> T:
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`, or cancel it after a number of seconds of the clock.
-
-    Raises:
-        TimeoutError: the work was cancelled.
-    """
     working = asyncio.create_task(work)
     alarm = asyncio.create_task(clock.sleep(seconds))
     try:
@@ -140,7 +119,7 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Await `work`, or cancel it when `event` is set; ignore its errors."""
+    """Ignores errors of `work`."""
     working = asyncio.ensure_future(work)
     waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)

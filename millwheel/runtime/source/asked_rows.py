@@ -1,10 +1,9 @@
 """Rows that an operator has asked to set aside (``millwheel set-aside``): they become dead letters,
 and are not sent.
 
-The request is a row of the store (decision 59). The claim of the injector's interval reads it: a
-row that stops the pipeline ends its worker, and the claim of the next one finds the request. It is
-settled once the letter is durable. A request about a row that is behind the injector is settled at
-the start.
+The claim of the injector's interval reads the request (decision 59): a row that stops the pipeline
+ends its worker, and the claim of the next one finds the request. It is settled once the letter is
+durable or, if its row is behind the injector, at the start.
 """
 
 from __future__ import annotations
@@ -18,13 +17,10 @@ from millwheel.store.port.requests import SettledRequest
 
 
 class AskedRows:
-    """The rows of one partition that are set aside."""
-
     def __init__(self, env: Environment, interval: Interval) -> None:
         self._env = env
         self._interval = interval
         self._asked: dict[int, list[int]] = {}
-        """The requests for each row."""
 
     def __bool__(self) -> bool:
         return bool(self._asked)
@@ -33,11 +29,9 @@ class AskedRows:
         return row in self._asked
 
     def any_of(self, rows: Collection[int]) -> bool:
-        """Whether one of some rows is to be set aside."""
         return bool(self) and not self._asked.keys().isdisjoint(rows)
 
     async def begin(self) -> None:
-        """Start with the requests that the claim of the interval has found."""
         interval = self._interval
         self._asked.clear()
         settled = []
@@ -53,7 +47,6 @@ class AskedRows:
         await self._settle(settled)
 
     async def done(self, rows: Collection[int]) -> None:
-        """Settle the requests about rows that were read, once their letters are durable."""
         requests = [id_ for row in rows for id_ in self._asked.pop(row, ())]
         if not requests:
             return

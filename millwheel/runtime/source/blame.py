@@ -1,5 +1,3 @@
-"""Reports errors of user-written sources as such, not as bugs of millwheel."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,17 +8,10 @@ from millwheel.errors import MillwheelError, UserCodeError
 
 
 class SourceBlamed:
-    """Context of a call to a source: turns an exception into a `UserCodeError` with the source's
-    name.
+    """Turns an exception of a user-written source into a `UserCodeError` with the source's name.
 
-    Errors of millwheel (such as `InputError`, which tells the user how to correct the input) pass
-    unchanged, and so do all exceptions of the sources that come with millwheel. A `sys.exit` of a
-    source does not end the worker with the source's exit code.
-
-    Args:
-        injector: the label of the node that reads the source.
-        called: the object that has the method: the source or a part of it.
-        method: the name of that method.
+    Errors of millwheel pass unchanged, and so do all exceptions of the sources that come with it. A
+    `sys.exit` does not end the worker. `called` is the source or a part of it.
     """
 
     __slots__ = ("_called", "_injector", "_method")

@@ -6,9 +6,8 @@
                                                     │
                                   the number is stored before the row is sent (I1, I9)
 
-After a crash the numbered records are read first, from the stored position on; then more are
-numbered. An owner that has lost its claim can number none, because `Store.take_sent` checks the
-sequencer (I4).
+After a crash the numbered records are read first, from the stored position on. An owner that has
+lost its claim can number none, because `Store.take_sent` checks the sequencer (I4).
 
 Event time comes from the store's clock and its transactions: once every transaction that ran at
 some moment has ended, no record with an older time can follow (see ``take_sent.sql``).
@@ -31,30 +30,27 @@ from millwheel.sources import Lag, Row, Rows
 from millwheel.store.port.inbox import SentRecord, TakenRecords
 
 POLL_SECONDS = 0.05
-"""Time between two looks for records while there are none."""
+"""Pause between two looks for records while there are none."""
 
 MARK_SECONDS = 0.5
 """While no record arrives, event time advances this often: each time takes a transaction id, and
 makes a commit."""
 
 TAKEN_RECORDS = 1_000
-"""Most records numbered together."""
 
 FORGET_SECONDS = 1.0
-"""Time between two deletions of acknowledged records, and between two counts of waiting ones."""
+"""Pause between two deletions of acknowledged records, and two counts of waiting ones."""
 
 FORGOTTEN_ROWS = 20_000
-"""Most rows deleted by one statement."""
 
 MOST_MARKS = 1_000
-"""Marks kept; with more, every second one is dropped, and event time advances in larger steps."""
+"""If there are more marks, every second one is dropped, and event time advances in larger steps."""
 
 COUNTED_RECORDS = 100_000
-"""The count of waiting records ends here."""
 
 
 class _Mark(NamedTuple):
-    """A moment of the store, and a transaction that began after it: so did every one with a higher
+    """A moment of the store, and a transaction that began after it, as did every one with a higher
     id."""
 
     now: int
@@ -65,8 +61,6 @@ class _Mark(NamedTuple):
 
 
 class StoredInbox(InboxPartition):
-    """The inbox of a stream, in the store of a worker."""
-
     def __init__(self, env: Environment, interval: Interval, source: Inbox, stream: str) -> None:
         self._env = env
         self._interval = interval
@@ -74,11 +68,7 @@ class StoredInbox(InboxPartition):
         self._stream = stream
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> InboxReader:
-        """Open the inbox at a stored position, and let senders send.
-
-        Raises:
-            UsageError: values cannot be decoded to this type.
-        """
+        """`UsageError` if values cannot be decoded to this type."""
         try:
             json = JsonRows(value_type)
         except (TypeError, NotImplementedError, NameError) as error:
@@ -100,8 +90,6 @@ class StoredInbox(InboxPartition):
 
 
 class InboxReader(FetchingReader):
-    """Reads an inbox from a number on."""
-
     def __init__(
         self,
         env: Environment,
@@ -116,15 +104,13 @@ class InboxReader(FetchingReader):
         self._json = json
         self._stream = stream
         self._next = self._acknowledged = first
-        """Number of the next record."""
         self._may_be_numbered = True
         """Records from the next one on may have their numbers already."""
         self._waiting = 0
-        """Records without a number, as counted last."""
         self._marks: deque[_Mark] = deque()
         self._marked_at = -MARK_SECONDS
         self._last_seq = 0
-        """As of the last look, which was before the next mark."""
+        """The last number in the order of sending, as of the look before the next mark."""
         self._after = 0
         """No record up to this one in the order of sending waits, nor will."""
         self._sure: int | None = None
@@ -135,13 +121,13 @@ class InboxReader(FetchingReader):
 
     @property
     def seen(self) -> int | None:
-        """The time before which every record has been read, microseconds; None: not known."""
+        """Microseconds: every older record has been read."""
         if not self.ahead:
             self._shown = self._sure
         return self._shown
 
     async def fetch(self) -> Sequence[Row]:
-        """The next records; it waits until there are some."""
+        """Waits until there are some."""
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep())
         while True:
@@ -151,10 +137,8 @@ class InboxReader(FetchingReader):
             await self._env.clock.sleep(POLL_SECONDS)
 
     async def _numbered_or_taken(self) -> Sequence[SentRecord]:
-        """Records that have their numbers already, or otherwise waiting ones, which are numbered.
-
-        The first come again after a restart, and after a lost answer of the store.
-        """
+        """Records that have their numbers come again after a restart, and after a lost answer of
+        the store."""
         env, interval = self._env, self._interval
         if self._may_be_numbered:
             records = await env.store.read_sent(interval.id, self._next, TAKEN_RECORDS)
@@ -178,7 +162,6 @@ class InboxReader(FetchingReader):
         return taken.records
 
     def _advance(self, taken: TakenRecords) -> None:
-        """Find out which time no further record can be before."""
         marks = self._marks
         if (
             not taken.records
@@ -212,22 +195,18 @@ class InboxReader(FetchingReader):
         return Row(number, number, value, micros=record.ts)
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The number of the first record that is not acknowledged."""
         self._acknowledged = max(acknowledged, self._acknowledged)
         return {"next": self._acknowledged}
 
     def lag(self) -> Lag:
-        """The records that were sent and not read."""
         return Lag(rows=self._waiting + self.ahead)
 
     def close(self) -> None:
-        """End the tasks."""
         super().close()
         if self._keeper is not None:
             self._keeper.cancel()
 
     async def _keep(self) -> None:
-        """Delete acknowledged records and old ids, and count the waiting ones."""
         env, store, stream = self._env, self._env.store, self._stream
         try:
             while True:

@@ -1,10 +1,10 @@
 """Injectors: read one partition of a source, and timestamp and send its rows.
 
-A replayable source is a sender whose log is the source itself: it stores no productions. The stored
-position is the first un-ACKed row; rows from there on are read again after a crash, with the same
-ids (I1, I9).
+The log of a replayable source is the source itself: it stores no productions. The stored position
+is the first un-ACKed row; rows from there on are read again after a crash, with the same ids (I1,
+I9).
 
-An injector has three states; only its reader decides about the last::
+Only the reader decides about the last of an injector's three states::
 
     READING ──nothing to read──> WAITING ──the source wakes it──> READING
     READING ──the reader has ended──> ENDED                       (bounded sources)
@@ -37,8 +37,6 @@ from millwheel.sources import Lag, Partition, Reader, Row, row_place
 
 
 class Injector(SourceTask):
-    """Reads one partition, and sends its rows to the readers of its stream."""
-
     def __init__(
         self,
         env: Environment,
@@ -51,7 +49,6 @@ class Injector(SourceTask):
         super().__init__(env, paused, interval)
         self._buckets = buckets
         self._wake = wake
-        """Set when rows were queued."""
         self._partition = partition
         node = interval.step.node
         assert node.injection is not None
@@ -60,34 +57,29 @@ class Injector(SourceTask):
         idle_after = node.injection.idle_after
         self._idle_after = None if idle_after is None else idle_after.total_seconds()
         self._owing_at = env.clock.monotonic()
-        """When a row was read last, or rows may have been held up: idleness counts from there."""
+        """The last read, or a later time at which rows may have been held up."""
         target = node.injection.latency_target
         credits_ = env.settings.max_unacked_records
         self.pace = Pace(
             min(node.injection.max_pending or credits_, credits_),
             None if target is None else target.total_seconds(),
         )
-        """The cap on pending rows."""
         self._reader: Reader | None = None
         self._time = self._restored_time()
         self._asked = AskedRows(env, interval)
         self._sender = RowSender(env, interval, partition, self._time, self._asked)
         self.credit = asyncio.Event()
-        """Set when reading may be possible again: after acknowledgements, or a pause."""
+        """Set after acknowledgements, or a pause."""
         self._numbers = RowNumbers(node.label, partition)
         self._awaited_end = 0
         """Rows before this number may be read whatever the cap and the credits are."""
         self.waiting = False
-        """All available rows have been read; the source will wake the injector."""
+        """The source will wake the injector."""
         self._position_stored = False
-        """The position at which reading began after this start is stored."""
         self._last_position: dict[str, Any] | None = None
-        """The reader's position in the last commit, which may be on its way; None: none."""
         self._promised: object = None
-        """What the reader had promised when the position was stored."""
 
     def _restored_time(self) -> SourceTime:
-        """The source's time, as stored."""
         return SourceTime(
             self._injection.lateness,
             self._interval.position,
@@ -97,11 +89,7 @@ class Injector(SourceTask):
         )
 
     async def start(self, *, reading: bool = True) -> None:
-        """Open the partition at the stored position, and read from there if `reading`.
-
-        Raises:
-            InputError: the source is missing, or acknowledged rows of it have changed.
-        """
+        """`InputError` if the source is missing, or acknowledged rows of it have changed."""
         self.close()
         stored = SourceProgress.stored(self._interval.position.value)
         is_done = self._interval.watermarks.durable == MAX_TIME  # all of its rows are acknowledged
@@ -131,17 +119,16 @@ class Injector(SourceTask):
 
     @property
     def has_nothing(self) -> bool:
-        """Whether there is no row to read now: the injector waits for the source, or has ended."""
+        """There is no row to read now: the injector waits for the source, or has ended."""
         return self.waiting or self.ended
 
     def resume(self) -> None:
-        """Resume after a pause; rows that arrived during the pause are not late because of it."""
+        """Rows that arrived during the pause are not late because of it."""
         self._owing_at = self._env.clock.monotonic()
         self.credit.set()
 
     def acknowledged(self) -> list[float]:
-        """Note that some rows are durable at their readers; gives the seconds since each reading of
-        them."""
+        """Returns the seconds since each reading of rows that are durable at their readers."""
         self.credit.set()
         return self.pace.acknowledged(self.log.first, self._env.clock.monotonic())
 
@@ -160,16 +147,14 @@ class Injector(SourceTask):
             self.credit.set()
 
     def read_up_to(self, offset: int) -> None:
-        """Read up to a row that was read before the restart, whatever the cap is.
-
-        The cap may have been higher then, and nothing is acknowledged before this row arrives.
-        """
+        """The cap may have been higher before the restart, and nothing is acknowledged before this
+        row arrives."""
         if offset >= max(self._awaited_end, self.log.next_seq):
             self._awaited_end = offset + 1
             self.credit.set()
 
     def close(self) -> None:
-        """Close the partition; commits up to then store its position."""
+        """Commits up to then store the position."""
         reader, self._reader = self._reader, None
         if reader is not None:
             with self._blamed(reader, "close"):
@@ -177,18 +162,16 @@ class Injector(SourceTask):
 
     @property
     def log(self) -> SentLog:
-        """The log that the source is."""
         return self._interval.log
 
     def flow(self) -> Flow:
-        """Pending rows, their latency, and the rows that wait to be read."""
         pace = self.pace
         return Flow(
             self.log.unacked, pace.cap, pace.latency_seconds, pace.target_seconds, *self.lag()
         )
 
     def progress(self) -> float | None:
-        """The share of a bounded partition read, 0 to 1; None if the partition has no end."""
+        """0 to 1; None if the partition has no end."""
         if self.ended:
             return 1.0
         if self._reader is None:
@@ -197,14 +180,12 @@ class Injector(SourceTask):
             return self._reader.progress()
 
     def lag(self) -> Lag:
-        """The rows and bytes of the partition that wait to be read."""
         if self._reader is None:
             return Lag()
         with self._blamed(self._reader, "lag"):
             return self._reader.lag()
 
     def position(self) -> SourceProgress:
-        """The position to store: where to continue reading, and which row holds the watermark."""
         first = self.log.first
         held = (
             first < self.log.next_seq
@@ -251,7 +232,6 @@ class Injector(SourceTask):
         self._end()
 
     async def _inject(self, rows: Sequence[Row]) -> None:
-        """Send rows, and advance the source's watermark."""
         env, log = self._env, self.log
         read_at = self._owing_at = env.clock.monotonic()
         env.done.clear()
@@ -273,12 +253,12 @@ class Injector(SourceTask):
         await asyncio.sleep(0)
 
     async def _store_position(self) -> None:
-        """Store the position at which reading began, before sending a row of a source without an
-        end; and the files that it has begun since.
+        """Store the position at which reading began before a row of an endless source is sent, and
+        the files that it has begun since.
 
         Otherwise, after a crash before the next commit, the next start would begin with the rows
-        that are available then (of a file rotated since, for example), and give the numbers of sent
-        rows to other rows.
+        available then (of a file rotated since, for example), and give the numbers of sent rows to
+        other rows.
         """
         interval = self._interval
         stored = SourceProgress.stored(interval.position.value)
@@ -292,9 +272,9 @@ class Injector(SourceTask):
     async def _wait_for_rows(self, reader: Reader) -> None:
         """Wait until the source has more rows.
 
-        A reader that has passed a gap since the last commit (markers of transactions, for example)
-        has another position, which no acknowledgement stores. Once the source deletes that gap, the
-        former position would speak of rows that were lost.
+        A reader that has passed a gap since the last commit (transaction markers, for example) has
+        a position that no acknowledgement stores. Once the source deletes that gap, the former
+        position would speak of lost rows.
         """
         if self._last_position is not None and self.log.drained:
             with self._blamed(reader, "position"):
@@ -308,9 +288,9 @@ class Injector(SourceTask):
         self.waiting = False
 
     def _end(self) -> None:
-        """End the partition, and its event time unless the option `keep_open` is set.
+        """End the partition, and its event time unless `keep_open` is set.
 
-        A partition of a growing source ends alone: the discovery of partitions holds the watermark.
+        A partition of a growing source ends alone: the discovery holds the watermark.
         """
         self.ended = True
         if not self._env.options.keep_open or self._injection.growing is not None:
@@ -319,11 +299,8 @@ class Injector(SourceTask):
         self._env.check_finished()
 
     def _refuse_after_the_end(self, rows: Sequence[Row]) -> None:
-        """Refuse rows that arrive after event time has ended: all of them would be late.
-
-        Raises:
-            InputError: there is such a row, and the option `accept_late` is not set.
-        """
+        """`InputError` for rows after the end of event time, unless `accept_late` is set: all of
+        them would be late."""
         if self._interval.watermarks.promised < MAX_TIME or self._env.options.accept_late:
             return
         row = next((row for row in rows if row.watermark is None), None)
@@ -338,7 +315,6 @@ class Injector(SourceTask):
             )
 
     def _room(self, limit: int) -> int:
-        """Number of rows that may be read now."""
         if self.paused:
             return 0
         if (awaited := self._awaited_end - self.log.next_seq) > 0:
@@ -348,7 +324,6 @@ class Injector(SourceTask):
         return self.pace.room(self.log.unacked, limit)
 
     def _advance(self) -> None:
-        """Advance the source's own watermark to the newest seen time minus the lateness."""
         watermark = self._time.watermark()
         if watermark is None:
             return
@@ -358,7 +333,7 @@ class Injector(SourceTask):
 
     @property
     def _owes_nothing(self) -> bool:
-        """Whether no row exists that would become late if event time went on.
+        """No row exists that would become late if event time advanced.
 
         Not known while it is paused or reads, or while the source holds rows up.
         """
@@ -370,7 +345,6 @@ class Injector(SourceTask):
 
     @property
     def idle(self) -> bool:
-        """Whether it has owed nothing for so long that it does not hold the stream's watermark."""
         return (
             self._idle_after is not None
             and self._env.clock.monotonic() - self._owing_at >= self._idle_after
@@ -378,7 +352,6 @@ class Injector(SourceTask):
         )
 
     def advance_idle(self, watermark: int) -> None:
-        """Promise, while idle, the watermark that all tasks that are not idle have stored."""
         interval = self._interval
         if not interval.log.drained:
             return

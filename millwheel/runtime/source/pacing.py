@@ -1,31 +1,28 @@
-"""The cap on pending rows of a partition: fixed, or adapted to a latency target.
+"""The cap on pending rows of a partition: fixed, or adapted to a latency target. Plain code: time
+comes in, numbers go out.
 
 A *root* is a row of a source. It is pending from its read until all its readers have made its
-effects durable. Pending roots take memory, and time: a row waits behind all rows read before it. So
-a cap on the number bounds the latency, if the speed of the readers is known (decision 31).
+effects durable. A row waits behind all rows read before it, so a cap bounds the latency, if the
+speed of the readers is known (decision 31).
 
-Each reading (rows that were read together) measures it. If `p` roots were pending after the
-reading, and it was acknowledged after `L` seconds, then the readers process `p` roots in `L`
-(Little's law). In the time aimed at, they would process ::
+If `p` roots were pending after a reading (rows read together), and it was acknowledged after `L`
+seconds, then the readers process `p` roots in `L` (Little's law). In the time aimed at, they would
+process ::
 
     p * aim / L + min(√p, p / 8)
 
-The second summand makes partitions that share their readers converge to equal shares: it gives
-small partitions relatively more. The cap is the number that all but one of the last 20 readings
-allow, and at most twice the largest number tried. A latency is paired with the number pending *at
-that reading*, so a reading from before a fall of the cap does not lower it again. A slow reading
-that used only a part of the cap is paired with the whole cap: other partitions share the readers,
-and the smallest of them need not give way. A fast reading that used less than half of the cap is
-ignored.
+The second summand makes partitions that share their readers converge to equal shares. The cap is
+the number that all but one of the last 20 readings allow, and at most twice the largest number
+tried. A latency is paired with the number pending *at that reading*, so a reading from before a
+fall of the cap does not lower it again. A slow reading that used only a part of the cap is paired
+with the whole cap: other partitions share the readers, and the smallest need not give way. A fast
+reading that used less than half of the cap is ignored.
 
-Sometimes nothing is acknowledged before more rows are read: a bundle that was open when its sink
-ended waits for all its members (decision 30), and these were read under an earlier, higher cap. So
-a cap that is used up also grows if nothing is acknowledged for a while.
+A used-up cap also grows if nothing is acknowledged for a while: an open bundle may wait for members
+that were read under a higher cap (decision 30).
 
-The fixed point is `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64. It lies somewhat
-below the target, since acknowledgements arrive in batches.
-
-Plain code: time comes in, numbers go out.
+The fixed point is `L = aim / (1 - 1/√cap)`, or `aim * 8/7` for caps below 64: somewhat below the
+target, since acknowledgements arrive in batches.
 """
 
 from __future__ import annotations
@@ -35,10 +32,10 @@ from math import sqrt
 from typing import NamedTuple
 
 FIRST_CAP = 16
-"""Initial value of an adaptive cap; it doubles while it is too small."""
+"""An adaptive cap doubles while it is too small."""
 
 READINGS = 20
-"""Number of remembered readings. One of them may be slow: the target is a 95th percentile."""
+"""One of them may be slow: the target is a 95th percentile."""
 
 AIM = 0.75
 """Aim as a part of the target; the second summand adds at most a seventh."""
@@ -47,64 +44,49 @@ PARTS = 8
 """Minimum number of readings that fill a cap: rows that were read together wait together."""
 
 SILENT_SECONDS = 30.0
-"""A used-up cap is doubled each time nothing was acknowledged for this long."""
+"""A used-up cap is doubled after this time without an acknowledgement."""
 
 LEAST_SECONDS = 1e-6
-"""Lower bound of a latency, to avoid a division by zero."""
+"""Avoids a division by zero."""
 
 
 class Reading(NamedTuple):
-    """Rows that were read together."""
-
     end: int
-    """One past the last row's number."""
     pending: int
-    """Number of pending roots, including these rows."""
+    """Pending roots, including these rows."""
     cap: float
-    """The cap at the reading."""
     at: float
-    """Time of the reading, in monotonic seconds."""
+    """Monotonic seconds."""
 
 
 class Estimate(NamedTuple):
-    """The estimate of the readers' speed from an acknowledged reading."""
-
     allowed: float
-    """Number of pending roots at which the latency would be the aim."""
+    """Pending roots at which the latency would be the aim."""
     tried: float
-    """Number of pending roots that the latency belongs to."""
+    """The latency belongs to this number of roots."""
 
 
 class Flow(NamedTuple):
-    """Figures of a partition for metrics. Times are in seconds."""
+    """Times are in seconds."""
 
     pending: int
-    """Number of pending roots."""
     cap: int
-    """Maximum number of pending roots."""
     latency: float | None
-    """95th percentile of the time from read to acknowledgement, over the last readings; None before
-    the first."""
+    """95th percentile from read to acknowledgement."""
     target: float | None
-    """Target for that percentile; None if the cap is fixed."""
+    """Target of `latency`; None: the cap is fixed."""
     lag_rows: int | None = None
-    """Number of available rows that were not read yet; None if unknown."""
+    """Available, but not read yet."""
     lag_bytes: int | None = None
-    """Bytes of these rows; None if unknown."""
     log_start: int | None = None
-    """Offset of the first row that the partition still has; None if unknown."""
+    """Offset of the first row that the partition still has."""
     log_end: int | None = None
-    """One past the offset of its last row; None if unknown."""
+    """One past the offset of the last row."""
 
 
 class Pace:
-    """The cap of one partition.
-
-    Args:
-        most: the fixed cap, or the upper limit of an adaptive one. At least 1.
-        target_seconds: target for the time until a reading is acknowledged; None makes the cap
-            fixed.
-    """
+    """`most` is the fixed cap, or the upper limit of an adaptive one, at least 1. No target: a
+    fixed cap."""
 
     def __init__(self, most: int, target_seconds: float | None = None) -> None:
         self.most = most
@@ -114,25 +96,21 @@ class Pace:
         self._estimates: deque[Estimate] = deque(maxlen=READINGS)
         self._latencies: deque[float] = deque(maxlen=READINGS)
         self._moved_at = float("inf")
-        """Time of the last acknowledgement, or of a later read while no reading was pending."""
+        """The last acknowledgement, or a later read while no reading was pending."""
 
     @property
     def cap(self) -> int:
-        """Maximum number of pending roots; at least 1."""
         return max(1, int(self._cap))
 
     @property
     def latency_seconds(self) -> float | None:
-        """95th percentile of the latency of the last readings; None before the first."""
+        """95th percentile of the last readings."""
         latencies = sorted(self._latencies, reverse=True)
         return latencies[len(latencies) // READINGS] if latencies else None
 
     def room(self, pending: int, chunk: int) -> int:
-        """Number of rows to read now, at most `chunk`; 0 if some must be acknowledged first.
-
-        There is room for a row when none is pending. Room smaller than a part of the cap counts as
-        none.
-        """
+        """There is room for a row when none is pending. Room smaller than a part of the cap counts
+        as none."""
         cap = self.cap
         part = max(1, min(chunk, cap // PARTS))
         room = cap - pending
@@ -141,18 +119,13 @@ class Pace:
         return min(room, chunk if self.target_seconds is None else part)
 
     def read(self, end: int, pending: int, now: float) -> None:
-        """Note a reading: the rows before number `end` were read, and `pending` roots are pending
-        now."""
+        """The rows before number `end` were read."""
         if not self._readings:
             self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))
 
     def acknowledged(self, first: int, now: float) -> list[float]:
-        """Note an acknowledgement; all rows before number `first` are acknowledged.
-
-        Returns:
-            The seconds since each reading that is acknowledged now.
-        """
+        """Returns the seconds since each reading before row `first`."""
         self._moved_at = now
         readings = self._readings
         latencies: list[float] = []
@@ -163,11 +136,7 @@ class Pace:
         return latencies
 
     def loosen(self, now: float) -> bool:
-        """Double a used-up cap if nothing was acknowledged for a while.
-
-        Returns:
-            Whether the cap was raised.
-        """
+        """Whether a used-up cap was doubled."""
         if self.target_seconds is None or now - self._moved_at < SILENT_SECONDS:
             return False
         self._moved_at = now
@@ -175,7 +144,7 @@ class Pace:
         return True
 
     def start_over(self) -> None:
-        """Forget pending readings, since their rows will be read again; keep the estimates."""
+        """Forget pending readings: their rows will be read again."""
         self._readings.clear()
 
     def _judge(self, reading: Reading, latency: float) -> None:

@@ -1,8 +1,8 @@
 """Discovers partitions that appear while their source is read.
 
-The injector of a growing source has an interval for the *discovery* of partitions, in slot 0,
-beside those of the partitions found so far. The discovery's owner looks for partitions, makes an
-interval for each new one, and holds the watermark for partitions that are not found yet (I17)::
+The injector of a growing source has an interval for the *discovery* in slot 0. Its owner looks for
+partitions, makes an interval for each new one, and holds the watermark for partitions that are not
+found yet (I17)::
 
     partition 1   |----- stored low watermark ----->
     partition 2   |--------------->
@@ -10,21 +10,18 @@ interval for each new one, and holds the watermark for partitions that are not f
     partition 3                   |                 just found: starts at the discovery's watermark
 
 Readers of the stream take the minimum over all slots (`millwheel.timers.watermark`). If a worker
-does not know partition 3 yet, the discovery holds its watermark: once partition 3 exists, the
-discovery promises no more than partition 3 has promised. So a new partition moves no watermark
-back, and the times of its rows count from its first row on.
+does not know partition 3 yet, the discovery holds its watermark: it promises no more than partition
+3 has promised.
 
-A partition starts at the low watermark that is *stored* for the discovery. So the discovery's
-watermark is frozen while intervals are made: it takes in no higher watermark, and all earlier ones
-are stored, so that no commit with a higher promise is in flight or can follow. It is also frozen
-from the start of the task until the first look, since partitions may have appeared while the
-discovery had no owner.
+A partition starts at the low watermark that is *stored* for the discovery. So that watermark is
+frozen while intervals are made: no commit with a higher promise is in flight or can follow. It is
+also frozen from the start of the task until the first look, since partitions may have appeared
+while the discovery had no owner.
 
 The discovery's knowledge of a partition is stored before the partition is made, and the partition's
-first position is stored with the partition. So after a crash at any moment the discovery still
-knows each partition, and the owner of a partition knows where to read (the file, for example). What
-a look has changed in that knowledge (the file was copied, and truncated) is stored before the next
-look.
+first position with it. So after a crash at any moment the discovery knows each partition, and its
+owner knows where to read. What a look has changed in that knowledge (the file was copied, and
+truncated) is stored before the next look.
 """
 
 from __future__ import annotations
@@ -48,11 +45,10 @@ from millwheel.store.port.placement import FoundPartition
 from millwheel.timers.watermark import FIRST_SLOT, WatermarkReport
 
 MOST_PARTITIONS = SLOTS - FIRST_SLOT
-"""Maximum number of partitions of a growing source: each has a slot."""
 
 
 class PartitionDiscovery(SourceTask):
-    """Looks for partitions of one growing source, and holds the watermark for partitions not found
+    """Looks for partitions of one growing source, and holds the watermark for those not found
     yet."""
 
     def __init__(
@@ -72,12 +68,10 @@ class PartitionDiscovery(SourceTask):
         self._source = source
         self._discovery: Discovery | None = None
         self._known: dict[str, FoundPartition] = {}
-        """The partitions found so far, by identity."""
         self._frozen = True
         """The watermark may not advance: intervals are being made, or there was no look yet."""
         self._waiting = False
         self._stored: Any = None
-        """What the discovery knew when that was stored last."""
         node = interval.step.node
         assert node.injection is not None
         idle_after = node.injection.idle_after
@@ -85,10 +79,9 @@ class PartitionDiscovery(SourceTask):
         self._began = env.clock.monotonic()
         self._shows_time = node.injection.shown_by_reader
         self._shown: int | None = None
-        """How far the source itself is in event time, for partitions that are not found yet."""
+        """Event time that the source itself shows, for partitions that are not found yet."""
 
     async def start(self, *, reading: bool = True) -> None:
-        """Load the partitions found so far, and look for more if `reading`."""
         self.close()
         stored = SourceProgress.stored(self._interval.position.value)
         with self._blamed(self._source, "discover"):
@@ -102,7 +95,6 @@ class PartitionDiscovery(SourceTask):
             self._begin(self._run(self._discovery))
 
     def close(self) -> None:
-        """Close the discovery."""
         discovery, self._discovery = self._discovery, None
         if discovery is not None:
             with self._blamed(discovery, "close"):
@@ -129,7 +121,6 @@ class PartitionDiscovery(SourceTask):
             self._waiting = False
 
     async def _add(self, identities: Sequence[str]) -> None:
-        """Make an interval for each new partition, at the discovery's stored low watermark."""
         env, interval = self._env, self._interval
         if len(self._known) + len(identities) > MOST_PARTITIONS:
             raise InputError(
@@ -151,8 +142,7 @@ class PartitionDiscovery(SourceTask):
         self._on_partitions([self._known[identity].interval_id for identity in identities])
 
     async def _commit(self) -> None:
-        """Store the list of partitions and, while it is frozen, the watermark that it has
-        promised."""
+        """While the watermark is frozen, its last promise is stored."""
         interval, watermarks = self._interval, self._interval.watermarks
         known = self.position().reader
         await interval.store_all()
@@ -161,11 +151,8 @@ class PartitionDiscovery(SourceTask):
         self._stored = known
 
     async def _retire(self) -> None:
-        """Delete the intervals of partitions that have ended, after their last positions are noted.
-
-        A partition has ended for all readers once it has stored the end of time: nothing of it is
-        un-ACKed.
-        """
+        """A partition has ended for all readers once it has stored the end of time: nothing of it
+        is un-ACKed."""
         env, interval = self._env, self._interval
         at = self._publisher.watermarks.at
         ended = [p for p in self._known.values() if at(interval.step.id, p.slot) == MAX_TIME]
@@ -206,8 +193,6 @@ class PartitionDiscovery(SourceTask):
         return None if first is None else msgspec.to_builtins(FirstProgress(first, MIN_TIME))
 
     async def _make(self, new: Mapping[str, dict[str, Any] | None]) -> None:
-        """Make the intervals, and apply the low watermarks that the store has for all
-        partitions."""
         env, interval = self._env, self._interval
         found = await env.patiently(
             lambda: env.store.add_partitions(interval.id, interval.commits.sequencer, new)
@@ -215,7 +200,6 @@ class PartitionDiscovery(SourceTask):
         self._learn(found)
 
     def _learn(self, found: Sequence[FoundPartition]) -> None:
-        """Apply the stored list of all partitions."""
         interval = self._interval
         self._known = {partition.identity: partition for partition in found}
         for partition in found:
@@ -227,11 +211,8 @@ class PartitionDiscovery(SourceTask):
         self._publisher.free(interval.step.id, FIRST_SLOT, {partition.slot for partition in found})
 
     def follow(self) -> None:
-        """Promise the minimum of the stored low watermarks of the partitions found so far.
-
-        A source that shows how far event time is may have partitions that are not found yet
-        (`Discovery.seen`).
-        """
+        """Promise the minimum of the stored low watermarks of the partitions found so far, and of
+        the event time that the source shows (`Discovery.seen`)."""
         interval, publisher = self._interval, self._publisher
         shown = self._shown
         if self._frozen or not (self._known or shown):
@@ -247,7 +228,6 @@ class PartitionDiscovery(SourceTask):
 
     @property
     def has_nothing(self) -> bool:
-        """Whether all present partitions have been found."""
         return self._waiting
 
     @property
@@ -271,7 +251,6 @@ class PartitionDiscovery(SourceTask):
             interval.touch(urgent=True)
 
     def position(self) -> SourceProgress:
-        """The state that is stored for the discovery's next owner."""
         reader = SourceProgress.stored(self._interval.position.value).reader
         if self._discovery is not None:
             with self._blamed(self._discovery, "position"):
@@ -280,18 +259,14 @@ class PartitionDiscovery(SourceTask):
         return SourceProgress(reader, sent_since=self._env.now())
 
     def progress(self) -> float | None:
-        """None: a growing source has no end."""
         return None
 
     def lag(self) -> Lag:
-        """An empty lag: the discovery reads no rows."""
         return Lag()
 
     def flow(self) -> Flow | None:
-        """None: the discovery sends nothing."""
         return None
 
 
 def _has_ended(partition: FoundPartition) -> bool:
-    """Whether the reader of a partition has ended, as stored."""
     return SourceProgress.stored(partition.position).ended

@@ -1,5 +1,3 @@
-"""The injectors that an operator has paused (`millwheel pause`)."""
-
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
@@ -7,7 +5,7 @@ from millwheel.runtime.exchange.exchange import Exchange
 
 
 class PausedInjectors:
-    """The paused injectors of a pipeline, by computation."""
+    """Injectors that an operator has paused (`millwheel pause`), by computation."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
@@ -21,11 +19,8 @@ class PausedInjectors:
         return bool(self._paused)
 
     def set(self, computations: frozenset[int]) -> None:
-        """Pause exactly the injectors of these computations, and resume all others.
-
-        Rows that were already read are processed. A paused injector's watermark stands still, since
-        its next rows are unknown.
-        """
+        """Rows that were already read are processed. A paused injector's watermark stands still,
+        since its next rows are unknown."""
         if computations == self._paused:
             return
         exchange = self._exchange

@@ -1,5 +1,3 @@
-"""The numbers of the rows of one partition: they rise, and rows of adjacent ones are runs."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -11,25 +9,14 @@ from millwheel.sources import Partition, Row, Rows
 
 
 class RowNumbers:
-    """Checks the row numbers of a partition since it was opened.
-
-    Args:
-        injector: the label of the node that reads it.
-    """
-
     def __init__(self, injector: str, partition: Partition) -> None:
         self._injector = injector
         self._partition = partition
         self._last = -1
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Refuse rows with numbers that do not rise: a lower number counts as processed.
-
-        The engine would lose its row.
-
-        Raises:
-            UserCodeError: there is such a row.
-        """
+        """`UserCodeError` if numbers do not rise: a lower one counts as processed, and its row
+        would be lost."""
         if isinstance(rows, Rows) and rows.are_columns and rows.offset > self._last:
             self._last = rows.offset + len(rows) - 1
             return
@@ -46,7 +33,7 @@ class RowNumbers:
 
 
 def runs(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The numbers of rows as runs without gaps: (first, last)."""
+    """First and last numbers of runs without gaps."""
     if isinstance(rows, Rows) and rows.are_columns:
         yield rows.offset, rows.offset + len(rows) - 1
         return

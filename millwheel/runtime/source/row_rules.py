@@ -1,4 +1,4 @@
-"""The options of `inject` applied to one row: its time, and what becomes of a row that cannot be
+"""The options of `inject` applied to one row: its time, and the handling of a row that cannot be
 read."""
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from millwheel.store.port.requests import DeadLetter
 
 
 class RowRules:
-    """The rules for the rows of one partition.
-
-    Args:
-        stream: the name of the injector's stream.
-        injector: the names of the injector and of its pipeline; None: on Spark, where no row can be
-            set aside by itself.
-    """
+    """`injector` is the names of the injector and its pipeline; None on Spark, which can set no row
+    aside."""
 
     def __init__(
         self,
@@ -37,11 +32,7 @@ class RowRules:
         self._injector = injector
 
     def time_of(self, row: Row) -> int:
-        """The event time of a row, in microseconds.
-
-        Raises:
-            UserCodeError: it has none.
-        """
+        """Microseconds; `UserCodeError` if the row has none."""
         if self._injection.timestamp is not None:
             return event_micros(self._injection.timestamp(row.value))
         if row.micros is None:
@@ -54,7 +45,6 @@ class RowRules:
             raise UserCodeError(str(error)) from error
 
     def shown_by(self, value: Any, micros: int) -> int:
-        """The time up to which a row with a value and a time shows that the source has come."""
         injection = self._injection
         if injection.shown_by_reader:
             return MIN_TIME
@@ -64,11 +54,11 @@ class RowRules:
         return micros if injection.seen is None else event_micros(injection.seen(value))
 
     def blame(self, row: Row, error: BaseException) -> InputError:
-        """The error to report for a bad row, with its place in the input."""
+        """The error to report, with the row's place in the input."""
         return InputError(f"{row_place(self._partition, row)}: {self.explained(row.value, error)}")
 
     def explained(self, value: Any, error: BaseException) -> str:
-        """The reason for which the injector does not take a value, with the function at fault."""
+        """Why the injector does not take a value, with the function at fault."""
         if isinstance(error, MillwheelError):
             return str(error)
         at_fault = self._at_fault(value)
@@ -81,11 +71,6 @@ class RowRules:
         )
 
     def check_may_go_on(self, row: Row, error: InputError) -> None:
-        """Stop at a bad row, unless such rows are set aside.
-
-        Raises:
-            InputError: ``inject`` has ``on_error="fail"``.
-        """
         if self._injection.on_error == "fail":
             value = f"; value {shown(row.text, 300)}" if row.error is not None and row.text else ""
             raise InputError(
@@ -93,7 +78,7 @@ class RowRules:
             ) from error
 
     def set_aside(self, row: Row) -> InputError:
-        """The reason for which an operator's row is set aside: its own error, or none."""
+        """Why an operator's row is set aside: its own error, or none."""
         return row.error or InputError(
             f"{row_place(self._partition, row)}: an operator has set this row aside"
         )
@@ -101,12 +86,7 @@ class RowRules:
     def letter(
         self, row: Row, error: InputError, *, computation: int, record_id: bytes | None, stamp: int
     ) -> DeadLetter:
-        """The dead letter of a bad row.
-
-        Args:
-            computation: the injector's id.
-            stamp: wall time, in microseconds.
-        """
+        """`computation` is the injector's id, `stamp` wall time in microseconds."""
         return DeadLetter(
             slot=0,
             computation=computation,
@@ -123,8 +103,7 @@ class RowRules:
         )
 
     def _at_fault(self, value: Any) -> tuple[str, Callable[[Any], Any]] | None:
-        """The function given to `inject` that fails on a value or returns no time, with its
-        option."""
+        """The function given to `inject` that is at fault, with its option."""
         injection = self._injection
         if injection.timestamp is not None:
             try:
@@ -136,7 +115,6 @@ class RowRules:
         return None if injection.seen is None else ("seen", injection.seen)
 
     def _way_out(self, row: Row) -> str:
-        """The ways out of a row that stops the pipeline."""
         if row.error is None:
             correct = "Correct that function or the row and start again, or "
         elif hasattr(self._partition, "row_name"):

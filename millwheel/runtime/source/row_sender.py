@@ -1,5 +1,3 @@
-"""Sends the rows of one partition: timestamps, keys and holds, or dead letters."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +27,7 @@ from millwheel.sources import Partition, Row, Rows
 
 
 class RowSender:
-    """Sends rows of a partition to the readers of its stream, since it was opened."""
+    """Sends the rows of one partition: timestamps, keys and holds, or dead letters."""
 
     def __init__(
         self,
@@ -54,11 +52,8 @@ class RowSender:
         self._named = any(reader.step.node.named for reader in self._route.readers)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """Send rows to all readers of the stream; bad rows become dead letters.
-
-        A row holds the watermark at no less than the source's promise when the row was read: an
-        older row is late by declaration, and must not hold the watermark back while it is queued.
-        """
+        """A row holds the watermark at no less than the source's promise when it was read: an older
+        row is late by declaration, and must not hold the watermark back while it is queued."""
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
             if not self._send_together(together, rows.values, rows.raws or None, rows.micros):
@@ -78,11 +73,7 @@ class RowSender:
         encoded: list[bytes] | None = None,
         own: Sequence[int | None] | None = None,
     ) -> bool:
-        """Send rows as one batch: a chunk to each destination of each reader.
-
-        Returns:
-            False if nothing was sent: the rows must be sent one by one, which finds a bad row.
-        """
+        """Send rows as one batch, or none of them: sending the rows one by one finds a bad row."""
         log, injection, codec = self._interval.log, self._injection, self._route.codec
         first, end = numbers[0], numbers[-1] + 1
         if end - first == len(numbers):
@@ -136,7 +127,7 @@ class RowSender:
         return True
 
     def _holds(self, micros: list[int], moments: list[int]) -> list[int]:
-        """The hold of each row: its timestamp, if the source's watermark is not past it already."""
+        """Timestamps as far as the source's watermark is not past them."""
         promised, seen = self._interval.watermarks.promised, self._time.seen
         lateness = self._time.lateness
         if min(micros) >= max(promised, seen - lateness, max(moments) - lateness):
@@ -195,8 +186,6 @@ class RowSender:
     def _address(
         self, reader: StreamReader, offset: int, value: Any, micros: int, hold: int
     ) -> tuple[Destination, Delivery[Any]]:
-        """The delivery of a row for one reader, and its destination; the reader's extractor gives
-        the key."""
         route, log = self._route, self._interval.log.id
         key, key_text, slot = reader.address(value, route.stream, offset)
         named = reader.step.node.named
@@ -216,11 +205,7 @@ class RowSender:
         )  # fmt: skip
 
     def _send_to_all(self, row: Row, micros: int, hold: int) -> int:
-        """Send a row to each reader, with a value of its own, in `inject_copies` copies.
-
-        Returns:
-            The row's size in the credits.
-        """
+        """Give each reader a value of its own; returns the row's size in the credits."""
         codec = self._route.codec
         value = row.value
         found: list[tuple[Destination, Delivery[Any]]] = []
@@ -237,7 +222,7 @@ class RowSender:
         return max((delivery.size for _, delivery in found), default=0)
 
     def _give_up(self, row: Row, error: InputError) -> None:
-        """Handle a row that cannot be read: stop, or store it as a dead letter and continue."""
+        """Stop at a row that cannot be read, or store it as a dead letter."""
         interval = self._interval
         if interval.log.is_acknowledged(row.offset):
             return
@@ -263,7 +248,7 @@ def _is_plain(row: Row) -> bool:
 
 
 def _gaps(numbers: Iterable[int], start: int) -> Iterator[tuple[int, int]]:
-    """The numbers from `start` on that are left out, as runs: (first, one past the last)."""
+    """First, and one past the last."""
     for number in numbers:
         if number > start:
             yield start, number

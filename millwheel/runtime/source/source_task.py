@@ -1,10 +1,3 @@
-"""The task of an injector's interval: it reads a partition, or discovers partitions.
-
-Both kinds (`millwheel.runtime.source.injector`, `millwheel.runtime.source.partition_discovery`) own
-their interval under the worker's lease, like any interval, store a position with its commits, and
-hold its low watermark.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,12 +16,13 @@ from millwheel.sources import Lag
 
 
 class SourceTask(ABC):
-    """Base class of the tasks of injectors' intervals."""
+    """The task of an injector's interval: it reads a partition, or discovers partitions.
+
+    Both kinds store a position with the commits of their interval, and hold its low watermark.
+    """
 
     rows = 0
-    """Number of rows read since this worker claimed the interval."""
     ended = False
-    """The source has ended: no row will follow."""
 
     def __init__(self, env: Environment, paused: PausedInjectors, interval: Interval) -> None:
         self._env = env
@@ -39,75 +33,62 @@ class SourceTask(ABC):
 
     @abstractmethod
     async def start(self, *, reading: bool = True) -> None:
-        """Open the source at the stored position.
-
-        Args:
-            reading: whether to start the task; otherwise the source is only opened.
-
-        Raises:
-            InputError: the source is missing, or has changed.
-        """
+        """`InputError` if the source is missing, or has changed."""
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = self._env.spawn(work, f"source of {self._interval.name}")
 
     def _blamed(self, called: object, method: str) -> SourceBlamed:
-        """Context of a call to a method of the source: its exceptions are the source's fault."""
+        """Exceptions in it are the source's fault."""
         return SourceBlamed(self._label, called, method)
 
     async def stop(self) -> None:
-        """Stop the task; the source stays open, so that a last commit can store the position."""
+        """The source stays open, so that a last commit can store the position."""
         task, self._task = self._task, None
         if task is not None:
             await end([task])
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the source."""
+    def close(self) -> None: ...
 
     @property
     def interval(self) -> Interval:
-        """The interval of the task."""
         return self._interval
 
     @property
     def paused(self) -> bool:
-        """Whether an operator has paused the injector."""
         return self._interval.step.id in self._paused
 
     def resume(self) -> None:
-        """Resume after a pause."""
         return
 
     @property
     @abstractmethod
     def has_nothing(self) -> bool:
-        """Whether there is no work now: the task waits for the source, or has ended."""
+        """There is no work now: the task waits for the source, or has ended."""
 
     @abstractmethod
-    def position(self) -> SourceProgress:
-        """The position that is stored with each commit of the interval."""
+    def position(self) -> SourceProgress: ...
 
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """Whether the stream's watermark does not wait for this task."""
+        """The stream's watermark does not wait for this task."""
 
     @abstractmethod
     def advance_idle(self, watermark: int) -> None:
         """Promise, while idle, the watermark that all tasks that are not idle have stored."""
 
     def follow(self) -> None:
-        """Update the promise: a partition of the source has stored a low watermark."""
+        """A partition of the source has stored a low watermark."""
         return
 
     def acknowledged(self) -> list[float]:
-        """Note that some rows of the task are durable at their readers; gives the seconds since
-        each reading of them."""
+        """Note that some rows are durable at their readers; returns the seconds since each reading
+        of them."""
         return []
 
     def tend(self) -> None:
-        """Check whether the task may read again; called periodically."""
         return
 
     def read_up_to(self, offset: int) -> None:
@@ -116,12 +97,11 @@ class SourceTask(ABC):
 
     @abstractmethod
     def progress(self) -> float | None:
-        """The share of the input read, 0 to 1; None if the input has no end."""
+        """0 to 1; None if the input has no end."""
 
     @abstractmethod
-    def lag(self) -> Lag:
-        """The rows and bytes that wait to be read."""
+    def lag(self) -> Lag: ...
 
     @abstractmethod
     def flow(self) -> Flow | None:
-        """The figures of the partition for metrics; None if the task sends nothing."""
+        """Figures for metrics; None if the task sends nothing."""

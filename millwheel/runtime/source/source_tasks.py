@@ -1,5 +1,3 @@
-"""Makes the source task of an injector's interval, of the kind that the interval needs."""
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
@@ -22,7 +20,7 @@ from millwheel.timers.watermark import FIRST_SLOT
 
 
 class SourceTasks:
-    """The factory of one worker's source tasks."""
+    """Makes the source tasks of injectors' intervals."""
 
     def __init__(
         self,
@@ -42,7 +40,6 @@ class SourceTasks:
         """Called with the ids of the intervals of ended partitions, before these are deleted."""
 
     def of(self, interval: Interval, injection: Injection, claim: Claim) -> SourceTask:
-        """Make the task of an injector's interval."""
         growing, slot = injection.growing, interval.slots[0]
         if isinstance(injection.source, Inbox):
             stream = interval.step.node.writes[0].name

@@ -1,4 +1,5 @@
-"""How far one source is in event time, and which of its rows were sent when."""
+"""How far one source is in event time, and when its rows were sent; plain data: no await, no
+clock."""
 
 from __future__ import annotations
 
@@ -11,13 +12,10 @@ from millwheel.runtime.interval.interval import StoredPosition
 
 
 class SourceTime:
-    """The event time of a partition since it was opened. Plain data: no await, no clock.
+    """`position` is the stored one, `first` the first row that is not acknowledged.
 
-    Args:
-        position: the stored position.
-        first: the first row that is not acknowledged.
-        sent_before: rows before this number may have been sent by an owner before this claim.
-        now: wall time, in microseconds.
+    Rows before `sent_before` may have been sent by an owner before this claim. Times are in
+    microseconds.
     """
 
     def __init__(
@@ -30,12 +28,11 @@ class SourceTime:
     ) -> None:
         stored = SourceProgress.stored(position.value)
         self.lateness = int(lateness.total_seconds() * 1e6)
-        """How far the watermark stays behind the newest seen time, in microseconds."""
+        """Microseconds behind the newest seen time."""
         self.seen = stored.event_time
-        """The newest time that the source has shown."""
         self._marks: deque[tuple[int, int, int]] = deque()
-        """The source's progress: (number of rows before this point, newest seen time, time at which
-        the last of these rows was read)."""
+        """Number of rows before this point, newest seen time, and time at which the last of these
+        rows was read."""
         self._stored_since = stored.since
         self._sent_before = sent_before
         self._sent_since = position.since
@@ -44,12 +41,10 @@ class SourceTime:
         self.mark(first, self._stored_since or now)
 
     def mark(self, rows_before: int, read_at: int) -> None:
-        """The rows before a number are read, and have shown `seen`."""
         self._marks.append((rows_before, self.seen, read_at))
 
     def show(self, moment: int | None, rows_before: int, read_at: int) -> bool:
-        """Take over the time up to which the source itself shows that it has come; whether it is
-        news."""
+        """Whether the event time that the source itself shows is news."""
         if moment is None or moment <= self.seen:
             return False
         self.seen = moment
@@ -57,7 +52,6 @@ class SourceTime:
         return True
 
     def acknowledged(self, first: int) -> None:
-        """All rows before `first` are acknowledged: forget marks before it."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= first:
             marks.popleft()
@@ -68,8 +62,6 @@ class SourceTime:
         self._sent_before = min(self._sent_before, next_row)
 
     def watermark(self) -> int | None:
-        """The source's own watermark: the newest seen time less the lateness; None: nothing was
-        seen."""
         return None if self.seen == MIN_TIME else clamp_time(self.seen - self.lateness)
 
     @property
@@ -81,9 +73,8 @@ class SourceTime:
         """Earliest time at which a row past the stored position can have been sent.
 
         Buckets of user-supplied ids that end later stay: such a row comes again after a crash
-        (`named_acknowledged.sql`). Rows of former owners count from their time until they are
-        acknowledged again, or are known not to exist: a paused injector reads nothing, and so
-        cannot tell.
+        (`named_acknowledged.sql`). Rows of former owners count until they are acknowledged again,
+        or are known not to exist: a paused injector reads nothing, and so cannot know.
         """
         if first < self._sent_before:
             return self._sent_since

@@ -1,5 +1,3 @@
-"""Detects that all input of a pipeline is processed."""
-
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
@@ -27,10 +25,9 @@ class Completion:
         self._lane = lane
         self._paused = paused
         self.is_open = False
-        """Whether the requests of operators that were waiting at the start have been read."""
+        """The requests of operators that were waiting at the start have been read."""
 
     def check(self) -> None:
-        """Set `done` if all input is processed."""
         env, intervals = self._env, self._exchange.intervals
         tasks = self._exchange.source_tasks
         if not self.is_open or self._paused or not all(task.has_nothing for task in tasks):

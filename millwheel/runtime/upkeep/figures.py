@@ -15,8 +15,6 @@ from millwheel.runtime.process.load import Meter
 
 
 class WorkerFigures:
-    """Reports a worker's finished work, its waiting records and its load."""
-
     def __init__(self, env: Environment, exchange: Exchange, courier: Courier | None) -> None:
         self._env = env
         self._exchange = exchange
@@ -24,7 +22,6 @@ class WorkerFigures:
         self._meter = Meter(env.clock, env.process)
 
     def progress(self) -> dict[str, Any]:
-        """Processed records, low watermark, backlog, and the part of the input that was read."""
         exchange = self._exchange
         intervals = exchange.intervals
         return {
@@ -40,7 +37,7 @@ class WorkerFigures:
         }
 
     def load(self) -> dict[str, Any]:
-        """The figures of a heartbeat: `progress`, and the load since the previous heartbeat."""
+        """`progress`, and the load since the previous heartbeat."""
         peers = None if self._courier is None else self._courier.peers
         waits = self._env.store_wait
         return {
@@ -53,7 +50,7 @@ class WorkerFigures:
 
 
 def _least_share(tasks: Iterable[SourcePort]) -> float | None:
-    """The smallest part of its input that a source has read, 0 to 1; None if some source has no
+    """The least part of its input that a source has read, 0 to 1; None if some source has no
     end."""
     shares = [task.progress() for task in tasks]
     known = [share for share in shares if share is not None]

@@ -1,10 +1,8 @@
 """Folding, and dropping the data that folds have made superfluous: drained logs and buckets.
 
-This work may take long: it depends on the number of rows, on readers that block it, and on the
-speed of the store. No other work waits for it; only the tail of unfolded commits grows. One task at
-a time folds an interval: this service, or the task that gives the interval up
-(`millwheel.runtime.ownership.owned_intervals`), after which this service leaves it alone. The store
-refuses a fold if the interval has another owner by now, or if the lane has claimed it again since.
+This may take long, and no other work waits for it; only the tail of unfolded commits grows. One
+task at a time folds an interval: this service, or the task that gives the interval up. The store
+refuses a fold if the interval has another owner by now, or was claimed again since.
 """
 
 from __future__ import annotations
@@ -20,16 +18,13 @@ from millwheel.runtime.process.service import Service
 from millwheel.runtime.seen.buckets import Buckets
 
 OLD_SNAPSHOT_SECONDS = 5.0
-"""A snapshot older than this keeps the dead rows of folds alive: folding waits for its end, within
-the limit of `PATIENCE_WITH_SNAPSHOTS`."""
+"""Folding waits for the end of an older snapshot, which keeps its dead rows alive."""
 
 PATIENCE_WITH_SNAPSHOTS = 10
-"""Maximum wait for an old snapshot, in multiples of `fold_seconds`."""
+"""Longest wait for an old snapshot, in multiples of `fold_seconds`."""
 
 
 class Folding(Service):
-    """Folds changed intervals, retires logs and drops buckets."""
-
     def __init__(self, env: Environment, exchange: Exchange, buckets: Buckets) -> None:
         super().__init__(env.clock, env.settings.housekeeping_seconds)
         self._env = env
@@ -37,8 +32,7 @@ class Folding(Service):
         self._buckets = buckets
         self._settings = env.settings
         self._folded_at: dict[Interval, float] = {}
-        """The time of each interval's last fold; before its first fold, when it was first seen
-        here."""
+        """Or when the interval was first seen here."""
         self._last_collection = float("-inf")
 
     async def run_once(self) -> None:
@@ -78,7 +72,6 @@ class Folding(Service):
         )
 
     def _may_wait(self, interval: Interval, now: float) -> bool:
-        """Whether the fold of a due interval may be delayed further."""
         settings = self._settings
         patience = PATIENCE_WITH_SNAPSHOTS * settings.fold_seconds
         return (
@@ -89,7 +82,6 @@ class Folding(Service):
     # -- buckets ------------------------------------------------------------------------
 
     async def collect(self) -> None:
-        """Retire drained logs and drop unneeded buckets."""
         await self._retire_logs()
         oldest = self._buckets.oldest_time_bucket()
         if oldest is not None:

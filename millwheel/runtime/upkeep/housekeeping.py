@@ -1,10 +1,3 @@
-"""The worker's quick chores: opening buckets, repeating messages to other workers.
-
-No record waits for them. Each may fail, and runs again at the next period. Folding, which may take
-long, is a service of its own (`millwheel.runtime.upkeep.folding`), and so is the renewal of the
-lease, which must not wait (`millwheel.runtime.ownership.heartbeat`).
-"""
-
 from __future__ import annotations
 
 from millwheel.runtime.environment import Environment
@@ -18,12 +11,13 @@ from millwheel.runtime.process.service import Service
 from millwheel.runtime.seen.buckets import Buckets
 
 WAITING_SECONDS = 30.0
-"""Time until a waiting bundle is logged: several leases. By then the missing members' logs have an
-owner, which has sent the members again."""
+"""Several leases: by then the missing members' logs have an owner, which has sent the members
+again."""
 
 
 class Housekeeping(Service):
-    """Opens buckets, and repeats messages that may have been lost."""
+    """Opens buckets, and repeats messages that may have been lost. Each chore may fail, and runs
+    again at the next period."""
 
     def __init__(
         self,
@@ -42,8 +36,7 @@ class Housekeeping(Service):
         self._letters = letters
         self._courier = courier
         self._waiting: dict[Batches, float] = {}
-        """The bundles with missing members, each with the time when it was first seen so; infinity
-        once it was logged."""
+        """Time since which members of a bundle are missing; infinity once that was logged."""
 
     async def run_once(self) -> None:
         self._publisher.excuse_idle()

@@ -20,10 +20,8 @@ from millwheel.store.port.requests import OpenRequest, PlacedSlots, SettledReque
 R = TypeVar("R", bound=KeyRequest)
 
 MOST_TAKEN = 2000
-"""Most requests that a worker has read and not settled."""
 
 ROWS_A_KEY = 500
-"""Most rows of a parked key that are read at a time."""
 
 NOT_STRONG = (
     "its computation does not commit its productions with its state (weak, tree or bundle "
@@ -37,10 +35,9 @@ HOW_TO_ASK = "ask by: millwheel state, timers or dead-letters"
 class RequestDesk(Service):
     """Takes open requests from the store to the intervals of their keys, once a period.
 
-    An interval may start over while the store answers. Nothing in the answer has run then: only
-    this service hands out requests, one answer after the other, and its question leaves out the
-    requests that the interval has. Requests that arrive before the interval is restored are
-    forgotten with the others, and read again.
+    An interval may start over while the store answers. Nothing in the answer has run then, since
+    only this service hands out requests and asks for none that the interval has. Requests that
+    arrive before the interval is restored are forgotten, and read again.
     """
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
@@ -49,7 +46,6 @@ class RequestDesk(Service):
         self._exchange = exchange
 
     async def run_once(self) -> None:
-        """Read requests until there are none, or enough."""
         while True:
             intervals = {i.id: i for i in self._exchange.intervals if _has_a_turn(i)}
             taken = [n for i in intervals.values() for n in i.requests.numbers()]
@@ -78,7 +74,6 @@ class RequestDesk(Service):
                 return
 
     async def _read_parked(self, intervals: Mapping[int, Interval]) -> None:
-        """Read rows of parked keys that nothing stops any more."""
         places = [at for i in intervals.values() if i.mode.is_strong for at in i.turns.places()]
         if not places:
             return
@@ -100,8 +95,8 @@ class RequestDesk(Service):
 def fault_of(asked: OpenRequest) -> str | None:
     """Why a request cannot be carried out, whatever its key's state is; None: it may be.
 
-    Operators may insert rows into the table of requests, so nothing in one is believed: a wrong
-    slot would make a second state of its key.
+    Operators may insert rows into the table, so nothing in one is believed: a wrong slot would make
+    a second state of its key.
     """
     try:
         key = decode_key(asked.key)
@@ -128,7 +123,6 @@ def fault_of(asked: OpenRequest) -> str | None:
 
 
 def _has_a_turn(interval: Interval) -> bool:
-    """Whether the keys of an interval have turns now."""
     return (
         interval.lane is not None
         and interval.step.node.computation is not None

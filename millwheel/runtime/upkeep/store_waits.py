@@ -1,9 +1,8 @@
-"""Names the sessions that a worker waits for when the store does not finish a commit or a
-heartbeat.
+"""Names the sessions that a worker waits for when a commit or a heartbeat does not finish.
 
-A lock that another session holds on a table stops a whole pipeline without an error. So a wait of
-more than `WAIT_SECONDS` is logged with the sessions that hold the locks, again at each doubling of
-the time. The worker is not ready meanwhile, and its heartbeats publish the wait.
+A lock of another session on a table stops a whole pipeline without an error. So a long wait is
+logged with the sessions that hold the locks, again at each doubling of the time. The worker is not
+ready during it, and its heartbeats publish it.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from millwheel.runtime.environment import Environment, StoreWait
 from millwheel.runtime.process.service import Service
 
 WAIT_SECONDS = 5.0
-"""A commit or heartbeat that takes this long is reported; a commit takes milliseconds."""
+"""A commit takes milliseconds."""
 
 
 class StoreWaits(Service):
-    """Looks at the oldest commit and heartbeat that are not finished, once a period.
-
-    Args:
-        commit: since when the oldest commit waits, by the monotonic clock; None: none does.
-        heartbeat: the same of a heartbeat.
-    """
+    """`commit` and `heartbeat` return the monotonic time since which the oldest one waits, if
+    any."""
 
     def __init__(
         self,
@@ -38,7 +33,6 @@ class StoreWaits(Service):
         self._log_at = WAIT_SECONDS
 
     async def run_once(self) -> None:
-        """Look at the oldest wait, and report it if it is long."""
         env, now = self._env, self._env.clock.monotonic()
         waits = [
             (now - since, what) for what, get in self._since.items() if (since := get()) is not None

@@ -7,8 +7,7 @@ A batch::
     result ──tasks──▶ staging table ──one transaction──▶ groups replaced, vector stored
 
 The vector of rows read is stored in the transaction of the result, so a batch counts once, whatever
-is killed: there is no checkpoint beside the store. Files are replaced before it; a batch that is
-repeated replaces them again.
+is killed. Files are replaced before it; a batch that is repeated replaces them again.
 
 ==============  =================================================================
 ``following``   which groups have changed

@@ -7,13 +7,12 @@ belong to groups that have changed, their directories change places::
     DIR/origin=JFK/month=2013-01-01/             seen by readers, which leave out names with "_"
     DIR/_outgoing/origin=JFK/month=2013-01-01/   the former one, until the batch is in place
 
-So nothing is deleted before its successor is whole. Files are replaced before the store notes the
-batch. If the process ends in between, the next one moves back directories without a successor, and
-does the batch again, with the groups as they are then: the result is the same as if it had been
-done once. A reader may see some groups of a batch before others.
+Files are replaced before the store notes the batch. If the process ends in between, the next one
+moves back directories without a successor, and does the batch again. A reader may see some groups
+of a batch before others.
 
-Directories of times are named in UTC, in sessions of all time zones: in local time, two hours of
-the end of daylight saving time have one name.
+Directories of times are named in UTC: in local time, two hours of the end of daylight saving time
+have one name.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Group: TypeAlias = tuple[str, ...]
-"""The values of a group, as the names of its directories have them."""
 
 INCOMING, OUTGOING = "_incoming", "_outgoing"
 
@@ -49,8 +47,6 @@ EMPTY = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FilesTarget:
-    """The Parquet files of an aggregate."""
-
     def __init__(self, stored: Stored, files: Parquet) -> None:
         self._stored = stored
         self._path = files.path.resolve()
@@ -58,16 +54,11 @@ class FilesTarget:
         self._outgoing = self._path / OUTGOING
         self._names = list(stored.aggregate.group_names)
         self._kinds: dict[str, str] = {}
-        """Types of the result's columns."""
         self._told_empty = False
 
     def prepare(self) -> None:
-        """Refuse a directory with other files: all of them are replaced when the aggregate is made
-        from all rows.
-
-        Raises:
-            UsageError: it has some.
-        """
+        """`UsageError` for a directory with other files: all of them are replaced when the
+        aggregate is made from all rows."""
         ours = (f"{self._names[0]}=", "_", ".")
         entries = sorted(self._path.iterdir()) if self._path.is_dir() else []
         if foreign := [entry.name for entry in entries if not entry.name.startswith(ours)]:
@@ -86,11 +77,8 @@ class FilesTarget:
         self._clear()
 
     def write(self, result: DataFrame) -> None:
-        """Let Spark's tasks write the result beside the groups that are there.
-
-        Raises:
-            UserCodeError: it lacks a column of the group.
-        """
+        """Let Spark's tasks write the result beside the present groups. `UserCodeError` if it lacks
+        a column of the group."""
         missing = [name for name in self._names if name not in result.columns]
         if missing:
             raise UserCodeError(
@@ -104,14 +92,12 @@ class FilesTarget:
         ).partitionBy(*self._names).parquet(str(self._incoming))
 
     def replace(self, before: AggregateProgress, change: Change) -> int:
-        """Put the written groups in place of the changed ones, and note the batch.
-
-        Returns:
-            The number of groups with rows.
+        """Put the written groups in place of the changed ones, and note the batch; returns the
+        number of groups with rows.
 
         Raises:
             UserCodeError: a row belongs to a group that has not changed.
-            UsageError: another process has removed what was written.
+            UsageError: another process has removed the written files.
         """
         if not self._incoming.is_dir():
             raise UsageError(
@@ -138,11 +124,11 @@ class FilesTarget:
         self._clear()  # before the batch counts: from then on nothing of it is undone
         with self._stored.transaction() as connection:
             self._stored.advance(connection, before, change.read)
-        self._tell_empty(present)
+        self._log_empty(present)
         return len(present)
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Nothing is left to close."""
 
     def _clear(self) -> None:
         for left in (self._outgoing, self._incoming):
@@ -160,7 +146,6 @@ class FilesTarget:
                 (self._path / parent).rmdir()
 
     def _changed(self, groups: Groups) -> set[Group]:
-        """The groups that have changed."""
         return {
             tuple(
                 _as_spark(value, self._kinds[name])
@@ -174,14 +159,12 @@ class FilesTarget:
         return (tree.relative_to(path) for tree in path.glob(f"{self._names[0]}=*"))
 
     def _groups(self, path: Path) -> Iterator[tuple[Group, Path]]:
-        """The groups, and their directories relative to a path."""
         for directory in path.glob("/".join(f"{name}=*" for name in self._names)):
             place = directory.relative_to(path)
             values = (unquote(part.partition("=")[2]) for part in place.parts)
             yield tuple("" if value == EMPTY else value for value in values), place
 
-    def _tell_empty(self, present: Collection[Group]) -> None:
-        """Say once that Spark has no directory for an empty text."""
+    def _log_empty(self, present: Collection[Group]) -> None:
         if not self._told_empty and any("" in group for group in present):
             self._told_empty = True
             log.warning(
@@ -199,7 +182,6 @@ def _move(from_: Path, to: Path, place: Path) -> None:
 
 
 def _as_spark(value: str, kind: str) -> str:
-    """A value as Spark writes it, from Postgres' text."""
     if kind == "date":
         return value[:10]
     return value.removesuffix("+00") if kind.startswith("timestamp") else value

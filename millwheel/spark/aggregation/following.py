@@ -19,32 +19,21 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass(frozen=True)
 class Change:
-    """New rows of the followed table, and the groups that have changed."""
-
     read: Vector
-    """The vector after them."""
     rows: int
-    """How many there are."""
     behind: int
-    """Rows that wait behind them."""
+    """Rows that wait."""
     groups: Groups | None
-    """None: all groups, also those that no longer have rows."""
+    """None means all groups, also those that no longer have rows."""
 
 
 class Changes:
-    """Looks for changed groups.
-
-    Args:
-        most_rows: most rows of the followed table in one batch.
-    """
-
     def __init__(self, stored: Stored, most_rows: int) -> None:
         self._stored = stored
         self._most_rows = most_rows
         self._lookout = Lookout(stored.store, stored.pipeline, stored.aggregate.follows)
 
     def after(self, progress: AggregateProgress) -> Change | None:
-        """The next change; None: nothing is new."""
         _, written = self._lookout.written()
         if progress.read is None:
             return Change(written, distance({}, written), 0, None)
@@ -71,11 +60,10 @@ class Changes:
         return Change(end, rows, distance(end, written), groups)
 
     def close(self) -> None:
-        """Close the connection."""
         self._lookout.close()
 
     def _groups(self, start: Vector, end: Vector) -> tuple[Groups, int]:
-        """The groups of the rows between two vectors, and how many rows there are."""
+        """With the number of rows."""
         aggregate = self._stored.aggregate
         ranges = between(start, end)
         with reading(self._stored.store) as connection:

@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 """Tasks that read a table for a batch, on this machine."""
 IDLE_SECONDS = 0.2
-"""Time between two looks while nothing is new."""
+"""Pause between two looks while nothing is new."""
 
 
 class ResultTarget(Protocol):
-    """Where the result of an aggregate is kept."""
-
     def prepare(self) -> None: ...
     def begin(self) -> None: ...
     def write(self, result: DataFrame) -> None: ...
@@ -41,26 +39,16 @@ class ResultTarget(Protocol):
 
 @dataclass(frozen=True)
 class DoneBatch:
-    """A batch that is done."""
-
     aggregate: str
     number: int
     rows: int
-    """New rows of the followed table."""
     groups: int | None
     """Groups that were replaced; None: all."""
     behind: int
-    """Rows that wait."""
     seconds: float
 
 
 class AggregateRunner:
-    """Does the batches of one aggregate.
-
-    Args:
-        options: further options of Spark's tasks.
-    """
-
     def __init__(
         self,
         spark: SparkSession,
@@ -108,7 +96,7 @@ class AggregateRunner:
         )
 
     def close(self) -> None:
-        """Close connections, and drop the staging table if the store is there."""
+        """The staging table is dropped if the store is there."""
         self._changes.close()
         with suppress(StoreError):
             self._target.close()
@@ -129,19 +117,14 @@ def run_batches(
     done: Callable[[DoneBatch], None],
     idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Do batches: of each aggregate in turn.
-
-    A batch that fails because the store is away is tried again.
+    """Do batches of each aggregate in turn, again if the store is away.
 
     Args:
         until_caught_up: return as soon as nothing is new.
-        patience_seconds: longest time for which the store may be away.
+        patience_seconds: longest time for which the store may be away; then `StoreUnavailable` or
+            `SnapshotGone`.
         done: called after each batch.
         idle: called while nothing is new.
-
-    Raises:
-        StoreUnavailable: it was away for longer.
-        SnapshotGone: the same.
     """
     patience = Patience(patience_seconds, "the batch")
     while True:

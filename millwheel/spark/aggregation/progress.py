@@ -15,32 +15,23 @@ from millwheel.spark.connection import Connection, sole, statement, writing
 
 @dataclass(frozen=True)
 class AggregateProgress:
-    """How far an aggregate has read."""
-
     batch: int
-    """The number of the last batch."""
     read: Vector | None
-    """By sender, the number of the next row; None: the next batch is made from all rows."""
+    """Number of the next row by sender; None: the next batch is made from all rows."""
 
 
 class Stored:
-    """The stored progress of one aggregate."""
-
     def __init__(self, store: str, pipeline: str, aggregate: Aggregate) -> None:
         self.store = store
         self.pipeline = pipeline
         self.aggregate = aggregate
 
     def transaction(self) -> AbstractContextManager[Connection]:
-        """A transaction, with times in UTC."""
         return writing(self.store)
 
     def sole(self) -> AbstractContextManager[None]:
-        """Keep other processes from the aggregate during the block.
-
-        Raises:
-            UsageError: another process keeps it up to date.
-        """
+        """Keep other processes from the aggregate during the block; `UsageError` if another one
+        keeps it up to date."""
         return sole(
             self.store,
             self.pipeline,
@@ -58,7 +49,7 @@ class Stored:
             )
 
     def load(self) -> AggregateProgress:
-        """Read the progress; an aggregate that is new begins with all rows."""
+        """An aggregate that is new begins with all rows."""
         with self.transaction() as connection:
             rows = connection.execute(
                 statement("aggregates/progress", self.pipeline), {"name": self.aggregate.name}
@@ -69,18 +60,14 @@ class Stored:
         )
 
     def start_over(self) -> None:
-        """Let the next batch be made from all rows."""
         with self.transaction() as connection:
             connection.execute(
                 statement("aggregates/start_over", self.pipeline), {"name": self.aggregate.name}
             )
 
     def advance(self, connection: Connection, before: AggregateProgress, read: Vector) -> None:
-        """Store, in a transaction, that the batch after `before` is done.
-
-        Raises:
-            UsageError: another process has done it.
-        """
+        """Store, in a transaction, that the batch after `before` is done; `UsageError` if another
+        process has done it."""
         done = connection.execute(
             statement("aggregates/advance_aggregate", self.pipeline),
             {

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_ROWS = 100_000
-"""Most rows of a followed table in one batch, unless told otherwise."""
+"""Default of the most rows of a followed table in one batch."""
 WAIT_SECONDS = 60.0
 """Longest wait for a pipeline that is about to start and makes its tables."""
 LOOK_SECONDS = 2.0
 LINE_SECONDS = 10.0
-"""Time between two log lines."""
 
 log = structlog.get_logger("millwheel.spark")
 
@@ -109,8 +108,7 @@ def run_aggregates(
 
 
 def _partitions(spark: SparkSession, cluster: Cluster) -> int:
-    """The number of tasks that read a table: few on this machine, and on a cluster as many as
-    Spark's shuffles have."""
+    """Few on this machine, and on a cluster as many as Spark's shuffles have."""
     if cluster.is_local:
         return PARTITIONS
     return int(spark.conf.get("spark.sql.shuffle.partitions") or PARTITIONS)
@@ -132,11 +130,7 @@ def _chosen(pipeline: Pipeline, only: Sequence[str]) -> list[Aggregate]:
 
 
 def _require_tables(every: Sequence[Stored]) -> None:
-    """Wait for tables that the pipeline makes when it starts.
-
-    Raises:
-        UsageError: they are not there after `WAIT_SECONDS`.
-    """
+    """Wait for tables that the pipeline makes when it starts; `UsageError` after `WAIT_SECONDS`."""
     deadline = time.monotonic() + WAIT_SECONDS
     while missing := _missing_tables(every):
         name = every[0].pipeline
@@ -203,7 +197,6 @@ class BatchDisplay:
             self._status.update("nothing is new")
 
     def end(self) -> None:
-        """Tell the totals."""
         log.info("aggregates_end", batches=self._batches, rows=self._rows, groups=self._groups)
 
 

@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SHOWN = 3
-"""Groups that a message names."""
 
 
 class TableTarget:
     """The table of an aggregate, and its staging table.
 
-    Args:
-        options: options of Spark's tasks, with the store if they do not have it.
+    `options` are those of Spark's tasks, with the store if they do not have it.
     """
 
     def __init__(self, stored: Stored, table: Table[Any], options: Mapping[str, str]) -> None:
@@ -41,19 +39,15 @@ class TableTarget:
         name = f"staging_of_{hashlib.sha256(table.name.encode()).hexdigest()[:12]}"
         self._staged = StagingTable(stored.store, stored.pipeline, name)
         self._batch = ""
-        """The id of this attempt of a batch."""
 
     def prepare(self) -> None:
-        """Make an empty staging table like the table, in place of one that a killed process has
-        left."""
+        """It replaces a staging table that a killed process has left."""
         self._staged.make(sql.SQL("LIKE {}").format(self._here))
 
     def begin(self) -> None:
-        """Empty the staging table."""
         self._staged.empty()
 
     def write(self, result: DataFrame) -> None:
-        """Let Spark's tasks write the result to the staging table."""
         check_columns(result.schema, self._table.columns, self._stored.aggregate.name)
         self._batch = str(uuid.uuid4())
         result.select(*self._names).write.format("millwheel").mode("append").options(
@@ -88,7 +82,6 @@ class TableTarget:
             return found.rowcount
 
     def close(self) -> None:
-        """Drop the staging table."""
         self._staged.drop()
 
     def _delete(

@@ -1,5 +1,3 @@
-"""Reading the checkpoint of a query, which Spark writes."""
-
 from __future__ import annotations
 
 import json
@@ -13,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def is_elsewhere(checkpoint: str) -> bool:
-    """Whether it is a URL, which only Spark can read."""
+    """Only Spark can read a checkpoint at a URL."""
     return "://" in checkpoint
 
 
 def is_used(checkpoint: str) -> bool:
-    """Whether a query was begun with it; one that is elsewhere is taken for a new one."""
+    """A checkpoint that is elsewhere is taken for a new one."""
     return not is_elsewhere(checkpoint) and (Path(checkpoint) / "offsets").exists()
 
 
 def lines_of(spark: SparkSession, checkpoint: str, file: str) -> list[str] | None:
-    """The lines of a file of a checkpoint, wherever that is; None: there is no such file."""
+    """None: there is no such file."""
     from pyspark.errors import AnalysisException
 
     if not is_elsewhere(checkpoint) and not (Path(checkpoint) / file).exists():
@@ -35,23 +33,17 @@ def lines_of(spark: SparkSession, checkpoint: str, file: str) -> list[str] | Non
 
 
 def query_of(spark: SparkSession, checkpoint: str) -> str | None:
-    """The id of the query whose checkpoint it is; None: it is not there, or empty."""
+    """None: the checkpoint is missing, or empty."""
     lines = lines_of(spark, checkpoint, "metadata")
     return str(json.loads(lines[0])["id"]) if lines else None
 
 
 def is_finished(spark: SparkSession, checkpoint: str, batch: int) -> bool:
-    """Whether Spark has finished one of its newest batches: its state is in the checkpoint."""
+    """The state of a finished batch is in the checkpoint."""
     return lines_of(spark, checkpoint, f"commits/{batch}") is not None
 
 
 def refuse_used_checkpoint(checkpoint: str) -> None:
-    """Refuse to begin a query with a checkpoint that has batches, if it is a directory of this
-    machine.
-
-    Raises:
-        UsageError: it has some.
-    """
     if is_used(checkpoint):
         raise UsageError(
             f"the checkpoint {checkpoint} is that of another query, or of an earlier one: give "

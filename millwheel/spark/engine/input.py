@@ -1,11 +1,10 @@
 """The sources of a pipeline as one source of Spark, with the promise of the injectors beside the
 rows.
 
-The offset has the position of each partition, as the engine stores it, and the low watermark that
-the sources have promised when the batch was cut. So a batch that runs again has the same rows and
-the same watermark. In each batch one row, the clock, tells Spark the promise; no row is ever late
-for Spark, whose watermark is this promise and nothing else. Whether a record is late decides the
-computation, as in the engine.
+The offset has the position of each partition, as the engine stores it, and the promised low
+watermark, so a batch that runs again has the same rows and the same watermark. In each batch one
+row, the clock, has the promise, which is Spark's watermark: no row is ever late for Spark. The
+computation decides whether a record is late, as in the engine.
 
 The driver reads ahead to find the end of a batch and the promise of the sources there; tasks read
 the rows again.
@@ -52,13 +51,11 @@ from millwheel.spark.engine.rows import (
 
 FORMAT = "millwheel_injectors"
 READ_ROWS = 1_000
-"""Rows that a reader is asked for at a time."""
 BATCH_ROWS = 5_000
-"""Rows of one Arrow batch."""
 DISCOVER_SECONDS = 1.0
-"""Time between two looks for new partitions."""
+"""Pause between two looks for new partitions."""
 LOOK_SECONDS = 0.05
-"""Wait for a row of a partition that has none, while the query runs on."""
+"""Wait for a row of a partition that has none, while the query runs."""
 LAST_LOOK_SECONDS = 2.0
 """The same before the query ends: rows that come over a network are not there at once."""
 PATIENCE_SECONDS = 60.0
@@ -84,8 +81,6 @@ whether it has ended."""
 
 @dataclass
 class SourcePart(InputPartition):
-    """Rows of one partition that one task reads."""
-
     injector: str
     identity: str
     position: dict[str, Any] | None
@@ -96,7 +91,7 @@ class SourcePart(InputPartition):
 
 @dataclass
 class ClockPart(InputPartition):
-    """The row that tells Spark the promise."""
+    """The row that has the promise for Spark."""
 
     mark: int
 
@@ -220,7 +215,6 @@ class ReadAhead:
 
     def __init__(self, plan: SparkPlan, *, keep_open: bool) -> None:
         self.ends = False
-        """Whether the query ends as soon as each partition has had no row."""
         self._runner = asyncio.Runner()
         self._injectors = [
             InjectorAhead(plan.steps[node.name], keep_open=keep_open)
@@ -229,11 +223,9 @@ class ReadAhead:
         ]
 
     def cut(self, start: dict[str, Any], most: int) -> dict[str, Any]:
-        """The offset after up to so many rows."""
         return self._runner.run(self._cut(start, most))
 
     def close(self) -> None:
-        """Close the partitions."""
         for injector in self._injectors:
             injector.close()
         self._runner.close()
@@ -262,8 +254,6 @@ class ReadAhead:
 
 
 class InjectorAhead:
-    """The partitions of one injector, as the driver reads them."""
-
     def __init__(self, step: Step, *, keep_open: bool) -> None:
         injection = step.node.injection
         assert injection is not None
@@ -273,7 +263,6 @@ class InjectorAhead:
         self.partitions: list[PartitionAhead] = []
         self._known: set[str] = set()
         self._found: dict[str, dict[str, Any] | None] = {}
-        """The first positions of partitions that the search has found."""
         self._discovery: Discovery | None = None
         self._looked = float("-inf")
 
@@ -346,14 +335,11 @@ class InjectorAhead:
 
 
 class PartitionAhead:
-    """One partition, as the driver reads it."""
-
     def __init__(self, step: Step, partition: Partition, *, keep_open: bool) -> None:
         assert step.node.injection is not None
         self._keep_open = keep_open
         self.name = f"{step.name} {partition.identity}"
         self.caught_up = False
-        """Whether the last look has found no row."""
         self._node = step.node
         self._injection = step.node.injection
         self._partition = partition
@@ -368,16 +354,11 @@ class PartitionAhead:
         return time.monotonic() - self._owing_at if self.caught_up else 0.0
 
     async def read(self, places: dict[str, Place], most: int, patience: float) -> int:
-        """Read up to so many rows on, and replace the partition's place, which has not ended.
+        """Read at most `most` rows, and replace the partition's place, which has not ended; returns
+        their number.
 
-        Args:
-            patience: longest wait for a row, in seconds.
-
-        Returns:
-            The number of rows.
-
-        Raises:
-            InputError: a row cannot be read, and ``inject`` has ``on_error="fail"``.
+        `patience` is the longest wait for a row, in seconds. `InputError` if a row cannot be read,
+        and ``inject`` has ``on_error="fail"``.
         """
         place = places[self.name]
         reader = await self._opened(place)
@@ -410,7 +391,7 @@ class PartitionAhead:
         return most - left
 
     async def _opened(self, place: Place) -> Reader:
-        """The reader at a place; it is opened anew if a batch was not cut where it stands."""
+        """The reader at a place; it is opened again if a batch was not cut at its position."""
         if self._reader is not None and self._next == place["next"]:
             return self._reader
         self.close()
@@ -420,7 +401,8 @@ class PartitionAhead:
         return self._reader
 
     def _shown(self, row: Row) -> int:
-        """The time up to which a row shows that the source has come; a bad row shows nothing."""
+        """The event time that the source has reached, as a row shows it; a bad row shows
+        nothing."""
         if row.watermark is not None:
             return row.watermark + _micros(self._injection.lateness)
         error = row.error
@@ -449,8 +431,6 @@ async def _has_news(reader: Reader, seconds: float) -> bool:
 
 
 class OpenPart:
-    """A part of a partition, as a task reads it."""
-
     def __init__(self, plan: SparkPlan, step: Step, part: SourcePart) -> None:
         node = step.node
         assert node.injection is not None
@@ -469,11 +449,8 @@ class OpenPart:
         self._reader = await self._partition.open(self._stream.value_type, self._part.position)
 
     async def read(self) -> list[StreamRow]:
-        """The next rows; an empty list at the end of the part.
-
-        Raises:
-            InputError: rows are missing that the driver has read.
-        """
+        """The next rows; an empty list at the end. `InputError` if rows are missing that the driver
+        has read."""
         found: list[StreamRow] = []
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self._next < self._part.until and len(found) < BATCH_ROWS:
@@ -541,7 +518,6 @@ class OpenPart:
 
 
 def _partition(node: Node, identity: str) -> Partition:
-    """The partition with an identity, in a task."""
     assert node.injection is not None
     if node.injection.growing is not None:
         return node.injection.growing.partition(identity)

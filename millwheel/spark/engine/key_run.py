@@ -8,8 +8,8 @@ above    records on time, then the timers that are due, then late records
 =======  =======================================================================
 
 Above level 1, a production of a sender's timer in this batch is older than the watermark, but not
-late: this level had not passed it. Such records see the watermark at their own time. Only then the
-level passes on, and fires its timers; a record that was late for its sender is late here too.
+late. Such records see the watermark at their own time. Then the level fires its timers; a record
+that was late for its sender is late here too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from millwheel.spark.engine.refusals import EXECUTE, HOLD, WALL
 from millwheel.spark.engine.rows import StreamRow
 
 Timers = dict[str, int]
-"""The timers of a key: tag -> due, in microseconds."""
+"""Tag -> due, in microseconds."""
 
 Entry = tuple[str, bytes, int]
 """Name, encoded value and state version of an entry."""
@@ -52,13 +52,10 @@ class Moment:
 
 @dataclass
 class Outcome:
-    """The result of running the records and timers of a key."""
-
     effects: Effects = field(default_factory=Effects)
     changes: dict[str, bytes | None] = field(default_factory=dict)
-    """Changed entries of state; None: removed."""
+    """None: the entry is removed."""
     timers: Timers = field(default_factory=dict)
-    """The timers that are left."""
     place: int | None = None
     """The place of everything that was made, among the rows of the task; None: after all that it
     has made so far."""
@@ -144,7 +141,6 @@ class StepRunner:
             await run.fire(watermark)
 
     def _state(self, key_text: bytes) -> KeyState:
-        """The state of a key as stored."""
         state = KeyState(self._states, decode_key(key_text), key_text, slot_of(key_text))
         if self._layout.stateless:
             state.fill([], complete=True)
@@ -180,17 +176,16 @@ class StepRunner:
 
 
 class IdRunner(StepRunner):
-    """Runs a relay that drops records whose user-supplied ids it has seen; an id is its key.
+    """Runs a relay that drops records with user-supplied ids that it has seen; an id is its key.
 
     Spark calls a task in the order of a hash of the ids. So a record keeps the place that its
-    source gave it: the records of a key reach the readers in the order of the source.
+    source gave it, and the records of a key reach the readers in the order of the source.
 
-    The engine remembers ids for a time by the clock. Here it is event time, the only time that an
+    The engine remembers ids for a time by the clock; here it is event time, the only time that an
     operator has.
     """
 
     FORGET = "forget"
-    """The tag of the timer that forgets the id."""
 
     def __init__(self, *args: Any, retention_seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -241,7 +236,6 @@ class KeyRun:
         self._code = StepCode(step, self._effects)
 
     async def record(self, item: Delivery[Any], watermark: int) -> None:
-        """Run a record that sees a watermark."""
         self._open(item.micros, watermark, watermark)
 
         await self._item(item, lambda: self._code.process(item, self._code.context))
@@ -260,7 +254,6 @@ class KeyRun:
             await self._item(firing, partial(self._code.process_timer, timer))
 
     def outcome(self) -> Outcome:
-        """The effects and changes of all items."""
         if not self._careful:
             self._capture()
         end_context(
@@ -302,11 +295,9 @@ class KeyRun:
             self._done.effects.count(DEAD_LETTERS, 1)
 
     def _capture(self) -> None:
-        """Capture the changes of state."""
         self._done.changes.update(self._state.capture(1))
 
     def _take(self) -> None:
-        """Take the effects of an item."""
         self._take_timers()
         promised = self._code.call.promised
         for chunks in self._effects.productions.of.values():
@@ -315,7 +306,6 @@ class KeyRun:
         self._done.effects.take(self._effects)
 
     def _take_timers(self) -> None:
-        """Apply the timers that user code has set and cancelled."""
         effects = self._effects
         for (_, kind, tag), found in effects.timers.items():
             if kind != "watermark":
@@ -338,7 +328,7 @@ class KeyRun:
 
 
 def _late_use(error: UserCodeError) -> None:
-    """It is raised where the context is used; there is nobody to tell."""
+    """The error is raised where the context is used."""
 
 
 def _place(row: StreamRow) -> tuple[int, str, str]:

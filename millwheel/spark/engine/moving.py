@@ -3,8 +3,7 @@
 A pipeline is moved between records. To Spark: the injectors pause, and once no record is in flight,
 one transaction takes the intervals from their workers, and puts states, timers and the positions of
 the sources aside, for the query to begin with. Back: a query that has ended stands between two
-batches; its states, timers and positions go into the tables of the engine, again in one
-transaction. If that fails, the pipeline is where it was.
+batches; one transaction puts its states, timers and positions into the tables of the engine.
 """
 
 from __future__ import annotations
@@ -32,15 +31,12 @@ from millwheel.store.port.placement import ELSEWHERE
 from millwheel.store.postgres.statements import Statements
 
 LOOK_SECONDS = 0.5
-"""Time between two looks whether records are in flight."""
+"""Pause between two looks whether records are in flight."""
 STAGING = "staging_of_state"
 COLUMNS = ("receiver", "key", "kind", "name", "value", "version", "due", "slot")
-"""The columns of the staging table that states and timers come back by."""
 
 
 class Moving:
-    """One pipeline that is moved."""
-
     def __init__(self, plan: SparkPlan, store: str) -> None:
         self._plan = plan
         self._store = store
@@ -50,25 +46,19 @@ class Moving:
 
     # -- to Spark -------------------------------------------------------------------------
 
-    def to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int:
+    def to_spark(self, checkpoint: str, report: Callable[[int, int], None]) -> int:
         """Pause the injectors, wait until no record is in flight, and put the state aside for
-        Spark.
+        Spark; returns the number of entries and timers.
 
-        Args:
-            tell: called while it waits, with the productions and the partitions that are in flight.
-
-        Returns:
-            The number of entries and timers.
-
-        Raises:
-            UsageError: something of the pipeline cannot be moved.
+        `report` is called while it waits, with the productions and the partitions that are in
+        flight. `UsageError` if something of the pipeline cannot be moved.
         """
         refuse_used_checkpoint(checkpoint)
         with writing(self._store) as connection:
             self._refuse(connection)
         paused = self._pause()
         try:
-            while (moved := self._try_to_spark(checkpoint, tell)) is None:
+            while (moved := self._try_to_spark(checkpoint, report)) is None:
                 time.sleep(LOOK_SECONDS)
         finally:
             self._resume(paused)
@@ -82,11 +72,7 @@ class Moving:
         return [name for (name,) in rows]
 
     def _resume(self, names: list[str]) -> None:
-        """Let the injectors go on.
-
-        Raises:
-            StoreUnavailable: they stay paused.
-        """
+        """Resume the injectors; `StoreUnavailable` if they stay paused."""
         try:
             with writing(self._store) as connection:
                 connection.execute(self._get("pause_injectors"), {"paused": False, "names": names})
@@ -96,15 +82,15 @@ class Moving:
                 f"{error}. When it is back: millwheel resume {self._name}"
             ) from error
 
-    def _try_to_spark(self, checkpoint: str, tell: Callable[[int, int], None]) -> int | None:
-        """Move the pipeline, unless records are in flight."""
+    def _try_to_spark(self, checkpoint: str, report: Callable[[int, int], None]) -> int | None:
+        """None: records are in flight."""
         with writing(self._store) as connection, connection.transaction() as transaction:
             connection.execute(self._get("lock_pipeline"))
             self._refuse(connection)
             self._give_intervals(connection, ELSEWHERE)
             ((productions, partitions),) = connection.execute(self._own("in_flight")).fetchall()
             if productions or partitions:
-                tell(productions, partitions)
+                report(productions, partitions)
                 raise psycopg.Rollback(transaction)
             self._fold(connection)
             kept = connection.execute(self._own("keep_start")).rowcount
@@ -155,8 +141,7 @@ class Moving:
         """Take all intervals from their owners: commits that they have begun are waited for, later
         ones fail (I4).
 
-        Args:
-            generation: the least generation whose workers may claim them from now on.
+        Workers of `generation` or a later one may claim them afterwards.
         """
         connection.execute(
             self._get("give_intervals"), {"generation": generation, "sequence": self._sequence}
@@ -164,11 +149,9 @@ class Moving:
 
     @property
     def _sequence(self) -> str:
-        """The sequence of sequencers and ids of logs, quoted."""
         return self._table("sequence_number").as_string(None)
 
     def _fold(self, connection: Connection) -> None:
-        """Bring the current tables up to the last commit of each interval."""
         rows = connection.execute(self._own("unfolded")).fetchall()
         for interval, after, through in rows:
             params = {"interval_id": interval, "after": after, "through": through}
@@ -177,7 +160,7 @@ class Moving:
         connection.execute(self._own("fold_all"))
 
     def _offset(self, connection: Connection) -> dict[str, Any]:
-        """The places of the sources, as an offset of Spark (`millwheel.spark.engine.input`)."""
+        """See `millwheel.spark.engine.input`."""
         places: dict[str, Any] = {}
         promised: dict[str, int] = {}
         for injector, identity, position, first, low_watermark, *_ in connection.execute(
@@ -212,7 +195,6 @@ class Moving:
     # -- back ------------------------------------------------------------------------------
 
     def prepare_return(self) -> None:
-        """Make an empty staging table for states and timers."""
         self._staging.make(
             sql.SQL(
                 "receiver text NOT NULL, key text NOT NULL, kind text NOT NULL, name text NOT "
@@ -223,7 +205,8 @@ class Moving:
     def back(
         self, progress: QueryProgress, offset: dict[str, Any], watermark: int, staged: str
     ) -> int:
-        """Put staged states and timers, and the positions of the sources, into the engine's tables.
+        """Put staged states and timers, and the positions of the sources, into the engine's tables;
+        returns the number of entries and timers.
 
         Args:
             progress: of the query, when its state was read.
@@ -231,11 +214,8 @@ class Moving:
             watermark: the low watermark of that batch.
             staged: the id with which they are staged.
 
-        Returns:
-            The number of entries and timers.
-
         Raises:
-            UsageError: the query has gone on meanwhile.
+            UsageError: the query has done another batch.
             StoreUnavailable: see `StagingTable.counted`.
         """
         stamp = SystemClock().now()
@@ -261,7 +241,6 @@ class Moving:
         return moved
 
     def _places(self, offset: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The places of partitions, as injectors store them."""
         now = SystemClock().now()
         for name, place in offset["partitions"].items():
             injector, _, identity = name.partition(" ")
@@ -283,8 +262,8 @@ class Moving:
             }
 
     def _end(self, connection: Connection, progress: QueryProgress) -> None:
-        """End the query, as of the batch whose state was read: a batch that it does meanwhile
-        fails, or this."""
+        """End the query, as of the batch of the read state: a concurrent batch fails, or
+        this."""
         ended = connection.execute(
             self._own("end_query"), {"number": progress.number, "batch": progress.batch}
         )
@@ -301,10 +280,10 @@ class Moving:
         commits: str,
         stamp: int,
     ) -> None:
-        """Make the intervals of partitions that were found while the pipeline ran on Spark."""
+        """Partitions were found while the pipeline ran on Spark."""
         known: set[tuple[str, str]] = set()
         searches: dict[str, tuple[int, int]] = {}
-        """By injector, the interval and the sequencer of its search for partitions."""
+        """Interval and sequencer of each injector's search for partitions."""
         for injector, identity, *_, interval, sequencer in connection.execute(
             self._own("source_places")
         ):
@@ -333,7 +312,6 @@ class Moving:
         )
 
     def _newest_commits(self, connection: Connection) -> str:
-        """The name of the newest table of commits."""
         ((bucket,),) = connection.execute(self._get("newest_time_bucket")).fetchall()
         return f"commit_record_{bucket}"
 
@@ -343,9 +321,7 @@ class Moving:
         return sql.Identifier(self._name, name)
 
     def _get(self, name: str) -> bytes:
-        """A statement of the store."""
         return self._statements.get(name).encode()
 
     def _own(self, name: str, **further: sql.Composable) -> sql.Composed:
-        """A statement of this package."""
         return self._staging.statement(f"moving/{name}", **further)

@@ -6,8 +6,8 @@ once more for each group with a timer that its watermark has passed. Rows for ot
 results, pass through.
 
 State is one map a key: the entries of the view ``states``, each with its JSON and its version;
-timers are another. So a pipeline is moved to Spark and back by copying rows, and the project's own
-versions and migrations go on working.
+timers are another. So a pipeline is moved to Spark and back by copying rows, and migrations keep
+working.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class LevelOperator(StatefulProcessor):
         self._plan = plan
         self._seq = 0
         self._place: int | None = None
-        """See `Outcome.place`."""
         self._key_cells = KeyCells(self._cells)
         self._runners = {
             name: self._runner(plan, name)
@@ -96,7 +95,7 @@ class LevelOperator(StatefulProcessor):
         yield from self._run(self._runners[key[0]], key[1], [], timerValues)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """Take over an entry or a timer that was exported from the engine."""
+        """It was exported from the engine."""
         if key[0] not in self._runners:
             return
         if initialState.kind == CELLS:
@@ -124,7 +123,6 @@ class LevelOperator(StatefulProcessor):
     def _run(
         self, runner: StepRunner, key: str, rows: list[StreamRow], times: TimerValues
     ) -> Iterator[Row]:
-        """Run a group, and store the state and timers of its key."""
         watermark = micros_of_watermark(times.getCurrentWatermarkInMs())
         moment = Moment(
             max(self._floor, MIN_TIME if watermark is None else watermark),
@@ -159,7 +157,6 @@ class LevelOperator(StatefulProcessor):
             self._handle.registerTimer(millis)
 
     def _rows(self, runner: StepRunner, done: Outcome, moment: Moment) -> Iterator[Row]:
-        """The productions and results of a run."""
         effects, name = done.effects, runner.step.name
         mark = mark_of(moment.watermark + 1_000)
         self._place = done.place
@@ -218,7 +215,6 @@ class KeyCells:
         self._all: list[Entry] | None = None
 
     def begin(self) -> None:
-        """Begin with another key."""
         self._all = None
 
     def load(self, entry: str) -> Entry | None:

@@ -2,9 +2,8 @@
 transaction.
 
 The transaction also stores the number of the batch (`progress`). A batch that runs again, because
-the driver was killed between this commit and Spark's own, finds its number there and writes
-nothing. The state that it leaves is the same if user code does the same again: see
-``docs/spark.md``.
+the driver was killed before Spark's own commit, finds its number and writes nothing. The state that
+it leaves is the same if user code does the same again: see ``docs/spark.md``.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ COLUMNS = ("stream", "value", "seq", "micros")
 class Results:
     """The tables of a pipeline's sinks, and the staging table.
 
-    Args:
-        options: options of Spark's tasks, with the store if they do not have it.
+    `options` are those of Spark's tasks, with the store if they do not have it.
     """
 
     def __init__(self, stored: StoredQuery, graph: Graph, options: Mapping[str, str]) -> None:
@@ -47,7 +45,6 @@ class Results:
         self._staged = StagingTable(stored.store, stored.pipeline, STAGING)
 
     def prepare(self) -> None:
-        """Make an empty staging table, in place of one that a killed process has left."""
         self._staged.make(
             sql.SQL(
                 "stream text NOT NULL, value text NOT NULL, seq bigint NOT NULL, micros bigint NOT "
@@ -56,10 +53,7 @@ class Results:
         )
 
     def take(self, rows: DataFrame, query: str, batch: int) -> int | None:
-        """Write a batch.
-
-        Returns:
-            The number of rows in tables; None: the batch was there already.
+        """Write a batch; returns the number of rows in tables, None: the batch was there already.
 
         Raises:
             UsageError: see `StoredQuery.next_of`.
@@ -138,7 +132,6 @@ class Results:
         return connection.execute(self._staged.statement(f"query/{name}"), {"staged": attempts})
 
     def _statement(self, table: Table[Any]) -> sql.Composed:
-        """The statement that moves the rows of a table."""
         own = table.columns[:-2] if table.numbered else table.columns
         values: list[sql.Composable] = [
             sql.SQL("(v -> 1 ->> {})::{} AS {}").format(
@@ -177,7 +170,6 @@ def _joined(names: Sequence[str]) -> sql.Composed:
 
 
 def tables_of(graph: Graph) -> list[Table[Any]]:
-    """The tables of all sinks."""
     found = {
         use.sink.name: use.sink
         for node in graph.nodes

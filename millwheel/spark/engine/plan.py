@@ -31,20 +31,17 @@ class SparkPlan:
     graph: Graph
     steps: dict[str, Step]
     levels: dict[str, int]
-    """By name: 0 for injectors, otherwise the number of the operator, from 1."""
+    """Level of each step: 0 for injectors, otherwise the number of the operator, from 1."""
 
     @property
     def depth(self) -> int:
-        """The number of operators."""
         return max(self.levels.values())
 
     def name_of(self, id_: int) -> str:
-        """The name of the step with an id in its routes."""
         return self.graph.nodes[id_ - 1].name
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> SparkPlan:
-        """Make the plan of a pipeline."""
         graph = pipeline.graph()
         steps: dict[str, Step] = {}
         levels: dict[str, int] = {}
@@ -61,11 +58,8 @@ class SparkPlan:
 
 @lru_cache(maxsize=4)
 def planned(target: str) -> SparkPlan:
-    """The plan of MODULE:PIPELINE, made once in each process.
-
-    Raises:
-        UsageError: the module is not on this machine.
-    """
+    """The plan of MODULE:PIPELINE, made once in each process. `UsageError` if the module is not on
+    this machine."""
     module, _, name = target.partition(":")
     here = os.getcwd()
     if here not in sys.path:

@@ -16,13 +16,10 @@ from millwheel.spark.connection import Connection, sole, statement, writing
 from millwheel.spark.engine.checkpoints import is_elsewhere
 
 FIRST = -1
-"""The batch before the first one."""
 
 
 @dataclass(frozen=True)
 class QueryProgress:
-    """The stored progress of a query."""
-
     number: int
     id: str | None
     checkpoint: str
@@ -35,12 +32,8 @@ class QueryProgress:
     table_rows: dict[str, int] = field(default_factory=dict)
 
     def refuse_lost_checkpoint(self, pipeline: str) -> None:
-        """Refuse to begin without the checkpoint, before Spark starts; one that is elsewhere is
-        compared later.
-
-        Raises:
-            UsageError: it is a directory of this machine, and it is not there.
-        """
+        """`UsageError` before Spark starts if the checkpoint, a directory of this machine, is
+        missing; one that is elsewhere is compared later."""
         if self.batch == FIRST or is_elsewhere(self.checkpoint):
             return
         if not (Path(self.checkpoint) / "metadata").exists():
@@ -53,11 +46,7 @@ class QueryProgress:
             )
 
     def refuse_foreign_checkpoint(self, pipeline: str) -> None:
-        """Refuse a checkpoint that has batches, if the store has none.
-
-        Raises:
-            UsageError: the store has none.
-        """
+        """`UsageError` if the checkpoint has batches, and the store has none."""
         if self.batch == FIRST:
             raise UsageError(
                 f"the checkpoint {self.checkpoint} has batches, and the store has none of this "
@@ -78,7 +67,6 @@ class QueryProgress:
         return MIN_TIME if self.begins_with is None else int(self.begins_with["mark"])
 
     def counted(self, found: list[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
-        """The counters, with those of a batch."""
         totals = {name: dict(of) for name, of in self.counters.items()}
         for computation, name, by in found:
             of = totals.setdefault(computation, {})
@@ -87,18 +75,12 @@ class QueryProgress:
 
 
 class StoredQuery:
-    """The query that runs a pipeline, in the store."""
-
     def __init__(self, store: str, pipeline: str) -> None:
         self.store = store
         self.pipeline = pipeline
 
     def load(self) -> QueryProgress:
-        """Read the progress.
-
-        Raises:
-            UsageError: the pipeline does not run on Spark any more.
-        """
+        """`UsageError` if the pipeline does not run on Spark any more."""
         with writing(self.store) as connection:
             rows = connection.execute(statement("query/progress", self.pipeline)).fetchall()
         if not rows:
@@ -108,11 +90,8 @@ class StoredQuery:
         return QueryProgress(*rows[0])
 
     def sole(self) -> AbstractContextManager[None]:
-        """Keep other processes from the query during the block.
-
-        Raises:
-            UsageError: another process runs it, or moves it.
-        """
+        """Keep other processes from the query during the block; `UsageError` if another one runs or
+        moves it."""
         return sole(
             self.store,
             self.pipeline,
@@ -121,7 +100,6 @@ class StoredQuery:
         )
 
     def forget_start(self) -> None:
-        """Forget the states and timers that the query has taken over."""
         with writing(self.store) as connection:
             target = sql.Identifier(self.pipeline, "spark_start")
             connection.execute(statement("delete_all", target=target))
@@ -129,9 +107,8 @@ class StoredQuery:
     def next_of(self, query: str, batch: int) -> QueryProgress | None:
         """The progress before a batch of a query; None: the batch is in the tables already.
 
-        Raises:
-            UsageError: the checkpoint and the tables are not of the same time, or not of the same
-                query.
+        `UsageError` if the checkpoint and the tables are not of the same time, or not of the same
+        query.
         """
         stored = self.load()
         out = (
@@ -175,11 +152,8 @@ class StoredQuery:
         counters: dict[str, dict[str, int]],
         table_rows: dict[str, int],
     ) -> None:
-        """Store, in a transaction, that the batch after `before` is done.
-
-        Raises:
-            UsageError: another process has done it.
-        """
+        """Store, in a transaction, that the batch after `before` is done; `UsageError` if another
+        process has done it."""
         done = connection.execute(
             statement("query/advance_query", self.pipeline),
             {

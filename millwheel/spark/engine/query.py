@@ -1,5 +1,3 @@
-"""The query of a pipeline: the sources, one operator a level, and the tables."""
-
 from __future__ import annotations
 
 import json
@@ -36,13 +34,10 @@ all of it."""
 
 
 WAITING = "Waiting for data to arrive"
-"""The status of a query between two batches."""
 
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A batch that is done."""
-
     number: int
     rows: int | None
     """Rows in tables; None: they were there already."""
@@ -96,7 +91,7 @@ class QueryRun:
     Args:
         checkpoint: where Spark keeps the state.
         options: options of the source.
-        ends: end as soon as the input that is there is processed.
+        ends: end as soon as the present input is processed.
     """
 
     def __init__(
@@ -126,15 +121,11 @@ class QueryRun:
 
     def take_over(self, options: Mapping[str, str], done: Callable[[BatchDone], None]) -> bool:
         """Do the first batch of a pipeline that was moved, with the states and timers that were put
-        aside.
+        aside; False: nothing is new, and the present input was to be processed.
 
         It is a run of its own: Spark would read them again for each batch. It is over when the
         checkpoint has them, and not when the tables have its results: a process that is killed in
         between takes them over again.
-
-        Returns:
-            Whether it was done; False: nothing is new, and the input that is there was to be
-            processed.
         """
         from pyspark.errors import StreamingQueryException
 
@@ -145,7 +136,7 @@ class QueryRun:
             return True
         first = threading.Event()
 
-        def told(batch: BatchDone) -> None:
+        def note_done(batch: BatchDone) -> None:
             done(batch)
             first.set()
 
@@ -153,7 +144,7 @@ class QueryRun:
         with snapshot(self._stored.store, self._stored.pipeline, most_seconds=None) as held:
             chosen = held.options("spark_start", with_store=False) | dict(options)
             start = self._spark.read.format("millwheel").options(**chosen).load()
-            query = self._start(start, told)
+            query = self._start(start, note_done)
             try:
                 while not (first.is_set() and self._has_taken_over()):
                     if query.awaitTermination(1):
@@ -169,7 +160,6 @@ class QueryRun:
         return True
 
     def _has_taken_over(self) -> bool:
-        """Whether the first batch is in the tables, and its state in the checkpoint."""
         stored = self._stored.load()
         return (
             stored.batch > FIRST

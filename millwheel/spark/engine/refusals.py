@@ -1,5 +1,3 @@
-"""The parts of a pipeline that cannot run on Spark, each with the reason."""
-
 from __future__ import annotations
 
 import dis
@@ -25,11 +23,8 @@ _METHODS = ("process_record", "process_timer")
 
 
 def refuse(graph: Graph) -> None:
-    """Refuse a pipeline with a part that cannot run on Spark.
-
-    Raises:
-        SparkRefused: with each such part and the reason.
-    """
+    """`SparkRefused` for a pipeline with parts that cannot run on Spark, with each part and the
+    reason."""
     found = [f"  {node.label}: {reason}" for node in graph.nodes for reason in _reasons(node)]
     if found:
         raise SparkRefused(
@@ -64,8 +59,7 @@ def _reasons(node: Node) -> Iterator[str]:
 
 
 def _reasons_in_code(computation: Computation[Any, Any, Any, Any]) -> Iterator[str]:
-    """The parts that its own code uses. Helpers that get `ctx` are not looked at: their use is
-    refused when it happens."""
+    """Helpers that get `ctx` are not looked at: their use is refused when it happens."""
     if computation.wall_timers:
         yield WALL
     for method in _METHODS:

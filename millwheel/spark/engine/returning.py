@@ -31,8 +31,7 @@ def bring_back(
 ) -> int:
     """Put the state of a query into the engine's tables; returns the number of entries and timers.
 
-    Raises:
-        UsageError: the checkpoint is not there, or its last batch is not finished.
+    `UsageError` if the checkpoint is missing, or its last batch is not finished.
     """
     if progress.batch == FIRST:
         raise UsageError(
@@ -50,7 +49,6 @@ def bring_back(
 
 
 def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any], int]:
-    """The offset and the low watermark of the last batch."""
     batch = progress.batch
     lines = lines_of(spark, progress.checkpoint, f"offsets/{batch}")
     if lines is None:
@@ -70,7 +68,6 @@ def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any
 
 
 def _states(spark: SparkSession, progress: QueryProgress) -> DataFrame:
-    """The entries and timers of all operators after the last batch."""
     from pyspark.sql import functions as F
 
     slot = F.udf(lambda key: slot_of(key.encode()), "int")

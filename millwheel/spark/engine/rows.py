@@ -15,12 +15,11 @@ from millwheel.sinks import Table
 from millwheel.store.port.requests import DeadLetter
 
 RESULT: Final = ""
-"""The receiver of a result."""
 TABLE, COUNTER, LETTER, CLOCK = "table", "counter", "letter", "clock"
-"""Kinds of results. A clock tells Spark and the store the watermark that the sources have
-promised."""
+"""Kinds of results. A clock has the watermark that the sources have promised, for Spark and the
+store."""
 BUNCHES = 16
-"""Results of a task travel on in so many groups."""
+"""Number of groups in which the results of a task continue."""
 
 SCHEMA: Final = (
     "receiver STRING, key STRING, stream STRING, value STRING, micros BIGINT, late BOOLEAN, seq "
@@ -29,37 +28,30 @@ SCHEMA: Final = (
 
 
 class StreamRow(NamedTuple):
-    """One row."""
-
     receiver: str
-    """The name of the step that gets the record, or `RESULT`."""
+    """Name of a step, or `RESULT`."""
     key: str
-    """The key as JSON; of a result the number of its group."""
+    """Key as JSON, or number of a result's group."""
     stream: str
-    """The name of the record's stream, or the kind of the result."""
+    """Stream of the record, or kind of the result."""
     value: str
-    """The value as JSON."""
+    """JSON."""
     micros: int
-    """The timestamp, in microseconds."""
     late: bool
-    """Whether its sender made it after the low watermark had passed its timestamp."""
+    """The sender made the record after the low watermark had passed its timestamp."""
     seq: int
-    """Its place among the rows of its sender in this batch."""
+    """Place among the rows of the sender in this batch."""
     mark: datetime
     """The event time as Spark knows it: never behind its watermark."""
 
 
 def table_row(table: Table[Any], values: Sequence[Any]) -> str:
-    """The value of a result for a table: its name, and the columns as Postgres reads them."""
+    """Name of the table, and the columns as Postgres reads them."""
     return msgspec.json.encode([table.name, [column_text(value) for value in values]]).decode()
 
 
 def column_text(value: Any) -> str | None:
-    """A column's value as Postgres reads it.
-
-    Raises:
-        UserCodeError: Postgres cannot store it.
-    """
+    """A column's value as Postgres reads it; `UserCodeError` if Postgres cannot store it."""
     if value is None or isinstance(value, str):
         if value is not None and "\0" in value:
             raise UserCodeError(f"a text for a table has a NUL character: {value!r:.80}")
@@ -72,12 +64,10 @@ def column_text(value: Any) -> str | None:
 
 
 def counter_row(computation: str, name: str, by: int) -> str:
-    """The value of a result that adds to a counter."""
     return msgspec.json.encode([computation, name, by]).decode()
 
 
 def letter_row(computation: str, letter: DeadLetter) -> str:
-    """The value of a result that is a dead letter."""
     found = letter._asdict()
     found["computation"] = computation
     found["record_id"] = None if letter.record_id is None else letter.record_id.hex()
@@ -91,7 +81,7 @@ LAST_MILLIS: Final = MAX_TIME // 1000
 
 
 def mark_of(micros: int) -> datetime:
-    """The event time that tells Spark a low watermark; it knows none before 1970."""
+    """The event time that stands for a low watermark; Spark knows none before 1970."""
     return EPOCH + timedelta(milliseconds=max(1, micros // 1000))
 
 

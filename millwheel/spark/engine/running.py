@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from millwheel.spark.engine.query import BatchDone
 
 MOST_ROWS = 20_000
-"""Most rows of a batch, unless told otherwise."""
+"""Default of the most rows of a batch."""
 LINE_SECONDS = 10.0
-"""Time between two log lines."""
 
 log = structlog.get_logger("millwheel.spark")
 
@@ -61,7 +60,7 @@ def run_on_spark(
         target: MODULE:PIPELINE, from which Spark's workers make the pipeline.
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
         checkpoint: where Spark keeps the state: a directory, or a URL that Spark can write to.
-        until_caught_up: end as soon as the input that is there is processed.
+        until_caught_up: end as soon as the present input is processed.
         keep_open: leave event time at the last data when bounded input ends.
         most_rows: most rows of a batch.
         console: where progress is shown; None: standard error.
@@ -79,7 +78,7 @@ def run_on_spark(
         )
     plan = SparkPlan.of(pipeline)
     refuse(plan.graph)
-    _tell_what_has_no_meaning(plan)
+    _log_ineffective_options(plan)
     url = store_url({} if store is None else {"store": store})
     place = _place(checkpoint)
     stored = StoredQuery(url, pipeline.name)
@@ -102,12 +101,7 @@ def _run_query(
     *,
     ends: bool,
 ) -> None:
-    """Run a query that is deployed.
-
-    Args:
-        given: options of its source.
-        ends: end as soon as the input that is there is processed.
-    """
+    """Run a query that is deployed; `given` are options of its source."""
     from millwheel.spark.engine.query import QueryRun
 
     with (
@@ -145,10 +139,8 @@ def _run_query(
 
 
 def move_to_spark(pipeline: Pipeline, store: str, checkpoint: str) -> int:
-    """Move a pipeline, with its state, from the engine to Spark; its workers end.
-
-    Returns:
-        The number of entries of state and timers.
+    """Move a pipeline, with its state, from the engine to Spark; its workers end. Returns the
+    number of entries of state and timers.
 
     Raises:
         SparkRefused: a part of the pipeline cannot run on Spark.
@@ -156,12 +148,12 @@ def move_to_spark(pipeline: Pipeline, store: str, checkpoint: str) -> int:
     """
     plan = SparkPlan.of(pipeline)
     refuse(plan.graph)
-    told = float("-inf")
+    logged_at = float("-inf")
 
-    def tell(productions: int, partitions: int) -> None:
-        nonlocal told
-        if time.monotonic() >= told + LINE_SECONDS:
-            told = time.monotonic()
+    def report(productions: int, partitions: int) -> None:
+        nonlocal logged_at
+        if time.monotonic() >= logged_at + LINE_SECONDS:
+            logged_at = time.monotonic()
             log.info(
                 "waits_for_records_in_flight",
                 productions=productions,
@@ -169,19 +161,17 @@ def move_to_spark(pipeline: Pipeline, store: str, checkpoint: str) -> int:
                 what_to_do="nothing while workers run; if none does, start one",
             )
 
-    return Moving(plan, store).to_spark(_place(checkpoint), tell)
+    return Moving(plan, store).to_spark(_place(checkpoint), report)
 
 
 def move_to_engine(
     pipeline: Pipeline, store: str, *, cluster: Cluster, console: Console | None = None
 ) -> int:
     """Move a pipeline, with its state, back from Spark to the engine; its query must have ended.
-
-    Returns:
-        The number of entries of state and timers.
+    Returns the number of entries of state and timers.
 
     Raises:
-        UsageError: the pipeline does not run on Spark, or its checkpoint is not there.
+        UsageError: the pipeline does not run on Spark, or its checkpoint is missing.
     """
     plan = SparkPlan.of(pipeline)
     stored = StoredQuery(store, pipeline.name)
@@ -198,7 +188,6 @@ def move_to_engine(
 
 
 def _place(checkpoint: str) -> str:
-    """A checkpoint's absolute path, or its URL."""
     return checkpoint if is_elsewhere(checkpoint) else str(Path(checkpoint).resolve())
 
 
@@ -224,7 +213,7 @@ async def deploy_on_spark(plan: SparkPlan, url: str, checkpoint: str) -> None:
         await store.close()
 
 
-def _tell_what_has_no_meaning(plan: SparkPlan) -> None:
+def _log_ineffective_options(plan: SparkPlan) -> None:
     without: dict[str, list[str]] = {}
     for node in plan.graph.nodes:
         options = {
@@ -250,7 +239,7 @@ class QueryDisplay:
 
     def __init__(self, status: Status | None) -> None:
         self._status = status
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
         self._began = self._batch_began = time.monotonic()
         self._batches = 0
         self._rows = 0
@@ -264,8 +253,8 @@ class QueryDisplay:
             self._status.update(
                 f"batch {batch.number:,} is done, {self._rows:,} rows in tables, {seconds:.1f} s"
             )
-        elif now >= self._told + LINE_SECONDS or batch.rows is None:
-            self._told = now
+        elif now >= self._logged_at + LINE_SECONDS or batch.rows is None:
+            self._logged_at = now
             log.info(
                 "batch_done",
                 batch=batch.number,
@@ -274,7 +263,6 @@ class QueryDisplay:
             )
 
     def end(self, stored: StoredQuery) -> None:
-        """Tell the totals."""
         found = stored.load()
         processed = sum(of.get("processed", 0) for of in found.counters.values())
         log.info(
