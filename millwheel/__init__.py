@@ -48,6 +48,34 @@ __all__ = [
     "Timer",
 ]
 
+PUBLIC_MODULES = (
+    "aggregates",
+    "bundles",
+    "client",
+    "computation",
+    "computations",
+    "context",
+    "errors",
+    "fetching",
+    "files",
+    "following",
+    "inbox",
+    "ingest",
+    "kafka",
+    "parking",
+    "pipeline",
+    "settings",
+    "sinks",
+    "sources",
+    "spark",
+    "state",
+    "streams",
+    "testing",
+    "timers",
+    "windows",
+)
+"""Modules with a stable API: the names in each one's ``__all__``. All others are internal."""
+
 _PLACES = {
     "Broadcast": "streams",
     "BundleId": "bundles",

@@ -24,6 +24,8 @@ from millwheel.core.names import check_name
 from millwheel.errors import GraphError
 from millwheel.sinks import Table
 
+__all__ = ["GroupPart", "Parquet", "Period", "days", "hours", "months", "years"]
+
 Unit = Literal["hour", "day", "month", "year"]
 
 TIMES = ("timestamp with time zone", "date")

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 
 from millwheel.errors import GraphError, MillwheelError
 
+__all__ = ["BundleId", "Bundles", "RecordsRefused"]
+
 MOST_RECORDS = 10_000
 """Maximum number of records in a bundle: while it is open, each commit stores their ids."""
 

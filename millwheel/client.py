@@ -36,6 +36,8 @@ from millwheel.store.postgres.statements import READ_COMMITTED
 from millwheel.store.postgres.translation import translate
 from millwheel.streams import Stream
 
+__all__ = ["Client", "SendCall"]
+
 V = TypeVar("V")
 
 CALL = (

@@ -16,6 +16,8 @@ from millwheel.errors import GraphError
 from millwheel.streams import Input, Stream
 from millwheel.windows import PaneOrder
 
+__all__ = ["Computation"]
+
 V = TypeVar("V")
 S = TypeVar("S", contravariant=True)
 B = TypeVar("B", default=Never)

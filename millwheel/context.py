@@ -34,6 +34,8 @@ from millwheel.errors import UserCodeError
 from millwheel.state import UNKNOWN
 from millwheel.streams import Stream
 
+__all__ = ["BundleContext", "Context"]
+
 S = TypeVar("S")
 T = TypeVar("T", default=None)
 V = TypeVar("V")

@@ -40,6 +40,40 @@ and how to continue. ``exit_code`` is the exit code of the command line.
 
 from __future__ import annotations
 
+__all__ = [
+    "BucketGone",
+    "CannotCarryOut",
+    "CodeBlocked",
+    "CommitUnknown",
+    "DeployRefused",
+    "EmbeddedServerError",
+    "Fenced",
+    "GraphError",
+    "InputError",
+    "InvariantBroken",
+    "MigrationFailed",
+    "MillwheelError",
+    "NotCarriedOut",
+    "NotTheSameAgain",
+    "OutputError",
+    "OutputFull",
+    "PeerError",
+    "PlacementRefused",
+    "PooledStore",
+    "SchemaBehind",
+    "SendRefused",
+    "SetAside",
+    "SnapshotGone",
+    "SparkRefused",
+    "StatementError",
+    "StatementRace",
+    "StoreError",
+    "StoreUnavailable",
+    "StoreWentBack",
+    "UsageError",
+    "UserCodeError",
+]
+
 
 class MillwheelError(Exception):
     """The base class of all errors that millwheel raises on purpose."""

@@ -21,6 +21,8 @@ from typing import Any
 
 from millwheel.sources import Lag, Row, Rows
 
+__all__ = ["FetchingReader"]
+
 AHEAD = 2
 """Results of `FetchingReader.fetch` that may wait to be read. Only `fetch` knows how large a row
 is, so it bounds the bytes of one result."""

@@ -20,6 +20,8 @@ from typing import Any
 from millwheel.errors import UsageError
 from millwheel.sources import Partition, Reader
 
+__all__ = ["Inbox"]
+
 
 class Inbox:
     """Records that are sent to the stream, each in a transaction of its sender's.

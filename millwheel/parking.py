@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from millwheel.errors import GraphError
 
+__all__ = ["Park"]
+
 
 @dataclass(frozen=True)
 class Park:

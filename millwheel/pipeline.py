@@ -49,6 +49,8 @@ from millwheel.sources import Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream
 
+__all__ = ["Pipeline"]
+
 V = TypeVar("V")
 B = TypeVar("B")
 R = TypeVar("R")

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from millwheel.errors import UsageError
 
+__all__ = ["Settings"]
+
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
 FOREVER = 1e9

@@ -30,6 +30,8 @@ from millwheel.core.model import Key, Record
 from millwheel.core.names import check_name
 from millwheel.errors import GraphError, UserCodeError
 
+__all__ = ["BundleSink", "Console", "Discard", "JsonLinesFiles", "Sink", "Table"]
+
 R = TypeVar("R")
 
 RESERVED_TABLES = frozenset(

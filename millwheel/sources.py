@@ -41,6 +41,8 @@ import msgspec
 
 from millwheel.errors import InputError
 
+__all__ = ["Discovery", "GrowingSource", "Lag", "Partition", "Reader", "Row", "Rows", "Source"]
+
 
 class Row(msgspec.Struct):
     """One row of a partition, with exactly one of `value`, `error` and `watermark`."""

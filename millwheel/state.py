@@ -32,6 +32,8 @@ from millwheel.core.model import Key
 from millwheel.core.stored_form import Fidelity
 from millwheel.errors import GraphError, UserCodeError
 
+__all__ = ["ListState", "MapState"]
+
 K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
 V = TypeVar("V")
 S = TypeVar("S")

@@ -26,6 +26,8 @@ from millwheel.core.extractors import Keys, fingerprint
 from millwheel.core.model import EPOCH, Key
 from millwheel.core.names import check_name
 
+__all__ = ["Broadcast", "Input", "Stream"]
+
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 

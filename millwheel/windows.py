@@ -37,6 +37,23 @@ from millwheel.core.model import (
 )
 from millwheel.errors import GraphError
 
+__all__ = [
+    "Assigner",
+    "Count",
+    "Early",
+    "Global",
+    "Months",
+    "Pane",
+    "PaneOrder",
+    "Session",
+    "Sliding",
+    "Span",
+    "Tumbling",
+    "Zone",
+    "instant",
+    "micros_of",
+]
+
 R = TypeVar("R")
 
 Zone = str | ZoneInfo
