@@ -122,6 +122,26 @@ class A:
     assert code_lines(source) == 4
 
 
+def test_the_code_of_examples_is_not_counted() -> None:
+    source = '''class Window:
+    """Two words.
+
+    ```python
+    who = nobody.tells("anything else")
+    ```
+
+    Two more.
+    """
+
+    size = 1
+'''
+    total = Count()
+    for text in docstrings(source):
+        total.add(text)
+    assert (total.words, +total.hits) == (4, {})
+    assert code_lines(source) == 2
+
+
 def test_messages_are_strings_of_errors_and_logs() -> None:
     source = """
 def f(log, x):
