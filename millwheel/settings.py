@@ -17,7 +17,7 @@ FOREVER = 1e9
 
 
 class Range(NamedTuple):
-    """The values that a setting may have, both ends included, and its meaning."""
+    """The values that a setting may have, both ends included."""
 
     least: float
     most: float
@@ -31,7 +31,13 @@ def setting(default: float, least: float, most: float, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Limits and periods of one worker. Sizes are in bytes, times in seconds."""
+    """Limits and periods of one worker. Sizes are in bytes, times in seconds.
+
+    ```python
+    settings = Settings(lease_seconds=10, bundle_records=500)
+    shop = Pipeline("shop", settings=settings)
+    ```
+    """
 
     # fmt: off
     intervals: int = setting(1, 1, 65_536, """

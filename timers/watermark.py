@@ -1,18 +1,15 @@
 """Input low watermarks of all computations, from the watermarks that their senders have stored.
 
-``IW(A) = min(stored LW of every interval that sends to A)``: a record queued or running
-at A is un-ACKed at its sender and holds the sender's stored watermark, so that it need not be
-counted again here. A value is published only after it is stored, and never moves back (I5).
+``IW(A) = min(stored LW of every interval that sends to A)``: a record queued or running at A is
+un-ACKed at its sender and holds the sender's stored watermark. A value is published only after it
+is stored, and never moves back (I5).
 
-Stored watermarks are kept by slot, not by interval (paper 7.2). A report covers the slots of its
-interval, and applies to each slot unless a newer report (by sequencer) is known for it. Slots that
-are no longer reported keep their last value. A worker that does not know of a split yet therefore
-does not run ahead of the new interval.
-
-A source that finds partitions while it runs has a slot for the discovery of partitions, slot 0,
-and free slots for later partitions. A free slot holds nothing: the discovery publishes no more than
-the least watermark of all partitions found so far, and so holds for the partitions that a worker
-does not know yet (I17).
+Stored watermarks are kept by slot, not by interval (paper 7.2). A report applies to each slot of
+its interval unless a newer one (by sequencer) is known for it; slots that are no longer reported
+keep their last value. So a worker that does not know of a split does not run ahead of the new
+interval. A source that finds partitions while it runs has a slot for the discovery (slot 0), which
+holds for partitions that a worker does not know yet, and free slots for later partitions, which
+hold nothing (I17).
 """
 
 from __future__ import annotations
@@ -28,7 +25,13 @@ FIRST_SLOT = 1
 
 
 class WatermarkReport(NamedTuple):
-    """The low watermark that the owner of an interval has stored."""
+    """The low watermark that the owner of an interval has stored.
+
+    ```python
+    report = WatermarkReport(computation=1, slot_from=0, slot_to=65_536, sequencer=3, watermark=60)
+    assert not report.idle
+    ```
+    """
 
     computation: int
     slot_from: int
@@ -51,6 +54,13 @@ class Stretch(NamedTuple):
 
 class SlotWatermarks:
     """The stored low watermarks of one computation over its slots ``[0, slots)``.
+
+    ```python
+    watermarks = SlotWatermarks(slots=100)
+    watermarks.report(0, 50, sequencer=1, watermark=60, idle=False)
+    watermarks.report(50, 100, sequencer=2, watermark=90, idle=False)
+    assert (watermarks.at(70), watermarks.least) == (90, 60)
+    ```
 
     Args:
         free: further slots, which count only once they have been reported.
@@ -106,7 +116,6 @@ class SlotWatermarks:
         self.least = min(stretch.watermark for stretch in self._stretches)
 
     def at(self, slot: int) -> int:
-        """The watermark of a slot."""
         return self._stretches[bisect_right(self._starts, slot) - 1].watermark
 
     def least_from(self, slot: int) -> int | None:
@@ -139,7 +148,17 @@ class SlotWatermarks:
 
 
 class Watermarks:
-    """The low watermarks that senders have stored, and each reader's minimum of them."""
+    """The low watermarks that senders have stored, and each reader's minimum of them.
+
+    ```python
+    watermarks = Watermarks()
+    watermarks.add_sender(computation=1, slots=65_536)
+    watermarks.add_reader(computation=2, senders=[1])
+    report = WatermarkReport(computation=1, slot_from=0, slot_to=65_536, sequencer=3, watermark=60)
+    assert watermarks.report(report) == [2]
+    assert watermarks.input(2) == 60
+    ```
+    """
 
     def __init__(self) -> None:
         self._of: dict[int, SlotWatermarks] = {}
@@ -170,7 +189,7 @@ class Watermarks:
         return [] if of.least == before else self._moved(report.computation)
 
     def _moved(self, computation: int) -> list[int]:
-        """Recompute the input low watermark of a sender's readers; gives those that have a new
+        """Recompute the input low watermark of a sender's readers; return those that have a new
         one."""
         moved = []
         for reader in self._readers.get(computation, ()):
@@ -181,7 +200,6 @@ class Watermarks:
         return moved
 
     def input(self, computation: int) -> int:
-        """The input low watermark of a computation."""
         return self._input[computation]
 
     def free(self, computation: int, slot: int, kept: Set[int]) -> list[int]:

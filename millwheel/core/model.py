@@ -51,6 +51,12 @@ class Statement(str):
 def to_micros(moment: datetime) -> int:
     """Microseconds since the epoch of an aware ``datetime``.
 
+    ```python
+    from millwheel.windows import micros_of
+
+    assert micros_of(datetime(1970, 1, 1, 0, 1, tzinfo=UTC)) == 60_000_000
+    ```
+
     Raises:
         TypeError: `moment` is not a ``datetime``.
         ValueError: `moment` has no time zone, so that its instant is unknown.
@@ -123,7 +129,13 @@ def clamp_time(micros: int) -> int:
 
 
 class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
-    """One record as a computation sees it: key, value, timestamp and the stream's name."""
+    """One record as a computation sees it: key, value, timestamp and the stream's name.
+
+    ```python
+    record = Record("ann", TEA, micros=1_704_067_200_000_000, stream="orders")
+    assert record.timestamp == at(0)
+    ```
+    """
 
     key: Key
     value: V
@@ -138,7 +150,13 @@ class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False):
-    """A due timer, the argument of `Computation.process_timer`."""
+    """A due timer, the argument of `Computation.process_timer`.
+
+    ```python
+    timer = Timer(tag="pay", kind="watermark", micros=1_704_067_200_000_000)
+    assert timer.at == at(0)
+    ```
+    """
 
     tag: str
     kind: TimerKind

@@ -42,6 +42,19 @@ WAY_OUT = (
 class NumberedTable(Generic[V]):
     """The rows of a numbered table of another pipeline, each once, also those to come.
 
+    ```python
+    class Total(Struct):
+        customer: str
+        cents: int
+        at: datetime
+
+    TOTALS = Stream("totals", Total)
+    pipeline.inject(
+        TOTALS,
+        NumberedTable("postgresql://app@db/shop", "shop", "totals", timestamp=lambda row: row.at),
+    )
+    ```
+
     Args:
         store: the address of that pipeline's store, a postgresql:// URL.
         pipeline: its name.

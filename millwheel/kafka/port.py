@@ -8,7 +8,15 @@ from typing import NamedTuple, Protocol
 
 
 class KafkaRecord(Protocol):
-    """A record as Kafka has it, the argument of ``decode=``."""
+    """A record as Kafka has it, the argument of ``decode=``.
+
+    ```python
+    def decode(record: KafkaRecord) -> Order:
+        return Order((record.key or b"").decode(), record.topic, int(record.value or b"0"))
+
+    pipeline.inject(ORDERS, Kafka(KafkaCluster("broker1:9092"), "orders", decode=decode))
+    ```
+    """
 
     @property
     def topic(self) -> str: ...

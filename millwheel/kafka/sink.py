@@ -79,11 +79,16 @@ class _ScopeWriter:
 class KafkaSink:
     """Writes the values of a stream to a topic, exactly once for readers of committed records.
 
+    ```python
+    CLUSTER = KafkaCluster("broker1:9092,broker2:9092")
+    pipeline.sink(ORDERS, KafkaSink(CLUSTER, "bills", key=lambda order: order.customer))
+    ```
+
     Readers need ``isolation.level=read_committed``: Kafka's own default also shows aborted records.
 
     Args:
         cluster: how to connect.
-        topic: the topic's name; the topic must exist.
+        topic: the name of a topic that exists.
         key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go
             to one partition, as Java's producer chooses it, in order. None: no key; then one worker
             writes all values, in order.
@@ -94,12 +99,11 @@ class KafkaSink:
         timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times;
             ``"written"``, the time of writing; or a function that returns an aware datetime for a
             value. A topic deletes messages with timestamps older than its retention, unless its
-            ``message.timestamp.type`` is LogAppendTime: the results of historic data need
-            ``"written"`` or such a topic.
+            ``message.timestamp.type`` is LogAppendTime: results of historic data need ``"written"``
+            or such a topic.
         bundles: how many records a transaction has, and how long it waits for them. By default it
             does not wait: the records that come during a transaction make the next one.
-        exactly_once: False: without transactions and positions; after a crash, records are written
-            again.
+        exactly_once: False: without transactions and positions; a crash repeats records.
         id_prefix: the beginning of the transactional ids and groups. By default made of the
             pipeline and its store; a copy of the store that writes to the same topic needs another
             one.

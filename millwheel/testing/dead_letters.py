@@ -12,7 +12,7 @@ MOST_SHOWN = 3
 
 
 def format_dead_letters(letters: Sequence[DeadLetter], steps: Mapping[int, Step]) -> str:
-    """Format the number of dead letters, and the first of them with their tracebacks."""
+    """Their number, and the first of them with their tracebacks."""
     count = len(letters)
     lines = ["1 unexpected dead letter" if count == 1 else f"{count:,} unexpected dead letters"]
     for letter in letters[:MOST_SHOWN]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import types
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import millwheel
+from tests.support.code_blocks import python_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ["millwheel", *(f"millwheel.{name}" for name in millwheel.PUBLIC_MODULES)]
@@ -91,7 +91,7 @@ def test_documents_import_only_public_names() -> None:
     found = {
         (module, name): page.relative_to(ROOT)
         for page in PAGES
-        for block in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        for block in python_blocks(page.read_text("utf-8"))
         for module, name in imports(block)
     }
     assert len(found) > 25
