@@ -15,7 +15,6 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 OPEN = 0
-"""The name of a key's only open window."""
 
 
 class CountState(WindowState[A], Generic[A]):

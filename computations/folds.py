@@ -124,8 +124,6 @@ def _other_zero(number: object) -> str:
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """The accumulator of `mean`."""
-
     sum: float = 0.0
     count: int = 0
 
@@ -268,8 +266,6 @@ def _timed(
 
 
 class Scored(msgspec.Struct, Generic[V], frozen=True):
-    """A value and its score, an element of the accumulator of `top`."""
-
     score: float
     value: V
 

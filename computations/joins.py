@@ -40,8 +40,6 @@ O = TypeVar("O")  # noqa: E741 - the output, beside L and R
 
 
 class Held(msgspec.Struct, Generic[V], omit_defaults=True):
-    """A record that is waiting for partners."""
-
     value: V
     matched: bool = False
     """Whether it had a partner; set only if a record without a partner has an output."""
@@ -55,12 +53,9 @@ class JoinState(Waking, Generic[L, R]):
 
 
 Buffer = MapState[str, Held[Any]]
-"""The held records of one side."""
 
 
 class Side(Generic[V, O]):
-    """One of the two streams."""
-
     def __init__(
         self, stream: Stream[V], unmatched: Callable[[V], O] | None, late: Stream[V] | None
     ) -> None:
@@ -153,11 +148,9 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         raise NotImplementedError
 
     def _is_late(self, micros: int, watermark: int) -> bool:
-        """Whether some of a record's partners may already have been removed."""
         raise NotImplementedError
 
     def _meeting(self, one: int, other: int) -> int:
-        """The timestamp of the result of two records."""
         raise NotImplementedError
 
     # -- the common part -----------------------------------------------------------------

@@ -24,7 +24,6 @@ class WindowState(msgspec.Struct, Generic[A]):
 
     accumulator: A
     panes: int = 0
-    """Number of panes sent."""
     fresh: int = 0
     """Number of records since the last pane."""
 
@@ -116,7 +115,6 @@ class Panes(Generic[V, A, R]):
         self.cancel_early(name, ctx)
 
     def send_late(self, span: Span, window: WindowState[A], ctx: Context[Any]) -> None:
-        """Send a pane that amends a closed window."""
         self._send(span, window, ctx, ctx.output_watermark, late=True)
 
     def send_complete(

@@ -26,8 +26,6 @@ key."""
 
 
 class Slice(msgspec.Struct, Generic[A]):
-    """The aggregate of the records of one slice."""
-
     accumulator: A
 
 

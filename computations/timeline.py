@@ -31,7 +31,6 @@ INSTANTS = 8192
 """Instants whose texts are kept: bounds of windows and values held are met again."""
 
 _BEHIND_ALL = "~"
-"""Sorts behind every instant."""
 
 
 class Waking(msgspec.Struct):
@@ -40,7 +39,6 @@ class Waking(msgspec.Struct):
     added: int = 0
     """Number of values added, which distinguishes and orders values of one instant."""
     wakes_at: int | None = None
-    """The time for which the timer is set, in microseconds."""
 
 
 S = TypeVar("S", bound=Waking)
@@ -107,7 +105,6 @@ async def between(
 
 
 async def first_instant(held: MapState[str, Any], since: int = FIRST) -> int | None:
-    """The instant of the earliest value at or after `since`."""
     found = await between(held, since, LAST, limit=1)
     return found[0][1] if found else None
 

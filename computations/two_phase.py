@@ -32,7 +32,6 @@ _OF_TUPLE = "tuple"
 """Distinguishes the partial keys of ``("a",)`` from those of ``"a"``."""
 
 _ALL = "flush"
-"""The tag of the wall timer."""
 
 
 class Partial(msgspec.Struct, Generic[A], frozen=True, gc=False):
@@ -147,7 +146,6 @@ class Parts(msgspec.Struct):
 
     open: MapState[int, Part[Any]] = msgspec.field(default_factory=MapState)
     flush_set: bool = False
-    """Whether the wall timer is set."""
 
 
 class PreAggregate(Computation[V, Parts], Generic[V, A]):

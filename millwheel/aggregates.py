@@ -118,7 +118,6 @@ class Aggregate:
 
     @property
     def target(self) -> str:
-        """The name of the table, or the directory."""
         return self.to.name if isinstance(self.to, Table) else str(self.to.path)
 
     @property

@@ -1,8 +1,7 @@
 """Numbered bundles: exactly-once writes to a database that is not the store (decision 30).
 
-A table of the store is written in the transaction of its records. In another database, a call that
-is repeated after a crash would write its rows twice, unless the number of the last bundle is stored
-beside the rows, in the same transaction (a transactional topology in Storm's Trident).
+A call that is repeated after a crash does not write its rows twice if the number of the last bundle
+is stored beside them, in the same transaction (a transactional topology in Storm's Trident).
 """
 
 from __future__ import annotations
@@ -77,10 +76,8 @@ class BundleId:
     one, but may jump after a restart or failover of the pipeline's own database (for an embedded
     server: after each run), which may have lost its newest commits (decision 40). Numbering then
     continues above every number that can have been given, and the records of lost bundles get new
-    numbers. Keep numbers as 64-bit integers.
-
-    A new scope (an interval was split, or two were merged) continues above the numbers of the
-    scopes that it came from. Keep the rows of former scopes in the other database.
+    numbers. A new scope (after a split or merge) continues above the numbers of its origins; keep
+    the rows of former scopes in the other database. Numbers need 64 bits.
     """
 
     scope: int
@@ -96,8 +93,8 @@ class BundleId:
     """When it was closed, microseconds since 1970 by the worker's clock."""
     inherited: int = field(default=0, compare=False, repr=False)
     """The last number of the scopes that this one came from. If the external database has this
-    number or a lower one for the scope, it belongs to a former scope with the same id, which the
-    pipeline's own database has lost."""
+    number or a lower one, it is of a former scope with the same id, which the pipeline's own
+    database has lost."""
     refused: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
     """Records left out because an earlier call refused them: the reason, by place in the bundle."""
 

@@ -37,7 +37,6 @@ CALL = (
 )
 
 WAIT_SECONDS = 10.0
-"""Longest wait for one of the client's own connections."""
 
 Why = Literal["unknown_stream", "no_id", "another_value", "no_right", "busy", "wrong"]
 
@@ -136,8 +135,8 @@ class Client:
 
         Args:
             value: a value of the stream's type.
-            id: the record's own id. A repeat with the same value has no second effect, for as long
-                as `Inbox.remember` says.
+            id: the record's own id. For as long as `Inbox.remember` says, a repeat with the same
+                value has no second effect.
             at: the event time, an aware datetime; None: the time of sending.
             connection: a connection of psycopg, or a connection or session of SQLAlchemy
                 (asynchronous or not), in whose transaction the record is sent; None: it is
@@ -332,10 +331,6 @@ def _parameters(
     at: Sequence[datetime | None] | None,
     batch: str | None,
 ) -> dict[str, Any]:
-    """
-    Raises:
-        UsageError: a time is not aware, or the lengths differ.
-    """
     for name, given in (("ids", ids), ("at", at)):
         if given is not None and len(given) != len(records):
             raise UsageError(f"there are {len(records)} values and {len(given)} {name}")

@@ -37,9 +37,9 @@ class Computation(Generic[V, S, B, T]):
     pipeline.add(Receipts(), ORDERS.by(customer))
     ```
 
-    The records of one key are processed one at a time, in order; different keys in parallel. The
-    effects of a call (state, timers, productions, statements) happen exactly once, even if the call
-    is repeated after a failure (paper section 5).
+    The records of one key are processed one at a time, in order; different keys in parallel.
+    Effects (state, timers, productions, statements) happen exactly once, even if the call is
+    repeated after a failure (paper section 5).
 
     With `S` None there is no state; otherwise ``S()`` is the empty state. ``Computation[V, S, B,
     T]`` also reads records of type `B` by broadcast, into a table `T` (`process_broadcast`).
@@ -61,11 +61,8 @@ class Computation(Generic[V, S, B, T]):
     Its argument is the result of ``json.loads`` (for a struct or dataclass a ``dict``); it returns
     such a value, or one of the new type. Entries of `MapState` and `ListState` fields stay
     unchanged. To go back to older code, give a function from each newer version: ``{2: down}`` with
-    ``version = 1``.
-
-    A migration runs when the state of a key is read. A deploy first tries it on some stored states,
-    and is refused if it fails; if it fails later, the worker stops (`MigrationFailed`), whatever
-    ``on_error`` says.
+    ``version = 1``. A migration runs when the state of a key is read; ``docs/guarantees.md`` says
+    what a failure does.
     """
 
     order_insensitive: ClassVar[bool] = False
@@ -123,10 +120,9 @@ class Computation(Generic[V, S, B, T]):
                 print("BEGIN", rows, ctx.bundle_id.scope, ctx.bundle_id.number, "COMMIT")
         ```
 
-        Use it to write to a database that is not the store (decision 30). The number,
-        `ctx.bundle_id`, is stored with the ids of the records before the call. After a crash, a
-        takeover or an error the method is called again with the same number and the same records in
-        the same order, perhaps while another call for the bundle still runs. Write the number in
+        Use it to write to a database that is not the store (decision 30). After a crash, a takeover
+        or an error it is called again with the same number (`ctx.bundle_id`) and the same records
+        in the same order, perhaps while another call for the bundle still runs. Write the number in
         the transaction of the rows, and skip every bundle that is not above the number that is
         there.
 
@@ -174,18 +170,16 @@ class Computation(Generic[V, S, B, T]):
                 print(ctx.shared.cents.get(record.value.item))
         ```
 
-        The empty table is ``T()``. Records of the other inputs and timers see the table with all
-        broadcast records applied so far, as `Context.shared`, and must not change it.
+        The empty table is ``T()``. Other records and timers see the table with all broadcast
+        records applied so far, as `Context.shared`. The method is called once for each of
+        ``Settings.broadcast_cells`` ranges of keys, each with its own table. So it receives nothing
+        that could differ between them (time, key), and cannot produce.
 
-        The method is called once for each of ``Settings.broadcast_cells`` ranges of keys, each with
-        its own table. So it receives nothing that could differ between the tables (time, key), and
-        cannot produce.
-
-        The broadcast records of one sender's log arrive at every table in the order of the log, but
-        in no order with other records: a record may come before a rule that was sent earlier. To
-        apply the rule of the record's instant, keep the record in the state and set a timer at its
-        timestamp: then the table has every broadcast record that is on time and not newer. It may
-        have newer ones too, so store when each rule begins.
+        The broadcast records of one sender's log arrive in its order, but in no order with other
+        records: a record may come before a rule that was sent earlier. To apply the rule of the
+        record's instant, keep the record in the state and set a timer at its timestamp: then the
+        table has every broadcast record that is on time and not newer, and perhaps newer ones, so
+        store when each rule begins.
         """
         raise NotImplementedError(f"{type(self).__name__} must define process_broadcast")
 
@@ -212,17 +206,14 @@ class Computation(Generic[V, S, B, T]):
         return _type_argument(type(self), 3)
 
     def defines(self, method: str) -> bool:
-        """Whether the class overrides a method of `Computation`."""
         return getattr(type(self), method) is not getattr(Computation, method)
 
 
 def snake_case(class_name: str) -> str:
-    """``flat_map`` for ``FlatMap``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower().strip("_")
 
 
 def _type_argument(cls: type, index: int) -> Any:
-    """The argument of a subclass for the type parameter `index` of Computation."""
     bindings: dict[Any, Any] = {}
     for klass in cls.__mro__:
         for base in getattr(klass, "__orig_bases__", ()):

@@ -42,12 +42,9 @@ MAX_TAG_BYTES = 1024
 """Maximum size of a timer's tag, which is in an index beside the key."""
 
 MAX_COUNTER_NAME = 200
-"""Maximum size of a counter's name, in bytes."""
 MAX_COUNT = 2**53
-"""Maximum change of a counter in one call."""
 
 ReportLateUse = Callable[[UserCodeError], None]
-"""Called with the error when a `Context` is used after its call."""
 
 _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
@@ -120,8 +117,8 @@ class Context(Generic[S, T]):
             print(record.value.cents <= ctx.shared.cents)
         ```
 
-        Only `Computation.process_broadcast` may change it. Other records may see a change made
-        here, but it is never stored; a `Harness` reports it as an error.
+        Only `Computation.process_broadcast` may change it: a change made here is never stored, but
+        other records may see it. A `Harness` reports it as an error.
         """
         call = self._call
         if call.shared is None and call.table is not None:
@@ -192,10 +189,10 @@ class Context(Generic[S, T]):
                 ctx.hold_watermark(record.timestamp)
         ```
 
-        Use it for a later output with the timestamp `at`, which then is not late, however long it
-        waits. The hold replaces one with the same tag. A published watermark cannot be taken back:
-        a hold behind `output_watermark` holds it there. All holds end at the end of time, when the
-        last watermark timer of the computation has fired.
+        A later output with the timestamp `at` then is not late, however long it waits. The hold
+        replaces one with the same tag. A published watermark cannot be taken back: a hold behind
+        `output_watermark` holds it there. All holds end at the end of time, after the last
+        watermark timer.
         """
         due = min(to_micros(at), MAX_TIME - 1)
         if tag != "":
@@ -234,8 +231,8 @@ class Context(Generic[S, T]):
 
         Args:
             timestamp: None: that of the record (or timer) being processed. It may be older, but not
-                older than `output_watermark`, which may advance while user code waits; after this
-                call it does not pass the output.
+                older than `output_watermark`, which may advance while user code waits, but not past
+                the output.
 
         Raises:
             UserCodeError: the class does not declare the stream in ``writes``, the value is not of
@@ -339,7 +336,6 @@ class RefusedMembers:
     reason: str
     """The error, with the computation's ``name`` and the words ``did``."""
     of_records: bool = False
-    """Whether code of timers may use it."""
 
     def check(self, call: Call, member: str) -> None:
         if self.of_records and (call.effects.lineage is None or call.effects.lineage.cause is None):
@@ -352,7 +348,6 @@ TIMERLESS = RefusedMembers(
     "{name} {did} but defines no process_timer to run when it fires; "
     "define `async def process_timer(self, timer, ctx)`",
 )
-"""A computation without `process_timer`."""
 
 _OF_TIMERS = {
     "set_timer": "set a timer",
@@ -366,7 +361,6 @@ SPREAD = RefusedMembers(
     "{name} {did}, but it reads its streams by STREAM.spread(): the engine chooses "
     "its keys, which mean nothing. Read them by a key, STREAM.by(...)",
 )
-"""A computation that reads its streams spread."""
 
 BUNDLED = RefusedMembers(
     _OF_TIMERS
@@ -396,7 +390,6 @@ WEAK = RefusedMembers(
 
 @cache
 def context_class(*refusals: RefusedMembers) -> type[Context[Any, Any]]:
-    """The class of contexts that refuse the members in these tables."""
     if not refusals:
         return Context
     made = type("Context", (Context,), {"__slots__": (), "__module__": __name__})
@@ -412,8 +405,6 @@ def _refuse(made: type[Context[Any, Any]], refusal: RefusedMembers) -> None:
 
 
 def _checked(known: Any, member: str, refusal: RefusedMembers) -> Any:
-    """A member of `Context` with a check before each use."""
-
     code: Any = known.fget if isinstance(known, property) else known
 
     @wraps(code)
@@ -488,14 +479,10 @@ class Ended:
 
 
 class EndedContext(Ended, Context[S, T]):
-    """A context after the end of its call."""
-
     __slots__ = ()
 
 
 class EndedBundleContext(Ended, BundleContext[S, T]):
-    """The context of a numbered bundle after the end of its call."""
-
     __slots__ = ()
 
 
@@ -512,13 +499,11 @@ def call_of(context: object) -> Call:
 
 
 def reporter_of(context: Ended) -> ReportLateUse:
-    """The function with which a context was ended."""
     report: ReportLateUse = object.__getattribute__(context, "_report_late_use")
     return report
 
 
 def _late_use(context: Ended, member: str) -> UserCodeError:
-    """Report the error for one late use, and return it."""
     error = UserCodeError(
         f"{call_of(context).name} used ctx.{member} after the call that ctx belongs to had ended, "
         "so it has no effect. Inside process_record (or process_timer, process_bundle), await "

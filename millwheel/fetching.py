@@ -105,7 +105,6 @@ class FetchingReader(ABC):
 
     @property
     def ahead(self) -> int:
-        """Number of rows that are fetched and not read."""
         return self._count
 
     @property
@@ -149,7 +148,6 @@ class FetchingReader(ABC):
         await self._news.wait()
 
     def close(self) -> None:
-        """End the task."""
         if self._task is not None:
             self._task.cancel()
 

@@ -26,8 +26,7 @@ class Inbox:
     ```
 
     A record arrives once if that transaction commits, and otherwise not. Its event time is the time
-    of sending, or the one given to ``send``. The low watermark waits for transactions that may
-    still send records with older times; committed records do not wait for them.
+    of sending, or the one given to ``send``; the low watermark waits for open transactions.
 
     Args:
         remember: how long a sender may repeat a record with an id without a second effect.
@@ -43,7 +42,6 @@ class Inbox:
 
     bounded = False
     timestamps = True
-    """Each record has a timestamp."""
     shows_time = True
     """The reader shows how far the source is in event time (`Reader.seen`)."""
 
@@ -85,7 +83,6 @@ class InboxPartition:
 
     identity = "inbox"
     row_name = "record"
-    """The word for a row's place in messages."""
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> Reader:
         """An inbox is a part of the store, which only a worker has.

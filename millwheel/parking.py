@@ -19,8 +19,7 @@ class Park:
     ```
 
     For ``on_error=`` of `Pipeline.add`; ``"park"`` is ``Park()``. ``millwheel dead-letters retry``
-    runs the failed record again, and then those that wait; ``discard`` drops it and continues with
-    the next.
+    runs the failed record again and then those that wait; ``discard`` drops it and continues.
 
     Args:
         hold_watermark: hold the low watermark at the oldest record that waits, so that no window

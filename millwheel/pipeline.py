@@ -120,28 +120,28 @@ class Pipeline:
         ```
 
         The low watermark of the stream is the least of those of the source's partitions: of each
-        the greatest `seen` time so far minus `lateness` (zero: its times never go back), or the
-        watermark from its records or from the source.
+        the greatest `seen` time so far minus `lateness`, or the watermark from its records or from
+        the source.
 
         Args:
             timestamp: returns a value's event time, an aware datetime. None: the row's own
                 timestamp, if the source has one for each row, as Kafka has.
-            lateness: how far behind the newest record another may be and still be on time. A later
-                one may find its window closed (``docs/guarantees.md`` says when it must).
+            lateness: how far behind the newest record another may be and still be on time; zero:
+                times never go back. ``docs/guarantees.md`` says which later records are late.
             seen: returns the time at which a record was seen, if that is not its event time.
             watermark: in place of `seen` and `lateness`, returns a time from the record, after
                 which no record on time is older; None: the record has no such time.
             idle_after: a partition that owes nothing for this long (`Reader.caught_up`) follows the
-                least watermark of the other injectors and does not hold the stream back; older rows
-                that it delivers later are late. None: the source's default, if any.
+                least watermark of the other injectors; older rows that it delivers later are late.
+                None: the source's default, if any.
             id: returns the record's own id. A second record of the stream with that id, from any
                 source, is dropped; ids are remembered for ``Settings.id_retention_seconds``.
             max_pending: maximum rows of a partition that were read and that some reader of the
                 stream has not acknowledged: it bounds how far the low watermark is behind the
                 newest row. Default and maximum: ``Settings.max_unacked_records``.
-            latency_target: time within which 95 of 100 rows should be acknowledged, from the read
-                until the readers' effects are durable. The engine then adapts the number of pending
-                rows, from 1 to `max_pending` (decision 31).
+            latency_target: time within which 95 of 100 rows should be durable at the readers, from
+                the read. The engine adapts the number of pending rows, from 1 to `max_pending`
+                (decision 31).
             on_error: on a row that cannot be read, stop, or keep the row as a dead letter.
             name: the injector's name; by default that of the stream with ``_injector``.
 
@@ -212,13 +212,15 @@ class Pipeline:
             assert harness.produced(SPENT) == [300, 390]
         ```
 
+        ``docs/guarantees.md`` has the guarantees and the costs of the modes.
+
         Args:
             name: by default that of the class in lower case.
             productions: ``"strong"``: durable before they are sent. ``"weak"``: sent at once, and
                 stored only if they are not acknowledged after `straggler_after`; for productions
-                that depend on the record alone (paper 6.1.3; ``docs/guarantees.md``).
-            exactly_once: drop records already seen. False: at least once; a record that is sent
-                again is processed, and has its effects, again.
+                that depend on the record alone (paper 6.1.3).
+            exactly_once: drop records already seen. False: at least once; the effects of a record
+                that is sent again happen again.
             delivery: ``"at_most_once"``: a record is sent once and not stored. A crash, a lost
                 connection or the move of a key interval loses the records in flight.
                 ``exactly_once`` has no meaning then.
@@ -227,8 +229,8 @@ class Pipeline:
             acknowledgement: of weak productions. ``"chain"``: each is kept by its producer until it
                 is acknowledged. ``"tree"``: none is kept. The first such step tracks all
                 descendants of a record in constant memory, and losses are replayed from there,
-                which may break the order of a key's records. For steps that only pass records on;
-                `straggler_after` has no meaning then.
+                which may break the order of a key's records; `straggler_after` has no meaning. For
+                steps that only pass records on.
             replay_after: with ``"tree"``, a record is processed again after this time without a
                 sign of its descendants. Slow descendants give signs.
             on_error: on a record for which user code fails, stop; keep it as a dead letter and
@@ -454,7 +456,6 @@ class Pipeline:
 
 
 def _rides_along(writer: Node, use: SinkUse) -> bool:
-    """Whether a computation can write a sink in its own commits."""
     match use.sink:
         case Table():
             return use.sink.in_producers_commit

@@ -17,15 +17,12 @@ FOREVER = 1e9
 
 
 class Range(NamedTuple):
-    """The values that a setting may have, both ends included."""
-
     least: float
     most: float
     text: str
 
 
 def setting(default: float, least: float, most: float, text: str) -> Any:
-    """Declare a field of `Settings`; its unit is the end of its name."""
     return field(default=default, metadata={"range": Range(least, most, " ".join(text.split()))})
 
 
@@ -208,7 +205,6 @@ def _check(each: Field[Any], value: object) -> None:
 
 
 def _described() -> str:
-    """The docstring of `Settings`: each field with its default, range and reason."""
     lines = [str(Settings.__doc__), "", "Name, default (range) and meaning:", ""]
     for each in fields(Settings):
         least, most, text = each.metadata["range"]

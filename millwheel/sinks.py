@@ -120,16 +120,16 @@ class Table(Generic[R]):
         name: the table's name in the pipeline's schema.
         row_type: a msgspec.Struct or dataclass, with one column per field (not per class variable).
         key: columns that identify a row: a later value replaces the earlier one. Keys are equal if
-            Postgres takes them for equal: 1.0 and 1.00, -0.0 and 0.0, an instant in two zones, an
-            object of JSON in another order. Without `key` every value is a new row.
+            Postgres takes them for equal (``docs/sinks.md``). Without `key` every value is a new
+            row.
         producer_key: the columns of `key` that hold the producing computation's own key. Then no
             other key can write the row, and the producer's own commit writes it. Without it, an
             upsert is a step of its own, keyed by `key`.
         numbered: adds the columns `sender` and `sequence`, so that others can follow the table
             (:mod:`millwheel.spark`, :mod:`millwheel.following`). Each sender numbers its rows from
             0, without gaps, in the order of its commits; ordered by both columns, the rows of one
-            producing key are in the order of production. The view ``numbered_rows`` has the number
-            of rows of each sender. Old rows may be deleted.
+            producing key are in the order of production. The view ``numbered_rows`` counts the rows
+            of each sender. Old rows may be deleted.
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one
@@ -332,9 +332,7 @@ class BundleSink(Protocol):
     """
 
     @property
-    def bundles(self) -> Bundles:
-        """The limits of a bundle."""
-        ...
+    def bundles(self) -> Bundles: ...
 
     @property
     def key(self) -> Callable[[Any], Key] | None:
@@ -366,8 +364,6 @@ Sink = Table[Any] | JsonLinesFiles | Console | Discard | BundleSink
 
 @dataclass(frozen=True)
 class SinkUse:
-    """The use of a sink by one stream."""
-
     sink: Sink
     row: Callable[[Any], Any] | None = field(default=None)
     apart: bool = False

@@ -1,26 +1,16 @@
-"""Sources: the protocol that injectors read through. Users may write their own sources.
+"""Sources: the protocol that injectors read through. ``docs/sources.md`` has the rules for your
+own.
 
-A *source* is a set of *partitions*; each is read in order, by the worker that owns it. A
-*replayable* source, such as files, returns the same rows under the same numbers whenever it is
-read. Its rows need not be stored: after a crash they are read again with the same ids, and those
-that were processed before are dropped (I1, I2). The contract of a partition::
+A *source* is a set of *partitions*; each is read in order, by the worker that owns it. The same
+number is the same row for ever: rows are not stored but read again after a crash, and those that
+were processed before are dropped by their ids (I1, I2)::
 
     number of a row    0   1   2   .   .   5   6        numbers rise; they may have gaps
                        |---|---|           |---|---|......
                                ^ acknowledged      ^ read so far
 
-* **The same number is the same row**, for ever.
-* **Numbers may have gaps**, of any length (a compacted log, markers between rows). A gap is
-  acknowledged as soon as the reader has passed it.
-* **An end is declared, never guessed.** A reader without further rows *waits* until its source
-  wakes it. Only a `bounded` source ends, when its reader says so (`Reader.ended`). Event time of a
-  stream ends when every partition has ended.
-* **An unfinished last row is not a row** until it is complete.
-* **Silence is idleness only if nothing is owed**: a partition without rows stops holding the low
-  watermark (`idle_after` of `inject`) while its reader knows that it has returned all rows written
-  so far (`Reader.caught_up`), and none may be held up somewhere.
-
-Workers on several machines must get the same rows: files must be on storage that all of them see.
+A gap is acknowledged as soon as the reader has passed it. Event time of a stream ends when every
+partition has ended.
 """
 
 from __future__ import annotations
@@ -72,7 +62,7 @@ class Rows(Sequence[Row]):
     assert rows[1] == Row(offset=8, line=9, value=MILK)
     ```
 
-    A reader may return it instead of a list of `Row` objects: the engine then makes none. A reader
+    A reader may return it instead of a list of `Row`: the engine then makes no objects. A reader
     that works on another one's rows may change them: they are objects from the first look at one of
     them.
     """
@@ -180,13 +170,12 @@ class Reader(Protocol):
         def close(self) -> None: ...
     ```
 
-    An attribute `seen` of readers of a source with ``shows_time = True``: the time, in
-    microseconds, up to which the source has come by the rows read so far, or None. It replaces the
-    times of the rows themselves, and `wait` also returns when it has advanced.
+    An attribute `seen`, for a source with ``shows_time = True``, is the event time in microseconds
+    up to which the source has come by the rows read so far, or None. It replaces the times of the
+    rows, and `wait` also returns when it has advanced.
 
-    An attribute `promised`, which a reader may have: when its value has changed, the position is
-    stored before the rows read since are sent. It says which rows the numbers stand for (the file
-    that was begun, for example).
+    A change of an attribute `promised` makes the engine store the position before the rows read
+    since are sent: it says which rows the numbers stand for (the file that was begun, for example).
     """
 
     @property
@@ -197,16 +186,13 @@ class Reader(Protocol):
 
     @property
     def caught_up(self) -> bool:
-        """Whether the reader knows that it has returned all rows written so far.
-
-        False if rows may be held up: the server does not answer, or a transaction that has written
-        is open. Such a partition is not idle, however long it is silent, since its rows would come
-        late. Called about every second; must be cheap.
-        """
+        """Whether the reader knows that it has returned all rows written so far, and none may be
+        held up (by a server that does not answer, or an open transaction). Otherwise the partition
+        is not idle, however long it is silent. Called about every second; must be cheap."""
         ...
 
     async def read(self, limit: int) -> Sequence[Row]:
-        """Return up to `limit` further rows that exist now, or an empty sequence.
+        """Return up to `limit` further complete rows that exist now, or an empty sequence.
 
         It may wait for the disk or the network, but not for rows to be written.
 
@@ -218,8 +204,7 @@ class Reader(Protocol):
     async def wait(self) -> None:
         """Return when `read` may find further rows. It may be cancelled at any time.
 
-        Called after `read` has returned no rows, before the partition has `ended`. The source wakes
-        it; if the source cannot, it polls.
+        Called after `read` has returned no rows, before the partition has `ended`.
 
         Raises:
             InputError: as `read`.
@@ -235,13 +220,11 @@ class Reader(Protocol):
                 goes back, and may lie in a gap.
 
         Returns:
-            JSON values. The position covers acknowledged rows only: rows that were read ahead may
-            be
-            corrected before they are read again. If all rows read so far are acknowledged, it also
-            covers
-            the gap that the reader has passed behind them; `wait` returns when that gap has grown,
-            so that
-            the engine stores the new position.
+            JSON values that cover acknowledged rows only: rows read ahead may be corrected before
+                they are
+            read again. If all rows read are acknowledged, also the gap behind them that the reader
+            has
+            passed; `wait` returns when it has grown, so that the engine stores the new position.
         """
         ...
 
@@ -292,7 +275,6 @@ class Partition(Protocol):
 
 
 def row_place(partition: Partition, row: Row) -> str:
-    """The place of a row, for messages."""
     return f"{partition.identity}, {getattr(partition, 'row_name', 'line')} {row.line}"
 
 
@@ -315,11 +297,10 @@ class Source(Protocol):
     pipeline.inject(VISITS, TwoFiles(), timestamp=lambda visit: at(0))
     ```
 
-    Attributes that it may have: ``timestamps = True``: all rows have timestamps of their own
+    Optional attributes: ``timestamps = True``: all rows have timestamps of their own
     (`Row.micros`), so that `inject` needs no ``timestamp=``. `idle_after`: the default of that
-    option. ``shows_time = True``: its readers know how far event time is (`Reader.seen`), which
-    counts if the rows have timestamps of their own, and `inject` has neither ``timestamp=`` nor
-    ``seen=`` nor ``watermark=``.
+    option. ``shows_time = True``: its readers have `seen`, which counts if the rows have timestamps
+    of their own; `inject` has neither ``timestamp=``, ``seen=`` nor ``watermark=``.
     """
 
     @property
@@ -359,14 +340,13 @@ class Discovery(Protocol):
         def close(self) -> None: ...
     ```
 
-    If partitions may end (`Reader.ended`), it has a method ``resumed(identity, position, *,
-    ended)``, with the stored position of the partition's reader: called for each partition at the
-    start, and when one has ended. From then on `look` leaves the identity out; a continued
-    partition has another one.
+    If partitions may end (`Reader.ended`), a method ``resumed(identity, position, *, ended)`` is
+    called for each one at the start, and when it has ended, with its stored position. From then on
+    `look` leaves the identity out; a continued partition has another one.
 
-    That of a source with ``shows_time = True`` may have an attribute `seen`, in microseconds or
-    None: no row on time of a partition that the last look has not found is older. It holds the
-    stream's watermark.
+    With ``shows_time = True`` of the source, it may have an attribute `seen` (microseconds or
+    None), which holds the stream's watermark: no row on time of a partition that is not found yet
+    is older.
     """
 
     async def look(self) -> Sequence[str]:
@@ -413,9 +393,8 @@ class GrowingSource(Protocol):
     assert folder.partition("days/monday.jsonl").identity == "days/monday.jsonl"
     ```
 
-    One worker, by its lease, looks for new partitions (`Discovery`); each is then owned like any
-    other. A new partition starts at the low watermark that the source has published by then, and
-    never moves it back: its older rows are late.
+    One worker, by its lease, looks for new partitions. Each starts at the low watermark that the
+    source has published by then, and never moves it back: its older rows are late.
     """
 
     @property

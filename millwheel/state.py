@@ -226,7 +226,6 @@ class MapState(Collection, Generic[K, V]):
             ) from error
 
     def remove(self, key: K) -> None:
-        """Remove `key`, if it is in the map."""
         self._cells.erase(self._entry(key), self._codec)
 
     async def clear(self) -> None:
@@ -253,10 +252,10 @@ class MapState(Collection, Generic[K, V]):
         assert since == ["2024-01-02", "2024-02-01"]
         ```
 
-        Keys must be strings, because integers are not in order as JSON: write an instant as
-        ``isoformat(timespec="microseconds")``, and a number with leading zeros. The order is that
-        of the keys' JSON: that of the strings, if they contain no space, ``!``, ``"``, backslash or
-        control character. Entries may be changed and removed while they are read.
+        Keys must be strings (write an instant as ``isoformat(timespec="microseconds")``, a number
+        with leading zeros), since integers are not in order as JSON. The order is that of the keys'
+        JSON: that of the strings, if they contain no space, ``!``, ``"``, backslash or control
+        character. Entries may be changed and removed while they are read.
 
         Args:
             limit: maximum number of entries to read. Use it instead of leaving the loop.
@@ -285,7 +284,6 @@ class _MapRange(AsyncIterator[tuple[str, V]]):
     def __init__(self, span: AsyncIterator[tuple[str, V]], start: int, limit: int | None) -> None:
         self._span = span
         self._start = start
-        """Length of the map's prefix in the names of its entries."""
         self._left = limit
 
     async def __anext__(self) -> tuple[str, V]:
@@ -425,7 +423,6 @@ class StateLayout(Generic[S]):
             for codec in (self.codec, *(codec for _, _, codec in self.collections.values()))
         )
         self.encode = self.codec.encode
-        """Encodes the plain part of a state object as JSON."""
         if self.collections:
             self._plain_values = _fields_of(plain_type.__struct_fields__)
             self.bound: Callable[[Any], Any] = attrgetter(*self.collections)

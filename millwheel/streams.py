@@ -82,9 +82,9 @@ class Stream(Generic[V]):
         ```
 
         A record produced by a computation goes to an interval of the reader on the same worker, if
-        there is one, to save the network; rows of a source go evenly to all intervals. Records are
-        processed in parallel and in any order. `Context.key` is a meaningless number, so the reader
-        has no state and no timers; its output can be read by key.
+        there is one; rows of a source go evenly to all intervals. Records are processed in
+        parallel, in any order. `Context.key` is a meaningless number, so the reader has no state
+        and no timers.
         """
         return Input(self, None)
 
@@ -107,9 +107,8 @@ class Stream(Generic[V]):
         pipeline.add(Check(), ORDERS.by(customer), LIMITS.broadcast())
         ```
 
-        The table is stored once for each of ``Settings.broadcast_cells`` ranges of keys, and each
-        record is sent to every range. As in any input, a silent source holds the low watermark: see
-        ``idle_after`` of `inject`.
+        Each of ``Settings.broadcast_cells`` ranges of keys gets each record and stores the table.
+        As in any input, a silent source holds the low watermark: see ``idle_after`` of `inject`.
         """
         return Broadcast(self)
 
@@ -134,7 +133,6 @@ class Input(Generic[V_co]):
     relayed: Stream[Any] | None = None
     """The user's stream, if a relay reads its rows and `stream` is the hidden stream behind it."""
     version: int = 1
-    """The version of the extractor."""
 
     @property
     def name(self) -> str:
@@ -190,7 +188,6 @@ class Broadcast(Generic[V_co]):
 
     stream: Stream[Any]
     relayed: Stream[Any] | None = None
-    """As `Input.relayed`."""
 
     extractor_name = "broadcast()"
     manner = "broadcast"

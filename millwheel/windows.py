@@ -127,7 +127,7 @@ class PaneOrder:
         """The instant after which no pane comes that is older than the newest one so far; None:
         there is none.
 
-        An older pane may be on its way from a former owner of its key's interval. It holds the low
+        An older pane may be on its way from a former owner of the interval. It holds the low
         watermark at its window's end or before, or at a promise that the newer pane's timestamp has
         reached.
 
@@ -247,10 +247,10 @@ class Tumbling:
     assert instant(day.start) == datetime(2023, 12, 31, 23, tzinfo=UTC)
     ```
 
-    With a zone, a day is a local day, of 23 or 25 hours when the clock changes, and local hours
-    nest into it: 01:00 to 02:00 takes two hours when the clock goes back, and does not exist when
-    the clock jumps over it. Of half-hour windows in an hour that occurs twice, the first takes 30
-    minutes and the last 90. Leave the zone out if all windows must have the same length.
+    With a zone, bounds follow the local clock: a day has 23 or 25 hours when the clock changes, and
+    local hours nest into it. 01:00 to 02:00 takes two hours when the clock goes back, and does not
+    exist when the clock jumps over it; of half-hour windows in an hour that occurs twice, the first
+    takes 30 minutes and the last 90. Without a zone all windows have the same length.
 
     Args:
         size: the size of each window; or use `days`, `hours`, `minutes`, `seconds`.
@@ -304,7 +304,6 @@ class Tumbling:
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
-        """The window that holds the instant `micros`."""
         recent, clock = self._recent, self._clock
         if recent.start <= micros < recent.end:  # most records are in the window of the one before
             return recent
@@ -322,7 +321,6 @@ class Tumbling:
         return self._recent
 
     def spans(self, micros: int) -> Sequence[Span]:
-        """The one window that holds the instant `micros`."""
         return (self.of(micros),)
 
     def at(self, start: int) -> Span:
@@ -357,7 +355,6 @@ class Months:
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
-        """The window that holds the instant `micros`."""
         if self._recent.start <= micros < self._recent.end:
             return self._recent
         local = EPOCH + timedelta(microseconds=self._clock.reading(micros))
@@ -380,7 +377,6 @@ class Months:
         return self._clock.first(to_micros(local))
 
     def spans(self, micros: int) -> Sequence[Span]:
-        """The one window that holds the instant `micros`."""
         return (self.of(micros),)
 
     def at(self, start: int) -> Span:
@@ -401,8 +397,7 @@ class Sliding:
     Args:
         size: the length of each window, a multiple of `slide`.
         slide: the time from the start of one window to the start of the next.
-        offset, origin, zone: the starts of windows, as with `Tumbling`. With a zone,
-            ``Sliding(timedelta(days=7), timedelta(days=1), zone=...)`` is seven local days.
+        offset, origin, zone: as for `Tumbling`; with a zone, seven days are seven local days.
 
     Raises:
         GraphError: a size or slide of zero or less, a slide that does not divide the size, an

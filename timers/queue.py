@@ -1,10 +1,9 @@
 """Pending timers of one interval and kind, ordered by due time.
 
-Memory holds only the earliest timers. The others are *far*: they are in the store alone, and are
-read page by page as time approaches them, so that a million timers neither fill memory nor delay a
-claim. One place in the order of time divides near from far; the far timers together hold the low
-watermark there. A page shows the durable timers; changes that may not be durable yet are remembered
-by timer name and override it.
+Memory holds only the earliest timers. The others are *far*: in the store alone, and read page by
+page as time approaches them, so that a million timers neither fill memory nor delay a claim. One
+place in the order of time divides near from far; the far timers together hold the low watermark
+there. A page shows the durable timers; later changes are remembered by timer name and override it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from millwheel.core.model import Key
 from millwheel.timers.holds import Holds
 
 TimerName = tuple[bytes, str]
-"""Key and tag."""
 
 Place = tuple[int, int, bytes, str]
-"""A timer's place in the order of time: due, slot, key, tag."""
+"""Due, slot, key, tag."""
 
 UNDECIDED = 1 << 62
 """Stands for the commit that will remove a fired timer while its number is not known."""
@@ -85,7 +83,6 @@ class TimerQueue:
                 self._send_away()
 
     def cancel(self, name: TimerName, n: int) -> None:
-        """Forget a timer, in commit `n`, in which it may have fired."""
         self._drop(name)
         self._remember(name, n, None)
 
@@ -119,10 +116,8 @@ class TimerQueue:
         return None if self._last is None else self._last[0]
 
     def take_due(self, before: int, limit: int) -> list[tuple[TimerName, Pending]]:
-        """Remove and return up to `limit` timers due before the instant `before`, earliest first.
-
-        Their holds stay; the caller releases them.
-        """
+        """Remove and return up to `limit` timers due before `before`, earliest first; their holds
+        stay."""
         taken: list[tuple[TimerName, Pending]] = []
         while self._pending and len(taken) < limit:
             due = self.next_due()
@@ -201,7 +196,6 @@ class TimerQueue:
         return None if self._last is None else self._last[0]
 
     def _change_far_hold(self, before: int | None) -> None:
-        """Hold the watermark at the first far timer instead of at `before`."""
         if self._holds is None:
             return
         now = self._far_hold()

@@ -4,12 +4,11 @@
 un-ACKed at its sender and holds the sender's stored watermark. A value is published only after it
 is stored, and never moves back (I5).
 
-Stored watermarks are kept by slot, not by interval (paper 7.2). A report applies to each slot of
-its interval unless a newer one (by sequencer) is known for it; slots that are no longer reported
-keep their last value. So a worker that does not know of a split does not run ahead of the new
-interval. A source that finds partitions while it runs has a slot for the discovery (slot 0), which
-holds for partitions that a worker does not know yet, and free slots for later partitions, which
-hold nothing (I17).
+Stored watermarks are kept by slot (paper 7.2). A report applies to each slot of its interval unless
+a newer one (by sequencer) is known for it; other slots keep their last value. So a worker that does
+not know of a split does not run ahead of the new interval. A growing source has slot 0 for the
+discovery, which holds for partitions that a worker does not know yet, and free slots for later
+partitions, which hold nothing (I17).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import NamedTuple
 from millwheel.core.model import MAX_TIME, MIN_TIME
 
 FIRST_SLOT = 1
-"""The first slot of a partition of such a source; the discovery has the slot before it."""
+"""The first slot of a partition of a growing source."""
 
 
 class WatermarkReport(NamedTuple):
@@ -96,7 +95,6 @@ class SlotWatermarks:
         self.least = min(stretch.watermark for stretch in self._stretches)
 
     def _cut(self, slot: int) -> None:
-        """Split a stretch so that one begins at `slot`."""
         place = bisect_right(self._starts, slot) - 1
         known = self._stretches[place]
         if self._starts[place] < slot < known.end:
@@ -212,7 +210,6 @@ class Watermarks:
         return self._moved(computation)
 
     def at(self, computation: int, slot: int) -> int:
-        """The stored low watermark of a slot."""
         return self._of[computation].at(slot)
 
     def all_at_end(self) -> bool:
@@ -224,12 +221,9 @@ class Watermarks:
         return self._of[computation].least_from(slot)
 
     def least_awake(self, computation: int) -> int | None:
-        """The least stored watermark of a source's partitions that are not idle, on all workers.
-
-        None if all are idle.
-        """
+        """The least stored watermark of a source's partitions that are not idle; None if all
+        are."""
         return self._of[computation].least_awake()
 
     def least(self, computation: int) -> int:
-        """The least stored watermark of a computation."""
         return self._of[computation].least

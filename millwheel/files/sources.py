@@ -22,7 +22,6 @@ from millwheel.sources import Partition
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 MakeFormat: TypeAlias = Callable[[str, Any], RowFormat]
-"""Creates the format for a file's name and the type of its rows."""
 MAX_ROW_BYTES = 8 << 20
 """Default limit of a row's size; a longer row is a bad row and is never in memory as a whole."""
 
@@ -33,10 +32,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class FilePartition:
-    """A file that is read once to its end."""
-
     path: str
-    """The path as given, for messages."""
     absolute: str
     member: str | None
     make_format: MakeFormat
@@ -210,8 +206,6 @@ def _is_directory(path: str) -> bool:
 
 
 class GrowingFiles(Files):
-    """Followed files that match a pattern or appear in a directory."""
-
     _grows = True
 
     def partitions(self) -> list[Partition]:

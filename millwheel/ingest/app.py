@@ -1,10 +1,10 @@
 """The ASGI app: answers ``POST /streams/NAME``.
 
 ======  ==========================================================================================
-200     the records are committed; those with ids that were sent before have no second effect 400
-a record is wrong (with `line`), an id is missing or too long, or the query is not known 401     the
-token or the signature is missing or wrong; 403: a web page without a token 404     no such stream
-takes records; 405: not POST; 415: another content type
+200     the records are committed; those with ids that were sent before have no second effect
+400     a record is wrong (with `line`), an id is missing or too long, or the query is not known
+401     the token or the signature is missing or wrong; 403: a web page without a token
+404     no such stream takes records; 405: not POST; 415: another content type
 408     the body did not come in time; 413: it is too large; 431: the headers are
 422     the id was sent before, with another value
 429     too many records wait to be processed: send again after `Retry-After` seconds
@@ -41,7 +41,6 @@ from millwheel.pipeline import Pipeline
 Answering = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MOST_WAITING = 100_000
-"""Records of a stream that may wait for the injector."""
 
 STATUS = {"another_value": 422, "no_id": 400, "wrong": 400, "no_right": 500}
 """The status of each refusal of the store; of the others it is 503."""
@@ -104,7 +103,6 @@ class Ingest:
         await self._sender.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Answering) -> None:
-        """Answer one request, as ASGI asks for."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -130,7 +128,6 @@ class Ingest:
     async def _answer(
         self, scope: Scope, receive: Receive
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
-        """Status, body and headers of the answer."""
         try:
             with self._reader.request(scope, receive) as request:
                 sending = await request.read()
@@ -164,7 +161,6 @@ class Ingest:
         return 200, answer, {}
 
     async def _live(self, receive: Receive, send: Answering) -> None:
-        """Close the connections when the server ends."""
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":

@@ -76,12 +76,10 @@ class KafkaCluster:
 
     @property
     def has_tls(self) -> bool:
-        """Whether connections are encrypted."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def has_sasl(self) -> bool:
-        """Whether brokers require authentication."""
         return self.security_protocol.startswith("SASL")
 
     def options(self) -> dict[str, Any]:

@@ -19,13 +19,10 @@ from millwheel.sources import Partition
 
 @dataclass(frozen=True)
 class KafkaPartition:
-    """A partition that was found."""
-
     source: Kafka
     identity: str
 
     row_name = "offset"
-    """The word for a row's place in messages."""
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> KafkaReader:
         """Open the partition at a stored offset, or at its first record.
@@ -89,7 +86,6 @@ class Kafka:
 
     bounded = False
     timestamps = True
-    """Each record has a timestamp of its own."""
 
     def __init__(
         self,

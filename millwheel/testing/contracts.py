@@ -22,7 +22,6 @@ from millwheel.sinks import BundleSink
 from millwheel.sources import GrowingSource, Lag, Partition, Reader, Row, Source
 
 WAIT_SECONDS = 10.0
-"""Longest wait for rows that should be there."""
 
 MORE_ROWS = 200
 """Further rows that are read to come to the end of a source, which may have none."""
@@ -318,8 +317,6 @@ async def _found(read: Callable[[], Sequence[Any] | Awaitable[Sequence[Any]]]) -
 
 
 class _Context:
-    """The context of a bundle, without an engine."""
-
     def __init__(self, bundle_id: BundleId) -> None:
         self.bundle_id = bundle_id
         self.now = datetime.now(UTC)

@@ -8,7 +8,6 @@ from millwheel.runtime.interval.step import Step
 from millwheel.store.port.requests import DeadLetter
 
 MOST_SHOWN = 3
-"""Maximum number of dead letters shown."""
 
 
 def format_dead_letters(letters: Sequence[DeadLetter], steps: Mapping[int, Step]) -> str:

@@ -31,7 +31,6 @@ Output = tuple[str, int, bytes]
 """A production: its stream, its timestamp in microseconds, and its encoded value."""
 
 MOST_SHOWN = 20
-"""Maximum productions per run that an error shows."""
 
 
 def twice(

@@ -276,7 +276,6 @@ class Trial:
         return self._newest
 
     async def count_commits(self) -> int:
-        """Count the commits of a run without faults."""
         await self.run()
         return self._commits
 
@@ -330,7 +329,6 @@ class Trial:
         await engine.stop()
 
     async def _hand_over(self, first: Engine) -> None:
-        """Let a second engine claim all intervals while the first keeps running."""
         second = self._engine(take_over=True)
         await second.start()
         try:

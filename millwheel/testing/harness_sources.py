@@ -26,7 +26,6 @@ class Captured(msgspec.Struct):
 
 
 def capture_table(stream: Stream[Any]) -> Table[Captured]:
-    """The table that captures every value of a stream."""
     return Table(f"captured_{stream.name}", Captured, numbered=True)
 
 
@@ -38,7 +37,7 @@ class HarnessPipeline:
     force them to be stored.
 
     Args:
-        clock: gives the time of values whose source gives them a timestamp.
+        clock: gives the timestamps of values, where the source has them.
     """
 
     def __init__(

@@ -81,7 +81,6 @@ class Script:
             self.append(step)
 
     def append(self, step: ScriptStep[Any]) -> None:
-        """Append a row and wake the readers."""
         self.steps.append(step)
         self.ended = False
         self.caught_up.clear()
@@ -115,8 +114,6 @@ class Script:
 
 
 class ScriptReader:
-    """Reads a script's rows; more may be appended while it is open."""
-
     def __init__(self, script: Script, value_type: Any, start: int) -> None:
         self._script = script
         self._decode = msgspec.json.Decoder(value_type).decode
@@ -125,7 +122,6 @@ class ScriptReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the script is complete and all rows were read."""
         return self._script.ended and self._next >= len(self._script.steps)
 
     @property

@@ -27,12 +27,8 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 TO_DO: dict[str, dict[str, int]] = {
     "cli": {"who": 2, "what": 2},
     "core": {"what": 3},
-    "files": {"who": 4},
-    "following": {"what": 2},
-    "kafka": {"what": 3},
     "spark": {"who": 10, "idiom": 25},
     "store": {"who": 14, "idiom": 13},
-    "testing": {"who": 2},
     "runtime/interval": {"what": 3},
     "runtime/keys": {"what": 2},
     "runtime/modes": {"who": 2, "what": 2},
@@ -49,7 +45,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.37
+DOCSTRING_WORDS = 2.25
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 
