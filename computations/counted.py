@@ -1,4 +1,4 @@
-"""Count windows, which close at their n-th record, not by time, so that no record is ever late."""
+"""Count windows, which close at their n-th record, not by time: no record is ever late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 OPEN = 0
-"""The name of a key's only open window."""
 
 
 class CountState(WindowState[A], Generic[A]):

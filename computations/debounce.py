@@ -37,20 +37,20 @@ class Burst(Waking):
 class Debounce(Computation[V, Burst], Generic[V]):
     """Passes on the last record of each burst of a key.
 
-    A record is passed on when the low watermark proves that its key has no other record within
-    `quiet` of event time after it.
+    ```python
+    pipeline.add(Debounce(to=KEPT, quiet=timedelta(seconds=30)), ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, at=at(0))
+        await harness.inject(ORDERS, MILK, at=at(10))
+        await harness.advance(ORDERS, at(60))
+        assert harness.produced(KEPT) == [MILK]
+    ```
 
-    ::
-
-        pipeline.add(Debounce(to=SETTLED, quiet=timedelta(seconds=30)),
-                     READINGS.by(lambda reading: reading.sensor))
-
-    Its new timestamp is the end of the quiet time. Of several records of one instant, the last one
-    to arrive counts. A record that is followed by another within `quiet` (inclusive) is dropped and
-    counted (``debounced``).
-
-    A late record (older than the low watermark) is dropped, or sent to `late`, and counted
-    (``late_dropped``, ``late_sent``).
+    A record is passed on, with the end of the quiet time as its timestamp, when the low watermark
+    proves that its key has no other record within `quiet` (inclusive) of event time after it;
+    otherwise it is dropped and counted (``debounced``). Of several records of one instant, the last
+    one to arrive counts. A late record (older than the low watermark) is counted (``late_dropped``,
+    ``late_sent``).
 
     Args:
         to: the stream of the records passed on.
@@ -69,12 +69,10 @@ class Debounce(Computation[V, Burst], Generic[V]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """The state, with values of the stream's type."""
         return waking_state("Burst", values=self._to.value_type)
 
     async def process_record(self, record: Record[V], ctx: Context[Burst]) -> None:

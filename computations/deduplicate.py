@@ -35,23 +35,20 @@ class Passed(Waking):
 class Deduplicate(Computation[V, Passed], Generic[V]):
     """Passes a record on unless another of its key passed less than `horizon` earlier or later.
 
-    The horizon is in event time. Two records are the same if they have the same key, which is
-    chosen where the computation is added.
+    ```python
+    pipeline.add(Deduplicate(to=KEPT, horizon=timedelta(hours=1)), ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK)
+        assert harness.produced(KEPT) == [TEA]
+    ```
 
-    ::
+    Two records are the same if they have the same key, and the horizon is in event time; the
+    engine's exactly-once processing is independent of this. The first such record to arrive passes;
+    the others are dropped and counted (``duplicates``). A late record (older than the low
+    watermark) may be a copy of a forgotten one: it is dropped, or sent to `late`, and counted
+    (``late_dropped``, ``late_sent``).
 
-        pipeline.add(Deduplicate(to=UNIQUE, horizon=timedelta(hours=1)),
-                     CLICKS.by(lambda click: click.id))
-
-    The first such record to arrive passes; the others are dropped and counted (``duplicates``).
-    This is independent of the engine's exactly-once processing: here two different records have the
-    same content.
-
-    A late record (older than the low watermark) may be a copy of a forgotten one: it is dropped, or
-    sent to `late`, and counted (``late_dropped``, ``late_sent``).
-
-    State per key: the instants of the records that passed, until the low watermark is `horizon`
-    past them.
+    State per key: the instants of passed records, until the low watermark is `horizon` past them.
 
     Args:
         to: the stream of the records that pass.
@@ -70,7 +67,6 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     async def process_record(self, record: Record[V], ctx: Context[Passed]) -> None:

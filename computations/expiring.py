@@ -23,21 +23,24 @@ TAG = "state expires"
 class Expiring(Computation[V, S], Generic[V, S]):
     """Runs a computation, and removes the state of a key after a time without records of the key.
 
-    ::
-
-        pipeline.add(Expiring(CountVisits(), after=timedelta(days=30)), VISITS.by(...))
+    ```python
+    pipeline.add(Expiring(AddUp(), after=timedelta(days=30)), ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, at=at(0))
+        await harness.inject(ORDERS, MILK, at=at(31 * 86_400))
+        assert harness.produced(SPENT) == [300, 90]
+    ```
 
     With ``time="event"``, the state expires when the low watermark, or the next record of the key,
     is more than `after` past the key's newest record (a late record counts as of the low
     watermark). With ``time="wall"``, it expires when `after` has passed since the key's last record
-    was processed. The next record then sees the empty state. Without a next record, one timer per
-    key removes the state from the store. The computation's own timers neither prolong the state nor
-    are cancelled with it; after that they see the empty state.
+    was processed. The next record, and the computation's own timers, then see the empty state;
+    without a next record, one timer per key removes the state from the store. The computation's
+    timers do not prolong the state, and are not cancelled with it.
 
-    The graph shows it under the computation's own name. Its state gets a field ``expires_at``
-    (microseconds; None before the first record). Therefore the state must be a msgspec.Struct or a
-    dataclass that is not frozen, and the computation must change it in place; to replace it, use
-    ``type(ctx.state)()``.
+    The graph shows the computation's own name. The state gets a field ``expires_at`` (microseconds;
+    None before the first record). So it must be a msgspec.Struct or a dataclass that is not frozen,
+    and the computation must change it in place; to replace it, use ``type(ctx.state)()``.
 
     Args:
         computation: the computation to run.
@@ -70,7 +73,6 @@ class Expiring(Computation[V, S], Generic[V, S]):
 
     @property
     def name(self) -> str:
-        """The name of the wrapped computation."""
         return self._inner.name
 
     @property
@@ -79,7 +81,6 @@ class Expiring(Computation[V, S], Generic[V, S]):
         return self._state_type
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """Check the inputs as the wrapped computation does."""
         self._inner.check_inputs(inputs)
 
     async def process_record(self, record: Record[V], ctx: Context[S]) -> None:
@@ -130,7 +131,6 @@ class Expiring(Computation[V, S], Generic[V, S]):
 
 
 def _with_expiry(computation: Computation[Any, Any]) -> Any:
-    """The computation's state type with one more field."""
     inner = computation.state_type
     what = f"Expiring: the state of {type(computation).__name__}"
     if inner in (None, type(None)):

@@ -1,7 +1,6 @@
 """Fixed windows, which do not depend on the records: tumbling, calendar, global, and a user's own.
 
-The state has an entry per window, named by the window's start. A record writes the entries of its
-windows.
+A record writes the state entries of its windows, which are named by the window's start.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class FixedWindows(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """The state: the windows of a key, start in microseconds -> state."""
+        """The windows of a key, start in microseconds -> state."""
         window = WindowState[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Windows",

@@ -14,6 +14,14 @@ B = TypeVar("B")
 class FlatMap(Computation[A, None], Generic[A, B]):
     """Sends every value that `function` returns for a record's value, with the record's timestamp.
 
+    ```python
+    ITEMS = Stream("items", str)
+    pipeline.add(FlatMap(lambda order: order.item.split(), to=ITEMS), ORDERS.spread())
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, Order("ann", "tea milk", 390))
+        assert harness.produced(ITEMS) == ["tea", "milk"]
+    ```
+
     Args:
         function: converts a value to any number of values, including none.
         to: the stream of the results.
@@ -26,7 +34,6 @@ class FlatMap(Computation[A, None], Generic[A, B]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     async def process_record(self, record: Record[A], ctx: Context[None]) -> None:

@@ -10,8 +10,7 @@
 `distinct`, `quantiles`                   approximate, by sketches: the extra ``sketches``
 ========================================  =====================================================
 
-All of them can merge. Their results do not depend on the order of the records, except where their
-documentation says so. To write your own fold, make a `Fold` of four functions and a type.
+All of them can merge. Results do not depend on the order of the records, unless it is said so.
 """
 
 from __future__ import annotations
@@ -39,15 +38,25 @@ N = TypeVar("N", int, float, Decimal)
 
 @dataclass(frozen=True)
 class Fold(Generic[V, A, R]):
-    """An incremental aggregation.
+    """An incremental aggregation. Make one of four functions and a type for your own.
+
+    ```python
+    longest: Fold[Order, str, str] = Fold(
+        init=lambda: "",
+        add=lambda found, order: max(found, order.item, key=len),
+        result=lambda found: found,
+        accumulator=str,
+        merge=lambda one, other: max(one, other, key=len),
+    )
+    ```
 
     Attributes:
         init: returns the accumulator of an empty window.
         add: returns the accumulator with one more value.
         result: returns the value of the window's pane; called only after at least one `add`.
         accumulator: the accumulator's type, which must be storable as JSON.
-        merge: combines two accumulators, the earlier one first. Sessions need it; it makes
-            sliding windows cheap (see `Windowed`).
+        merge: combines two accumulators, the earlier one first. Sessions need it; it makes sliding
+            windows cheap (see `Windowed`).
     """
 
     init: Callable[[], A]
@@ -76,12 +85,20 @@ count: Fold[Any, int, int] = Fold(int, _add_one, _same, int, _sum)
 def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[assignment]
     """The sum of a number taken from each value.
 
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    SUMS = Stream("sums", Pane[int])
+    spent = Windowed(Tumbling(hours=1), total(cents), to=SUMS)
+    pipeline.add(spent, ORDERS.by(customer))
+    ```
+
     Args:
         of: returns the number of a value.
         zero: determines the type of the numbers: ``0``, ``0.0`` or ``Decimal(0)``. The last digits
-            of a sum of floats depend on the order of the records. A sum of decimals has all its
-            digits, not Python's 28. A sum of floats or decimals accepts integers as well; any other
-            mixture fails the record.
+            of a sum of floats depend on the order of the records; a sum of decimals has all its
+            digits, not Python's 28. Both accept integers as well; any other mixture fails the
+            record.
     """
     kind = type(zero)
     plus: Callable[[Any, Any], Any] = exact_sum if kind is Decimal else _sum
@@ -100,7 +117,6 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
 
 
 def _other_zero(number: object) -> str:
-    """Advice for a number that `total` does not accept."""
     for kind, zero in ((float, "0.0"), (Decimal, "Decimal(0)")):
         if isinstance(number, kind):
             return f"Write total(..., zero={zero})"
@@ -108,14 +124,21 @@ def _other_zero(number: object) -> str:
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """The accumulator of `mean`."""
-
     sum: float = 0.0
     count: int = 0
 
 
 def mean(of: Callable[[V], float]) -> Fold[V, Mean, float]:
-    """The arithmetic mean of a number taken from each value."""
+    """The arithmetic mean of a number taken from each value.
+
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    MEANS = Stream("means", Pane[float])
+    price = Windowed(Tumbling(hours=1), mean(cents), to=MEANS)
+    pipeline.add(price, ORDERS.by(lambda order: order.item))
+    ```
+    """
     return Fold(
         Mean,
         lambda kept, value: Mean(kept.sum + of(value), kept.count + 1),
@@ -128,6 +151,14 @@ def mean(of: Callable[[V], float]) -> Fold[V, Mean, float]:
 def minimum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
     """The least of the results of `of`.
 
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    CHEAPEST = Stream("cheapest", Pane[int])
+    cheapest = Windowed(Tumbling(hours=1), minimum(cents, int), to=CHEAPEST)
+    pipeline.add(cheapest, ORDERS.by(customer))
+    ```
+
     Args:
         of: returns something with an order for each value.
         kind: the type of these results, which must be storable as JSON and have an order.
@@ -136,13 +167,22 @@ def minimum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
 
 
 def maximum(of: Callable[[V], T], kind: type[T]) -> Fold[V, T | None, T]:
-    """The greatest of the results of `of`; `kind` as with `minimum`."""
+    """The greatest of the results of `of`; `kind` as with `minimum`.
+
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    DEAREST = Stream("dearest", Pane[int])
+    dearest = Windowed(Tumbling(hours=1), maximum(cents, int), to=DEAREST)
+    pipeline.add(dearest, ORDERS.by(customer))
+    ```
+    """
     return _best(_ordered("maximum", of), kind, lambda new, old: new > old)  # type: ignore[operator]
 
 
 def _ordered(fold: str, of: Callable[[V], T]) -> Callable[[V], T]:
-    """`of`, with an error for NaN: NaN is neither less nor greater than any number, so that the
-    result would depend on the order of the records."""
+    """`of`, with an error for NaN, which has no order: the result would depend on that of the
+    records."""
 
     def taken(value: V) -> T:
         found = of(value)
@@ -180,6 +220,17 @@ class Timed(msgspec.Struct, Generic[V], frozen=True):
 def first(at: Callable[[V], datetime], kind: type[V]) -> Fold[V, Timed[V] | None, V]:
     """The value with the least time; of several, the one that arrived first.
 
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    class Reading(Struct):
+        celsius: float
+        at: datetime
+
+    READINGS, FIRST = Stream("readings", Reading), Stream("first", Pane[Reading])
+    morning = Windowed(Tumbling(days=1), first(lambda reading: reading.at, Reading), to=FIRST)
+    ```
+
     Args:
         at: returns a value's time, an aware datetime; a naive one fails the record.
         kind: the values' type.
@@ -188,7 +239,19 @@ def first(at: Callable[[V], datetime], kind: type[V]) -> Fold[V, Timed[V] | None
 
 
 def last(at: Callable[[V], datetime], kind: type[V]) -> Fold[V, Timed[V] | None, V]:
-    """The value with the greatest time; of several, the one that arrived last."""
+    """The value with the greatest time; of several, the one that arrived last.
+
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    class Reading(Struct):
+        celsius: float
+        at: datetime
+
+    READINGS, LAST = Stream("readings", Reading), Stream("last", Pane[Reading])
+    evening = Windowed(Tumbling(days=1), last(lambda reading: reading.at, Reading), to=LAST)
+    ```
+    """
     return _timed(at, kind, lambda new, old: new.micros >= old.micros)
 
 
@@ -203,17 +266,22 @@ def _timed(
 
 
 class Scored(msgspec.Struct, Generic[V], frozen=True):
-    """A value and its score, an element of the accumulator of `top`."""
-
     score: float
     value: V
 
 
 def top(k: int, by: Callable[[V], float], kind: type[V]) -> Fold[V, list[Scored[V]], list[V]]:
-    """The `k` values with the greatest scores, greatest first.
+    """The `k` values with the greatest scores, greatest first; equal ones in the order of their
+    JSON.
 
-    Values with equal scores are ordered by their JSON text, so that the result does not depend on
-    the order of the records.
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    LARGEST = Stream("largest", Pane[list[Order]])
+    largest = Windowed(
+        Tumbling(hours=1), top(3, by=cents, kind=Order), to=LARGEST
+    )
+    ```
 
     Args:
         k: the number of values to keep.
@@ -252,8 +320,16 @@ def top(k: int, by: Callable[[V], float], kind: type[V]) -> Fold[V, list[Scored[
 def collect(kind: type[V]) -> Fold[V, list[V], list[V]]:
     """All values, in the order in which they arrived.
 
-    Each record writes the window's whole list again, so use it for windows of up to some hundred
-    values. A window may not grow beyond ``Settings.max_state_bytes``.
+    ```python
+    from millwheel.windows import Pane, Session
+
+    VISITS = Stream("visits", Pane[list[Order]])
+    visits = Windowed(Session(timedelta(minutes=30)), collect(Order), to=VISITS)
+    pipeline.add(visits, ORDERS.by(customer))
+    ```
+
+    Each record writes the window's whole list again: for windows of up to some hundred values, and
+    not beyond ``Settings.max_state_bytes``.
     """
     return Fold(
         list,
@@ -287,9 +363,17 @@ QUANTILES_K = 200
 def distinct(of: Callable[[V], Any]) -> Fold[V, Sketch, int]:
     """The approximate number of different results of `of` (HyperLogLog, ± 1.6 %).
 
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    KINDS = Stream("kinds", Pane[int])
+    kinds = Windowed(Tumbling(days=1), distinct(customer), to=KINDS)
+    pipeline.add(kinds, ORDERS.by(customer))
+    ```
+
     Args:
-        of: returns anything that can be JSON. Equal values count once: 5 and 5.0, decimals of 5
-            and 5.00, -0.0 and 0.0, one instant in two zones. ``1`` and ``"1"`` differ.
+        of: returns anything that can be JSON. Equal values count once: 5 and 5.0, decimals of 5 and
+            5.00, -0.0 and 0.0, one instant in two zones. ``1`` and ``"1"`` differ.
 
     Raises:
         GraphError: the extra ``sketches`` is not installed.
@@ -325,6 +409,15 @@ def quantiles(
     of: Callable[[V], float], at: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> Fold[V, Sketch, list[float]]:
     """Approximate quantiles of a number taken from each value (KLL, rank ± 1.33 %).
+
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    PRICES = Stream("prices", Pane[list[float]])
+    prices = Windowed(
+        Tumbling(days=1), quantiles(cents, at=(0.5, 0.95)), to=PRICES
+    )
+    ```
 
     The result is exact for up to some hundred values, and at 0 and 1. Otherwise the sketch is
     randomized: after a crash, the result may differ within the same error.

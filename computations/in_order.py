@@ -35,18 +35,22 @@ class Queue(Waking):
 class InOrder(Computation[V, Queue], Generic[V]):
     """Passes the records of each key on in the order of their timestamps.
 
-    Each record is held until the low watermark has passed it, so that no earlier one can follow.
-    Records of one instant keep the order in which they arrived.
+    ```python
+    RETURNS = Stream("returns", Order)
+    pipeline.inject(RETURNS, Inbox())
+    pipeline.add(InOrder(to=KEPT), ORDERS.by(customer), RETURNS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, MILK, at=at(20))
+        await harness.inject(RETURNS, TEA, at=at(10))
+        await harness.advance(ORDERS, at(60))
+        await harness.advance(RETURNS, at(60))
+        assert harness.produced(KEPT) == [TEA, MILK]
+    ```
 
-    ::
-
-        pipeline.add(InOrder(to=SORTED), EVENTS.by(lambda event: event.account))
-
-    A reader of `to` by the same key gets the records of each key in order; by another key there is
-    no order. Timestamps do not change.
-
-    A late record (older than the low watermark) is dropped, or sent to `late`, and counted
-    (``late_dropped``, ``late_sent``).
+    Each record waits until the low watermark has passed it, so that no earlier one can follow.
+    Records of one instant keep their order of arrival; timestamps do not change. A reader of `to`
+    by the same key gets the records of each key in order, by another key in no order. A late record
+    (older than the low watermark) is counted (``late_dropped``, ``late_sent``).
 
     Args:
         to: the stream of the records in order.
@@ -60,12 +64,10 @@ class InOrder(Computation[V, Queue], Generic[V]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """The state, with values of the stream's type."""
         return waking_state("Queue", values=self._to.value_type)
 
     async def process_record(self, record: Record[V], ctx: Context[Queue]) -> None:

@@ -1,8 +1,8 @@
 """Joins of two streams: each record waits as long as a partner may still arrive.
 
-A record is joined at once with its partners that are already held. It is then held itself until the
-low watermark proves that no partner on time can follow. Each side is a map ordered by time, so that
-a record reads and writes only its partners, however many records are held.
+A record is joined at once with the partners that are held, and then held itself until the low
+watermark proves that no partner on time can follow. Each side is a map ordered by time: a record
+reads and writes only its partners, however many records are held.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ O = TypeVar("O")  # noqa: E741 - the output, beside L and R
 
 
 class Held(msgspec.Struct, Generic[V], omit_defaults=True):
-    """A record that is waiting for partners."""
-
     value: V
     matched: bool = False
     """Whether it had a partner; set only if a record without a partner has an output."""
@@ -55,12 +53,9 @@ class JoinState(Waking, Generic[L, R]):
 
 
 Buffer = MapState[str, Held[Any]]
-"""The held records of one side."""
 
 
 class Side(Generic[V, O]):
-    """One of the two streams."""
-
     def __init__(
         self, stream: Stream[V], unmatched: Callable[[V], O] | None, late: Stream[V] | None
     ) -> None:
@@ -95,10 +90,9 @@ def check_pair(
 
 
 def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
-    """Check that two streams are different.
-
+    """
     Raises:
-        GraphError: they are one stream.
+        GraphError: the two streams are one.
     """
     if first.name == second.name:
         raise GraphError(
@@ -126,12 +120,10 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """The state, with buffers of the two streams' types."""
         return waking_state(
             "JoinState",
             left=Held[self._left.stream.value_type],  # type: ignore[name-defined]
@@ -139,7 +131,6 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         )
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """Check that the inputs are the two streams, read by keys of one type."""
         check_pair(self, inputs, self._left.stream, self._right.stream)
 
     # -- differences between the kinds of join; instants are in microseconds -----------
@@ -157,11 +148,9 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         raise NotImplementedError
 
     def _is_late(self, micros: int, watermark: int) -> bool:
-        """Whether some of a record's partners may already have been removed."""
         raise NotImplementedError
 
     def _meeting(self, one: int, other: int) -> int:
-        """The timestamp of the result of two records."""
         raise NotImplementedError
 
     # -- the common part -----------------------------------------------------------------
@@ -225,26 +214,25 @@ class IntervalJoin(_Join[L, R, O]):
     """Joins each record of `left` with the records of `right` of the same key and about the same
     time.
 
-    The right record may be up to `before` earlier and up to `after` later than the left one, in
-    event time; both bounds are inclusive.
-
-    ::
-
-        join = IntervalJoin(
-            VIEWS, CLICKS, after=timedelta(minutes=10), to=SEEN,
-            combine=lambda view, click: Seen(view.page, click.at),
-            unmatched_left=lambda view: Seen(view.page, None),
-        )
-        pipeline.add(join, VIEWS.by(lambda view: view.user), CLICKS.by(lambda click: click.user))
+    ```python
+    PAYMENTS, PAID = Stream("payments", Order), Stream("paid", str)
+    join = IntervalJoin(
+        ORDERS, PAYMENTS, after=timedelta(minutes=10), to=PAID, combine=lambda order, _: order.item
+    )
+    pipeline.inject(PAYMENTS, Inbox())
+    pipeline.add(join, ORDERS.by(customer), PAYMENTS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, at=at(0))
+        await harness.inject(PAYMENTS, TEA, at=at(60))
+        assert harness.produced(PAID) == ["tea"]
+    ```
 
     A pair is sent when its second record arrives, with the later of the two timestamps. With
     `unmatched_left` it is a left join, with `unmatched_right` a right join, with both an outer
-    join: a record without a partner is sent when the low watermark proves that none can arrive. Its
-    timestamp is then the last instant at which a partner could have been.
-
-    A record is late if it is older than the low watermark, because partners of it may have been
-    removed. It is not joined: it is dropped, or sent to the stream for its side, and counted
-    (``late_dropped``, ``late_sent``).
+    join: a record without a partner is sent when the low watermark proves that none can arrive,
+    with the last instant of a possible partner as its timestamp. A late record (older than the low
+    watermark, so that partners may have been removed) is not joined, and counted (``late_dropped``,
+    ``late_sent``).
 
     State per key: the records of `left` until the watermark is `after` past them, those of `right`
     until it is `before` past them.
@@ -252,8 +240,9 @@ class IntervalJoin(_Join[L, R, O]):
     Args:
         left: one stream.
         right: the other stream.
-        before: how much earlier than the left record a right one may be; by default not at all.
-        after: how much later than the left record a right one may be; by default not at all.
+        before: how much earlier than the left record a right one may be, inclusive; None: not at
+            all.
+        after: how much later than the left record a right one may be, inclusive; None: not at all.
         to: the stream of results.
         combine: returns the result of a pair.
         unmatched_left: returns the result of a left record without a partner. None: no result.
@@ -322,20 +311,25 @@ def _bound(name: str, duration: timedelta) -> int:
 class WindowJoin(_Join[L, R, O]):
     """Joins each record of `left` with the records of `right` of the same key and window.
 
-    ::
+    ```python
+    from millwheel.windows import Tumbling
 
-        join = WindowJoin(
-            BIDS, ASKS, Tumbling(minutes=1), to=TRADES, combine=Trade
-        )
-        pipeline.add(join, BIDS.by(lambda bid: bid.stock), ASKS.by(lambda ask: ask.stock))
+    PAYMENTS, PAID = Stream("payments", Order), Stream("paid", str)
+    join = WindowJoin(
+        ORDERS, PAYMENTS, Tumbling(hours=1), to=PAID, combine=lambda order, _: order.item
+    )
+    pipeline.inject(PAYMENTS, Inbox())
+    pipeline.add(join, ORDERS.by(customer), PAYMENTS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, at=at(0))
+        await harness.inject(PAYMENTS, TEA, at=at(60))
+        assert harness.produced(PAID) == ["tea"]
+    ```
 
-    A pair is sent when its second record arrives. A record without a partner is sent when the low
-    watermark closes the window, if there is a function for its side. All results have the window's
-    last microsecond as their timestamp, as panes do.
-
-    A record is late if its window's last microsecond is behind the low watermark. It is not joined:
-    it is dropped, or sent to the stream for its side, and counted (``late_dropped``,
-    ``late_sent``).
+    A pair is sent when its second record arrives; a record without a partner when the low watermark
+    closes the window, if there is a function for its side. All results have the window's last
+    microsecond as their timestamp, as panes do. A late record (that microsecond is behind the low
+    watermark) is not joined, and counted (``late_dropped``, ``late_sent``).
 
     Args:
         left: one stream.

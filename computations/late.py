@@ -1,5 +1,4 @@
-"""Late records of a computation: sent to a stream of their own, or dropped with one warning a
-stream."""
+"""Late records of a computation: sent to a stream of their own, or dropped."""
 
 from __future__ import annotations
 
@@ -19,20 +18,13 @@ TAKE_THEM = (
 
 
 class LateRecords:
-    """Receives the late records of a computation.
-
-    Args:
-        to: the stream to send them to; None: they are dropped.
-    """
-
     def __init__(self, to: Stream[Any] | None) -> None:
         self.to = to
         self._warned: set[tuple[str, str]] = set()
         """The computations and streams of which a record was dropped, in this process."""
 
     def take(self, record: Record[Any], ctx: Context[Any]) -> None:
-        """Send a record on, or drop it; count it in both cases (``late_sent``,
-        ``late_dropped``)."""
+        """Send a record on, or drop it; count it (``late_sent``, ``late_dropped``)."""
         if self.to is not None:
             ctx.count("late_sent")
             ctx.produce(self.to, record.value)

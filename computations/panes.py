@@ -24,7 +24,6 @@ class WindowState(msgspec.Struct, Generic[A]):
 
     accumulator: A
     panes: int = 0
-    """Number of panes sent."""
     fresh: int = 0
     """Number of records since the last pane."""
 
@@ -32,10 +31,10 @@ class WindowState(msgspec.Struct, Generic[A]):
 class Panes(Generic[V, A, R]):
     """Makes the panes of one `Windowed`; an argument `name` is a window's name in its key's state.
 
-    Timestamps (I7): an on-time pane has its window's last microsecond, which the timer that closes
-    the window holds. A late pane has the output watermark. An early pane has its record's
-    timestamp, but at least the output watermark, which the same timer keeps within the window. So
-    no pane is late at its reader, and the timestamps of all but late panes are inside the window.
+    Timestamps (I7): an on-time pane has its window's last microsecond, held by the timer that
+    closes the window; a late pane the output watermark; an early pane its record's timestamp, but
+    at least the output watermark, which that timer keeps within the window. So no pane is late at
+    its reader, and all but late panes are inside the window.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Panes(Generic[V, A, R]):
         )
 
     def order(self, *, by_number: bool) -> PaneOrder:
-        """How the panes of a key follow one another."""
         return PaneOrder(by_number, self._allowed if self.amends else 0)
 
     # -- late records; watermarks are in microseconds -----------------------------------
@@ -117,7 +115,6 @@ class Panes(Generic[V, A, R]):
         self.cancel_early(name, ctx)
 
     def send_late(self, span: Span, window: WindowState[A], ctx: Context[Any]) -> None:
-        """Send a pane that amends a closed window."""
         self._send(span, window, ctx, ctx.output_watermark, late=True)
 
     def send_complete(
@@ -136,7 +133,6 @@ class Panes(Generic[V, A, R]):
             )
 
     def cancel_early(self, name: int, ctx: Context[Any]) -> None:
-        """Cancel the early pane of a window that has closed."""
         if self.early is not None and self.early.seconds is not None:
             ctx.cancel_timer(f"early {name}", kind="wall")
 

@@ -1,10 +1,9 @@
 """Session windows: records of a key that follow each other within a gap.
 
 Sessions are found by *places*, spans of time as long as the gap. Two records in one place are less
-than the gap apart, so that a place belongs to at most one session, and the sessions next to a
-record are in its own place or the two adjacent ones: three look-ups, whatever the number and length
-of the key's sessions. A record writes its session's entry, and its place's entry if it is the first
-record there.
+than the gap apart, so a place belongs to at most one session, and the sessions next to a record are
+in its place or the two adjacent ones: three look-ups, however many or long the sessions are. A
+record writes its session's entry, and its place's if it is the first record there.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Sessions(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """The state: name -> session, and place -> name."""
+        """Name -> session, and place -> name."""
         session = SessionState[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Sessions",

@@ -1,8 +1,8 @@
 """Sliding windows by slices: a record writes one entry, however many windows contain it.
 
-There is an accumulator for each `slide` of time with records. When a window closes, its pane is the
-merge of its slices. Windows themselves have no state, unless late records may amend them: then the
-number of panes that each has sent is kept.
+Each `slide` of time with records has an accumulator. When a window closes, its pane is the merge of
+its slices. Windows themselves have no state, unless late records may amend them: then the number of
+panes that each has sent is kept.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 FEW_SLICES = 64
-"""Up to this number of slices per window, they are read one by one; with more, by a scan of all
-slices of the key."""
+"""Up to this number of slices per window, they are read one by one; with more, by a scan of the
+key."""
 
 
 class Slice(msgspec.Struct, Generic[A]):
-    """The aggregate of the records of one slice."""
-
     accumulator: A
 
 
@@ -36,7 +34,7 @@ class Sliced(Generic[V, A, R]):
 
     The first of consecutive slices sets the timer of the first open window that contains it. When
     that window closes, it sets the timer of the next one, as long as slices follow. A slice is
-    removed with the last window that contains it, which is the one with the same start.
+    removed with the last window that contains it, which has the same start.
     """
 
     def __init__(self, windows: Sliding, panes: Panes[V, A, R]) -> None:
@@ -46,7 +44,7 @@ class Sliced(Generic[V, A, R]):
 
     @property
     def state_type(self) -> Any:
-        """The state: slice start -> accumulator, and window start -> number of panes sent."""
+        """Slice start -> accumulator, and window start -> number of panes sent."""
         piece = Slice[self._panes.fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Slices",
@@ -84,8 +82,8 @@ class Sliced(Generic[V, A, R]):
             await self._amend(place, newest, watermark, ctx)
 
     async def _amend(self, place: Span, newest: Span, watermark: int, ctx: Context[Any]) -> None:
-        """Send the closed windows that contain the slice `place` again, beginning with the first
-        that still accepts records."""
+        """Send the closed windows that contain the slice `place` again, from the first that accepts
+        records."""
         panes = self._panes
         least = panes.amendable_from(watermark)
         last = place if least is None or place.end >= least else self._slices.of(least - 1)

@@ -39,33 +39,37 @@ class TableState(Waking, Generic[L, T]):
 
 
 class TemporalJoin(Computation[L | T, TableState[L, T]], Generic[L, T, O]):
-    """Joins each record with the version of its key's row that was valid at the record's time.
+    """Joins each record with the newest version of its key's row that is not younger than the
+    record.
 
-    That is the newest version that is not younger than the record.
-
-    ::
-
-        join = TemporalJoin(ORDERS, RATES, to=PRICED, combine=lambda order, rate: ...)
-        pipeline.add(join, ORDERS.by(lambda order: order.currency),
-                     RATES.by(lambda rate: rate.currency))
+    ```python
+    PRICES, PRICED = Stream("prices", Order), Stream("priced", int)
+    join = TemporalJoin(ORDERS, PRICES, to=PRICED, combine=lambda order, price: price.cents)
+    pipeline.inject(PRICES, Inbox())
+    pipeline.add(join, ORDERS.by(lambda order: order.item), PRICES.by(lambda price: price.item))
+    async with Harness(pipeline) as harness:
+        await harness.inject(PRICES, Order("", "tea", 320), at=at(0))
+        await harness.inject(ORDERS, TEA, at=at(60))
+        await harness.advance(PRICES, at(120))
+        await harness.advance(ORDERS, at(120))
+        assert harness.produced(PRICED) == [320]
+    ```
 
     A record waits until the low watermark (the lesser one of both inputs) has passed its time; then
     its version is certain. With ``wait=False`` it is joined at once with the versions that have
-    arrived, so that the result depends on the speed of the two inputs. In both cases the result has
-    the record's timestamp.
+    arrived, so that the result depends on the speed of the two inputs. The result has the record's
+    timestamp.
 
-    A late record (older than the low watermark) is dropped, or sent to `late`, and counted
-    (``late_dropped``, ``late_sent``). A late version applies to later records, unless a newer one
-    is behind the low watermark as well; results that were sent are not corrected
-    (``late_versions``, ``late_versions_dropped``).
+    A late record (older than the low watermark) is counted (``late_dropped``, ``late_sent``). A
+    late version applies to later records, unless a newer one is behind the low watermark as well;
+    results that were sent are not corrected (``late_versions``, ``late_versions_dropped``).
 
     State per key: the newest version behind the low watermark, for ever, and all younger ones. Of
     two versions of one instant, the last one to arrive applies.
 
     Args:
         records: the stream to join.
-        table: the stream of versions of rows; the timestamp of a version is the start of its
-            validity.
+        table: the stream of versions of rows, each valid from its timestamp on.
         to: the stream of results.
         combine: returns the result of a record and a version.
         unmatched: returns the result of a record older than every version. None: the record is
@@ -100,18 +104,15 @@ class TemporalJoin(Computation[L | T, TableState[L, T]], Generic[L, T, O]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """The state, with versions and records of the streams' types."""
         return waking_state(
             "TableState", versions=self._table.value_type, waiting=self._records.value_type
         )
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """Check that the inputs are the two streams, read by keys of one type."""
         check_pair(self, inputs, self._records, self._table)
 
     async def process_record(self, record: Record[L | T], ctx: Context[TableState[L, T]]) -> None:

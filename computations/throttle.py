@@ -25,18 +25,18 @@ class Counts(msgspec.Struct):
 class Throttle(Computation[V, Counts], Generic[V]):
     """Passes the first `at_most` records of a key in each window of event time of length `per`.
 
-    Windows are aligned to the epoch, as those of `Tumbling` are. The first records are the first
-    ones to arrive.
+    ```python
+    REST = Stream("rest", Order)
+    once = Throttle(to=KEPT, at_most=1, per=timedelta(hours=1), rest=REST)
+    pipeline.add(once, ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK, at=at(0))
+        assert (harness.produced(KEPT), harness.produced(REST)) == ([TEA], [MILK])
+    ```
 
-    ::
-
-        pipeline.add(Throttle(to=ALERTS, at_most=3, per=timedelta(hours=1)),
-                     SPIKES.by(lambda spike: spike.word))
-
-    The other records are dropped, or sent to `rest`, and counted (``throttled``).
-
-    A record is late if its window's last microsecond is behind the low watermark, so that the count
-    has been removed. It is dropped, or sent to `late`, and counted (``late_dropped``,
+    Windows are aligned to the epoch, as those of `Tumbling`; the first records are the first to
+    arrive. The others are counted (``throttled``). A late record (its window's last microsecond is
+    behind the low watermark, and the count removed) is counted too (``late_dropped``,
     ``late_sent``).
 
     Args:
@@ -73,7 +73,6 @@ class Throttle(Computation[V, Counts], Generic[V]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     async def process_record(self, record: Record[V], ctx: Context[Counts]) -> None:

@@ -1,11 +1,9 @@
 """Values held in order of time, with one timer per key that fires when the next value is due.
 
-Joins, `Debounce`, `InOrder` and others hold records until the low watermark has passed them by some
-time. Each computation keeps them in a ``MapState`` with keys that begin with the instant as text.
-So a record reads only the span of time that it needs, and SQL can read the map too. One timer per
-key is
-enough: it is set for the due time of the first value, handles all values that are due by the low
-watermark, and is set for the next one.
+Joins, `Debounce`, `InOrder` and others keep records in a ``MapState`` until the low watermark has
+passed them by some time. Its keys begin with the instant as text: a record reads only the span of
+time that it needs, and SQL can read the map too. The one timer is set for the due time of the first
+value, handles all values that are due, and is set for the next one.
 """
 
 from __future__ import annotations
@@ -27,14 +25,12 @@ LAST = (datetime(9999, 12, 29, tzinfo=UTC) - EPOCH) // MICROSECOND
 """The last instant; with `FIRST` it limits instants so that sums of them stay in the calendar."""
 
 BATCH = 1000
-"""Number of values per firing; the timer fires again for the rest, so that a commit stays small."""
+"""Values per firing; the timer fires again for the rest, so that a commit stays small."""
 
 INSTANTS = 8192
-"""Number of instants whose texts are kept: bounds of windows, and values held, are met again and
-again."""
+"""Instants whose texts are kept: bounds of windows and values held are met again."""
 
 _BEHIND_ALL = "~"
-"""Sorts behind every instant."""
 
 
 class Waking(msgspec.Struct):
@@ -43,7 +39,6 @@ class Waking(msgspec.Struct):
     added: int = 0
     """Number of values added, which distinguishes and orders values of one instant."""
     wakes_at: int | None = None
-    """The time for which the timer is set, in microseconds."""
 
 
 S = TypeVar("S", bound=Waking)
@@ -65,7 +60,6 @@ def waking_state(name: str, **collections: Any) -> Any:
 
 
 def micros_of(moment: datetime) -> int:
-    """Microseconds since the epoch."""
     return (moment - EPOCH) // MICROSECOND
 
 
@@ -111,7 +105,6 @@ async def between(
 
 
 async def first_instant(held: MapState[str, Any], since: int = FIRST) -> int | None:
-    """The instant of the earliest value at or after `since`."""
     found = await between(held, since, LAST, limit=1)
     return found[0][1] if found else None
 

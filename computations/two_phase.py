@@ -1,18 +1,10 @@
 """Two-phase aggregation, for a key with too much traffic (paper section 8.4).
 
-A key belongs to one interval, and so to one core. If most records have the same key, spread it over
-several partial keys, aggregate each of them, and combine the partial results by the real key::
-
-    MINUTE = Tumbling(minutes=1)
-    PARTIALS = Stream("partials", Partial[int])
-
-    pipeline.add(PreAggregate(MINUTE, count, to=PARTIALS), VIEWS.by(Spread(page_of, ways=8)))
-    pipeline.add(Windowed(MINUTE, merged(count, operator.add), to=COUNTS), PARTIALS.by(real_key))
-
-The timestamp of a partial result is the last microsecond of its window, so that it belongs to the
-same window in the second phase. The first phase's timer at that instant holds its low watermark
-until the last partial result has been produced. The second phase's window closes after it has
-arrived. On-time panes therefore equal those of a single phase, with the same timestamps.
+A key belongs to one interval, and so to one core. If most records have the same key, `Spread` it
+over several partial keys, aggregate each of them (`PreAggregate`), and combine the partial results
+by the real key (`merged`). On-time panes equal those of a single phase, with the same timestamps: a
+partial result has its window's last microsecond, and the first phase's timer at that instant holds
+its low watermark until the last partial result has been produced.
 """
 
 from __future__ import annotations
@@ -40,11 +32,15 @@ _OF_TUPLE = "tuple"
 """Distinguishes the partial keys of ``("a",)`` from those of ``"a"``."""
 
 _ALL = "flush"
-"""The tag of the wall timer."""
 
 
 class Partial(msgspec.Struct, Generic[A], frozen=True, gc=False):
     """The aggregate of some records of one key and window.
+
+    ```python
+    PARTIALS = Stream("partials", Partial[int])
+    assert real_key(Partial(key="ann", value=390, records=2)) == "ann"
+    ```
 
     Attributes:
         key: the real key.
@@ -58,15 +54,27 @@ class Partial(msgspec.Struct, Generic[A], frozen=True, gc=False):
 
 
 def real_key(partial: Partial[Any]) -> Key:
-    """The key of the second phase."""
+    """The key of the second phase.
+
+    ```python
+    PARTIALS = Stream("partials", Partial[int])
+    by_customer = PARTIALS.by(real_key)
+    ```
+    """
     return partial.key
 
 
 class Spread(Generic[V]):
     """A key extractor that spreads each key over `ways` partial keys.
 
-    The partial key of a record depends on its value alone, so that a record that is read again gets
-    the same one.
+    ```python
+    spread = Spread(customer, ways=8)
+    way, name = spread(TEA)
+    assert name == "ann"
+    assert way in range(8)
+    ```
+
+    The partial key depends on the value alone: a record that is read again gets the same one.
 
     Args:
         key: the extractor of the real key.
@@ -108,6 +116,13 @@ def _real_key(partial_key: Any) -> Key:
 def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], A, R]:
     """The fold of the second phase.
 
+    ```python
+    import operator
+
+    counts = merged(count, operator.add)
+    assert counts.add(5, Partial("ann", 2, 2)) == 7
+    ```
+
     Args:
         fold: the fold of the first phase.
         merge: combines two accumulators, in any order.
@@ -131,25 +146,37 @@ class Parts(msgspec.Struct):
 
     open: MapState[int, Part[Any]] = msgspec.field(default_factory=MapState)
     flush_set: bool = False
-    """Whether the wall timer is set."""
 
 
 class PreAggregate(Computation[V, Parts], Generic[V, A]):
     """The first phase: folds the records of each partial key and window into a partial result.
 
-    It sends the result when the low watermark closes the window. With `flush_records` or
-    `flush_every` it also sends before that and starts again from empty, so that the second phase is
-    never far behind; each partial result counts its own records only. So the second phase receives
-    at most one record per partial key, window and flush.
+    ```python
+    import operator
 
-    A late record (its window's last microsecond is behind the low watermark) is sent on at once as
-    its own, late partial result (``late_passed_on``). The second phase decides how to treat it.
+    from millwheel.windows import Pane, Tumbling
+
+    HOUR = Tumbling(hours=1)
+    PARTIALS, COUNTS = Stream("partials", Partial[int]), Stream("counts", Pane[int])
+    pipeline.add(PreAggregate(HOUR, count, to=PARTIALS), ORDERS.by(Spread(customer, ways=8)))
+    pipeline.add(Windowed(HOUR, merged(count, operator.add), to=COUNTS), PARTIALS.by(real_key))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK, at=at(0))
+        await harness.advance(ORDERS, at(3600))
+        assert [pane.value for pane in harness.produced(COUNTS)] == [2]
+    ```
+
+    It sends the result when the low watermark closes the window, and with `flush_records` or
+    `flush_every` also before that; each partial result counts its own records only. So the second
+    phase receives at most one record per partial key, window and flush. A late record (its window's
+    last microsecond is behind the low watermark) is sent on at once as its own, late partial result
+    (``late_passed_on``); the second phase decides how to treat it.
 
     Args:
         windows: the windows, the same as in the second phase.
         fold: the fold of values into an accumulator.
         to: the stream of partial results.
-        flush_records: number of records of a window after which its result is sent.
+        flush_records: records of a window after which its result is sent.
         flush_every: wall time after the first unsent record of a key, after which results are sent.
 
     Raises:
@@ -188,12 +215,10 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """The state, with accumulators of the fold's type."""
         part = Part[self._fold.accumulator]  # type: ignore[name-defined]
         return msgspec.defstruct(
             "Parts",
@@ -204,7 +229,6 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         )
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:
-        """Check that all inputs are read by `Spread`."""
         for input_ in inputs:
             if not isinstance(input_.extractor, Spread):
                 raise GraphError(

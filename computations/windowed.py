@@ -35,14 +35,24 @@ class Keeping(Protocol[V]):
 class Windowed(Computation[V, Any], Generic[V, A, R]):
     """Folds the records of each key and window, and sends a pane when the watermark closes it.
 
-    The timestamp of the on-time pane is the window's last microsecond, so that hourly panes summed
-    into days equal direct days. A record is late if its window's last microsecond is behind the low
-    watermark. A record that belongs to several windows may be late for some of them; it is left out
-    only if none accepts it.
+    ```python
+    from millwheel.windows import Pane, Tumbling
+
+    COUNTS = Stream("counts", Pane[int])
+    pipeline.add(Windowed(Tumbling(hours=1), count, to=COUNTS), ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK, at=at(0))
+        await harness.advance(ORDERS, at(3600))
+        assert [pane.value for pane in harness.produced(COUNTS)] == [2]
+    ```
+
+    The on-time pane has its window's last microsecond as timestamp, so that hourly panes summed
+    into days equal direct days. A record is late if that microsecond is behind the low watermark.
+    Of a record's several windows some may be closed; it is left out only if none accepts it.
 
     A record writes one entry of its key's state: its window, its session, or its slice. Sliding
-    windows need an entry per window (size / slide of them) where slices do not work: with a fold
-    that has no ``merge`` (with a warning), with `early`, or without `accumulate`.
+    windows need an entry per window (size / slide of them) with a fold that has no ``merge`` (with
+    a warning), with `early`, or without `accumulate`.
 
     Args:
         windows: the windows, one of `millwheel.windows` or your own `Assigner`.
@@ -51,12 +61,12 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         late: ``"drop"`` drops a late record; ``"amend"`` sends the window's pane again with the
             record included; a stream receives its value. Each case is counted (``late_dropped``,
             ``late_amended``, ``late_sent``).
-        allowed_lateness: time after its end for which a window is still amended. After that its
-            state is removed, and its late records are dropped, or sent to `late` if that is a
-            stream. None: no limit with ``"amend"``, no amendments with a stream.
+        allowed_lateness: time after its end for which a window is still amended. Then its state is
+            removed, and its late records are dropped, or sent to `late` if that is a stream. None:
+            no limit with ``"amend"``, no amendments with a stream.
         early: sends panes before the window closes. A global window needs it.
-        accumulate: whether each pane covers all records of the window. If False, it covers only the
-            records since the pane before, and is not sent if there are none.
+        accumulate: whether each pane covers all records of the window. If False, it covers only
+            those since the pane before, and is not sent if there are none.
 
     Raises:
         GraphError: sessions with a fold without ``merge``, a global window that would never send,
@@ -139,12 +149,10 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
 
     @property
     def name(self) -> str:
-        """The generated name, from the output stream."""
         return f"make_{self._to.name}"
 
     @property
     def state_type(self) -> Any:
-        """The state, with accumulators of the fold's type."""
         return self._keeping.state_type
 
     def check_inputs(self, inputs: tuple[Input[Any], ...]) -> None:

@@ -1,6 +1,55 @@
 """millwheel: a per-record persistent stream engine on Postgres, after Google's MillWheel.
 
 Define computations as Python classes, run workers as services, inspect state via SQL.
+
+The examples in docstrings continue this program; each also knows the names of its own module:
+
+```python
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+
+from millwheel import *
+from millwheel.testing import Harness
+
+
+class Order(Struct):
+    customer: str
+    item: str
+    cents: int
+
+
+class Spent(Struct):  # the state of one customer
+    cents: int = 0
+
+
+def customer(order: Order) -> str:
+    return order.customer
+
+
+def cents(order: Order) -> int:
+    return order.cents
+
+
+def at(seconds: float) -> datetime:
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+TEA, MILK = Order("ann", "tea", 300), Order("ann", "milk", 90)
+ORDERS, KEPT, SPENT = Stream("orders", Order), Stream("kept", Order), Stream("spent", int)
+
+
+class AddUp(Computation[Order, Spent]):
+    writes = (SPENT,)
+
+    async def process_record(self, record: Record[Order], ctx: Context[Spent]) -> None:
+        ctx.state.cents += record.value.cents
+        ctx.produce(SPENT, ctx.state.cents)
+
+
+pipeline = Pipeline("shop")
+pipeline.inject(ORDERS, Inbox())
+```
 """
 
 from typing import TYPE_CHECKING
@@ -47,6 +96,34 @@ __all__ = [
     "Table",
     "Timer",
 ]
+
+PUBLIC_MODULES = (
+    "aggregates",
+    "bundles",
+    "client",
+    "computation",
+    "computations",
+    "context",
+    "errors",
+    "fetching",
+    "files",
+    "following",
+    "inbox",
+    "ingest",
+    "kafka",
+    "parking",
+    "pipeline",
+    "settings",
+    "sinks",
+    "sources",
+    "spark",
+    "state",
+    "streams",
+    "testing",
+    "timers",
+    "windows",
+)
+"""Modules with a stable API: the names in each one's ``__all__``. All others are internal."""
 
 _PLACES = {
     "Broadcast": "streams",

@@ -1,16 +1,6 @@
 """Aggregates by Spark, declared beside the pipeline whose tables they are made of (decision 54).
 
-::
-
-    pipeline.spark(
-        by_month,                                  # a function of a DataFrame, with PySpark alone
-        follows="pane_log",                        # its new rows show which groups have changed
-        reads="airport_hour",                      # a group is read whole, at one snapshot
-        group=("origin", months("hour")),
-        to=Table("airport_month", AirportMonth, key=("origin", "month")),
-    )
-
-``millwheel spark MODULE:PIPELINE`` keeps the result up to date while the pipeline runs.
+See `millwheel.Pipeline.spark`; ``millwheel spark MODULE:PIPELINE`` keeps the results up to date.
 """
 
 from __future__ import annotations
@@ -24,6 +14,8 @@ from millwheel.core.names import check_name
 from millwheel.errors import GraphError
 from millwheel.sinks import Table
 
+__all__ = ["GroupPart", "Parquet", "Period", "days", "hours", "months", "years"]
+
 Unit = Literal["hour", "day", "month", "year"]
 
 TIMES = ("timestamp with time zone", "date")
@@ -33,31 +25,57 @@ EXACT = (*TIMES, "text", "bigint", "boolean", "uuid")
 
 @dataclass(frozen=True)
 class Period:
-    """A part of a group: the hour, day, month or year (UTC) of a time column."""
+    """A part of a group: the hour, day, month or year (UTC) of a time column.
+
+    ```python
+    group = ("origin", Period("hour", "month", "month"))
+    assert group == ("origin", months("hour"))
+    ```
+    """
 
     column: str
     unit: Unit
     name: str
-    """The column of the result that has the period's begin."""
+    """The column of the result with the period's begin."""
 
 
 def hours(column: str, name: str = "hour") -> Period:
-    """Group by the hour of a time column; the result has its begin as `name`."""
+    """Group by the hour of a time column; the result has its begin as `name`.
+
+    ```python
+    assert hours("start") == Period(column="start", unit="hour", name="hour")
+    ```
+    """
     return Period(column, "hour", name)
 
 
 def days(column: str, name: str = "day") -> Period:
-    """Group by the day (UTC) of a time column; the result has its begin as `name`."""
+    """Group by the day (UTC) of a time column; the result has its begin as `name`.
+
+    ```python
+    assert days("start") == Period(column="start", unit="day", name="day")
+    ```
+    """
     return Period(column, "day", name)
 
 
 def months(column: str, name: str = "month") -> Period:
-    """Group by the month (UTC) of a time column; the result has its begin as `name`."""
+    """Group by the month (UTC) of a time column; the result has its begin as `name`.
+
+    ```python
+    assert months("start") == Period(column="start", unit="month", name="month")
+    ```
+    """
     return Period(column, "month", name)
 
 
 def years(column: str, name: str = "year") -> Period:
-    """Group by the year (UTC) of a time column; the result has its begin as `name`."""
+    """Group by the year (UTC) of a time column; the result has its begin as `name`.
+
+    ```python
+    assert years("start", "first_day") == Period(column="start", unit="year", name="first_day")
+    ```
+    """
     return Period(column, "year", name)
 
 
@@ -65,6 +83,13 @@ def years(column: str, name: str = "year") -> Period:
 class Parquet:
     """Parquet files of an aggregate, in one directory for each group:
     ``origin=JFK/month=2013-01-01``.
+
+    ```python
+    from pathlib import Path
+
+    files = Parquet("/data/airport_month")
+    assert files.path == Path("/data/airport_month")
+    ```
 
     Args:
         directory: a directory that the driver and all executors see under this name.
@@ -74,7 +99,6 @@ class Parquet:
 
     @property
     def path(self) -> Path:
-        """The directory as a path."""
         return Path(self.directory)
 
 
@@ -94,7 +118,6 @@ class Aggregate:
 
     @property
     def target(self) -> str:
-        """The name of the table, or the directory."""
         return self.to.name if isinstance(self.to, Table) else str(self.to.path)
 
     @property
@@ -116,8 +139,7 @@ def make_aggregate(
     """Check an aggregate against the tables of its pipeline.
 
     Raises:
-        GraphError: it follows a table without numbers, or names a table or column that there is
-            not.
+        GraphError: it follows a table without numbers, or a table or column does not exist.
     """
     label = name or getattr(function, "__name__", "")
     if not callable(function) or not label or label == "<lambda>":

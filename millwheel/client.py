@@ -1,14 +1,5 @@
 """Sends records into streams with an `millwheel.Inbox`, from any program.
 
-::
-
-    async with Client("shop", "postgresql://app@db/shop") as client:
-        await client.send(ORDERS, order, id=f"order-{order.number}")
-
-        async with connection.transaction():                 # psycopg, or a SQLAlchemy session
-            await connection.execute("INSERT INTO orders ...")
-            await client.send(ORDERS, order, connection=connection)   # in its transaction
-
 A program without an event loop, or in another language, calls the SQL functions ``send`` and
 ``send_all`` of the pipeline's schema; `Client.statement` gives the call with its parameters.
 """
@@ -36,6 +27,8 @@ from millwheel.store.postgres.statements import READ_COMMITTED
 from millwheel.store.postgres.translation import translate
 from millwheel.streams import Stream
 
+__all__ = ["Client", "SendCall"]
+
 V = TypeVar("V")
 
 CALL = (
@@ -44,7 +37,6 @@ CALL = (
 )
 
 WAIT_SECONDS = 10.0
-"""Longest wait for a connection of the client's own."""
 
 Why = Literal["unknown_stream", "no_id", "another_value", "no_right", "busy", "wrong"]
 
@@ -69,7 +61,14 @@ STATEMENT_SECONDS = 30
 
 
 class SendCall(NamedTuple):
-    """A call of ``send_all``, for a driver that takes ``%(name)s``, such as psycopg."""
+    """A call of ``send_all``, for a driver that takes ``%(name)s``, such as psycopg.
+
+    ```python
+    call = Client("shop").statement(ORDERS, TEA, id="order-17")
+    assert isinstance(call, SendCall)
+    assert call.parameters["ids"] == ["order-17"]
+    ```
+    """
 
     text: str
     parameters: dict[str, Any]
@@ -78,14 +77,17 @@ class SendCall(NamedTuple):
 class Client:
     """Sends records to one pipeline.
 
-    Its own connections are opened when they are needed first, and closed at the end of ``async
-    with``.
+    ```python
+    async with Client("shop", "postgresql://app@db/shop") as client:
+        print(client.pipeline)  # await client.send(...)
+    ```
+
+    Its own connections are opened at the first use, and closed at the end of ``async with``.
 
     Args:
         pipeline: the pipeline's name, which is the name of its schema.
-        store: the address of its store, as for ``--store``: a URL of Postgres, or a directory.
-            None: the variable ``MILLWHEEL_STORE``. Without connections of its own the client does
-            not need it.
+        store: the address of its store, a URL of Postgres or a directory; None:
+            ``MILLWHEEL_STORE``. Not needed without connections of its own.
         connections: most connections of its own at once.
     """
 
@@ -125,13 +127,19 @@ class Client:
     ) -> bool:
         """Send one record.
 
+        ```python
+        async with Client("shop", "postgresql://app@db/shop") as client:
+            assert await client.send(ORDERS, TEA, id="order-17")
+            assert not await client.send(ORDERS, TEA, id="order-17")  # it was sent before
+        ```
+
         Args:
             value: a value of the stream's type.
-            id: the record's own id. A repeat with the same value has no second effect, as long as
-                `Inbox.remember` says.
-            at: the event time, an aware datetime; by default the time of sending.
-            connection: a psycopg connection, or a connection or session of SQLAlchemy, in whose
-                transaction the record is sent; asynchronous or not. By default the record is
+            id: the record's own id. For as long as `Inbox.remember` says, a repeat with the same
+                value has no second effect.
+            at: the event time, an aware datetime; None: the time of sending.
+            connection: a connection of psycopg, or a connection or session of SQLAlchemy
+                (asynchronous or not), in whose transaction the record is sent; None: it is
                 committed at once.
 
         Returns:
@@ -141,8 +149,8 @@ class Client:
             SendRefused: the stream takes no records, or not this one.
             UserCodeError: the value is not of the stream's type, or cannot be stored.
             UsageError: `at` has no time zone, or `connection` is of another kind.
-            StoreUnavailable: the store cannot be reached, or the connection broke. Then the record
-                may have been sent: repeat it with its id.
+            StoreUnavailable: the store cannot be reached, or the connection broke. The record may
+                have been sent: repeat it with its id.
         """
         ids = None if id is None else [id]
         times = None if at is None else [at]
@@ -158,7 +166,13 @@ class Client:
         batch: str | None = None,
         connection: Any = None,
     ) -> list[bool]:
-        """Send records, all or none; their order is kept for each key.
+        """Send records, all or none; each key keeps their order.
+
+        ```python
+        async with Client("shop", "postgresql://app@db/shop") as client:
+            assert await client.send_all(ORDERS, [TEA, MILK], batch="page-1") == [True, True]
+            assert await client.send_all(ORDERS, [TEA, MILK], batch="page-1") == [False, False]
+        ```
 
         Args:
             ids: the id of each record, or None.
@@ -166,7 +180,7 @@ class Client:
             batch: an id of the whole: a repeat of the same records has no second effect.
 
         Returns:
-            For each record whether it is new; the others were sent before.
+            For each record whether it is new.
 
         Raises:
             SendRefused, UserCodeError, UsageError, StoreUnavailable: as `send`.
@@ -190,8 +204,8 @@ class Client:
         batch: str | None = None,
         connection: Any = None,
     ) -> list[bool]:
-        """As `send_all`, with values that are JSON of the stream's type already; they are not
-        checked against it."""
+        """As `send_all`, with values that are JSON already; they are not checked against the
+        stream's type."""
         parameters = _parameters(stream, records, ids, at, batch)
         if connection is None:
             return await self._send_alone(parameters)
@@ -209,7 +223,16 @@ class Client:
         id: str | None = None,
         at: datetime | None = None,
     ) -> SendCall:
-        """The call that `send` makes, to be executed by the caller in a transaction of its own."""
+        """The call that `send` makes, for the caller to execute in a transaction of its own.
+
+        ```python
+        async with Client("shop", "postgresql://app@db/shop") as client:
+            text, parameters = client.statement(ORDERS, TEA, at=at(0))
+            async with client.transaction() as connection:
+                await connection.execute("INSERT INTO bills VALUES ('ann')")
+                await connection.execute(text, parameters)
+        ```
+        """
         parameters = _parameters(
             stream.name,
             _encoded(stream, [value]),
@@ -221,7 +244,14 @@ class Client:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        """A transaction on a connection of the client's own, for several calls.
+        """A transaction on one of the client's own connections, for several calls.
+
+        ```python
+        async with Client("shop", "postgresql://app@db/shop") as client:
+            async with client.transaction() as connection:
+                await connection.execute("INSERT INTO bills VALUES ('ann')")
+                await client.send(ORDERS, TEA, connection=connection)
+        ```
 
         Raises:
             StoreUnavailable: the store cannot be reached, or the connection broke.
@@ -230,8 +260,7 @@ class Client:
             yield connection
 
     async def count_waiting(self, stream: str, most: int = 100_000) -> int:
-        """Number of records of a stream that were sent and not taken by its injector yet, up to a
-        limit.
+        """Number of records of a stream that its injector has not taken yet, up to a limit.
 
         Raises:
             SendRefused: there is no such pipeline, or no right to count.
@@ -249,7 +278,7 @@ class Client:
 
     @asynccontextmanager
     async def _connection(self, stream: str = "") -> AsyncIterator[psycopg.AsyncConnection]:
-        """A connection of the client's own; errors of Postgres become the client's."""
+        """One of the client's own connections; errors of Postgres become the client's."""
         pool = await self._connections()
         try:
             async with pool.connection() as connection:
@@ -302,10 +331,6 @@ def _parameters(
     at: Sequence[datetime | None] | None,
     batch: str | None,
 ) -> dict[str, Any]:
-    """
-    Raises:
-        UsageError: a time is not aware, or the lengths differ.
-    """
     for name, given in (("ids", ids), ("at", at)):
         if given is not None and len(given) != len(records):
             raise UsageError(f"there are {len(records)} values and {len(given)} {name}")
@@ -322,7 +347,6 @@ def _parameters(
 
 
 async def _execute(connection: Any, call: str, parameters: dict[str, Any]) -> Any:
-    """Execute the call on a psycopg connection, or on a connection or session of SQLAlchemy."""
     if isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
         cursor = connection.cursor(row_factory=tuple_row)
         return await _settled(cursor.execute(call, parameters))

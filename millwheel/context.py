@@ -1,8 +1,6 @@
-"""The `Context` of a call to user code.
+"""The `Context` of a call to user code collects decisions as data, in the `Effects` of its `Call`.
 
-A `Context` collects decisions as data, in the `Effects` of its `Call`. A table for each kind of
-computation lists the members that it may not use (`RefusedMembers`); `context_class` makes its
-class.
+A table for each kind of computation lists the members that it may not use (`RefusedMembers`).
 """
 
 from __future__ import annotations
@@ -34,6 +32,8 @@ from millwheel.errors import UserCodeError
 from millwheel.state import UNKNOWN
 from millwheel.streams import Stream
 
+__all__ = ["BundleContext", "Context"]
+
 S = TypeVar("S")
 T = TypeVar("T", default=None)
 V = TypeVar("V")
@@ -42,12 +42,9 @@ MAX_TAG_BYTES = 1024
 """Maximum size of a timer's tag, which is in an index beside the key."""
 
 MAX_COUNTER_NAME = 200
-"""Maximum size of a counter's name, in bytes."""
 MAX_COUNT = 2**53
-"""Maximum change of a counter in one call."""
 
 ReportLateUse = Callable[[UserCodeError], None]
-"""Called with the error when a `Context` is used after its call."""
 
 _STATEMENT = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)", re.DOTALL)
 _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
@@ -56,8 +53,18 @@ _ALLOWED = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "SELECT", "WITH"})
 class Context(Generic[S, T]):
     """The argument `ctx` of `process_record` and `process_timer`; valid only during the call.
 
-    Any use after the call has ended, by a task that the call started and did not await, raises
-    `UserCodeError` and stops the worker, because the record may already be durable.
+    ```python
+    class Large(Computation[Order, Spent]):
+        writes = (KEPT,)
+
+        async def process_record(self, record: Record[Order], ctx: Context[Spent]) -> None:
+            ctx.state.cents += record.value.cents
+            if ctx.state.cents > 1_000_00:
+                ctx.produce(KEPT, record.value)
+    ```
+
+    A use after the call has ended, by a task that was not awaited, raises `UserCodeError` and stops
+    the worker, because the record may already be durable.
     """
 
     __slots__ = ("_call", "_report_late_use")
@@ -74,7 +81,7 @@ class Context(Generic[S, T]):
 
     @property
     def bundle_id(self) -> BundleId:
-        """The number of the bundle that is being processed, in `process_bundle`."""
+        """The number of the bundle being processed, in `process_bundle`."""
         raise UserCodeError(
             f"{self._call.name} reads ctx.bundle_id, but its records do not come in bundles; give "
             "the class `bundles = Bundles()` and process_bundle in place of process_record"
@@ -83,6 +90,13 @@ class Context(Generic[S, T]):
     @property
     def state(self) -> S:
         """The state of this key: change it in place, or assign a new one.
+
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[Spent]) -> None:
+            ctx.state.cents += record.value.cents
+            if record.value.item == "refund":
+                ctx.state = Spent()
+        ```
 
         The change is committed with this record or not at all. An empty state takes no row.
         """
@@ -98,8 +112,13 @@ class Context(Generic[S, T]):
     def shared(self) -> T:
         """The table built from broadcast records; it stays the same during the whole call.
 
-        Do not change it: only `Computation.process_broadcast` may. Other records may see a change
-        made here, but it is never stored; a `Harness` reports it as an error.
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[None, Spent]) -> None:
+            print(record.value.cents <= ctx.shared.cents)
+        ```
+
+        Only `Computation.process_broadcast` may change it: a change made here is never stored, but
+        other records may see it. A `Harness` reports it as an error.
         """
         call = self._call
         if call.shared is None and call.table is not None:
@@ -114,7 +133,7 @@ class Context(Generic[S, T]):
 
     @property
     def low_watermark_micros(self) -> int:
-        """The input low watermark in microseconds since the epoch, the unit of `Record.micros`."""
+        """The input low watermark in microseconds since the epoch, as `Record.micros`."""
         return self._call.watermark
 
     @property
@@ -133,6 +152,12 @@ class Context(Generic[S, T]):
     def set_timer(self, at: datetime, tag: str = "", kind: TimerKind = "watermark") -> None:
         """Call `process_timer` for this key when the low watermark (or the clock) passes `at`.
 
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
+            ctx.set_timer(record.timestamp + timedelta(hours=1), tag=record.value.item)
+            ctx.set_timer(ctx.now + timedelta(seconds=5), "poll", kind="wall")
+        ```
+
         The timer replaces one with the same kind and tag. A timer in the past fires right after
         this record.
         """
@@ -144,7 +169,13 @@ class Context(Generic[S, T]):
         call.effects.timers[(cell.key_text, kind, tag)] = (due, hold, cell.key, cell.slot)
 
     def cancel_timer(self, tag: str = "", kind: TimerKind = "watermark") -> None:
-        """Cancel the timer of this kind and tag, if it is set."""
+        """Cancel the timer of this kind and tag, if it is set.
+
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
+            ctx.cancel_timer(record.value.item)
+        ```
+        """
         if tag != "" or kind not in ("watermark", "wall"):
             tag = self._checked(tag, kind)
         self._call.effects.timers[(self._call.cell.key_text, kind, tag)] = None
@@ -152,11 +183,16 @@ class Context(Generic[S, T]):
     def hold_watermark(self, at: datetime, tag: str = "") -> None:
         """Hold the low watermark of this computation at `at` until `release_watermark` is called.
 
-        Use it for an output that the key's state will produce later: with the timestamp `at` it
-        will not be late, however long it waits. The hold replaces one with the same tag. A
-        published watermark cannot be taken back: a hold behind `output_watermark` holds it there.
-        At the end of time, when the last watermark timer of the computation has fired, all holds
-        end.
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[Spent]) -> None:
+            if ctx.state.cents == 0:  # the sum will be produced with this timestamp
+                ctx.hold_watermark(record.timestamp)
+        ```
+
+        A later output with the timestamp `at` then is not late, however long it waits. The hold
+        replaces one with the same tag. A published watermark cannot be taken back: a hold behind
+        `output_watermark` holds it there. All holds end at the end of time, after the last
+        watermark timer.
         """
         due = min(to_micros(at), MAX_TIME - 1)
         if tag != "":
@@ -187,10 +223,16 @@ class Context(Generic[S, T]):
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
         """Send `value` to every reader of `stream`.
 
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
+            ctx.produce(SPENT, record.value.cents)
+            ctx.produce(KEPT, record.value, timestamp=record.timestamp + timedelta(hours=1))
+        ```
+
         Args:
-            timestamp: None means the timestamp of the record (or timer) being processed. It may be
-                older, but not older than `output_watermark`, which may advance while user code
-                waits; after this call it does not pass the output.
+            timestamp: None: that of the record (or timer) being processed. It may be older, but not
+                older than `output_watermark`, which may advance while user code waits, but not past
+                the output.
 
         Raises:
             UserCodeError: the class does not declare the stream in ``writes``, the value is not of
@@ -228,14 +270,21 @@ class Context(Generic[S, T]):
         route.send(call.effects, call.cell, value, micros)
 
     def _place(self) -> str:
-        """The computation and key, for errors."""
         return f"{self._call.name}, key {shown_key(self.key)}"
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> None:
         """Run a statement on your own tables in the transaction that commits this record.
 
-        The statement is deferred to the commit and returns no result. Parameters are written
-        ``%s``. Transaction control, SET and LOCK are refused, since they would break the commit.
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
+            ctx.execute(
+                "UPDATE customers SET spent = spent + %s WHERE name = %s",
+                [record.value.cents, record.value.customer],
+            )
+        ```
+
+        The statement runs at the commit and returns no result. Parameters are written ``%s``.
+        Transaction control, SET and LOCK are refused, since they would break the commit.
         """
         match = _STATEMENT.match(sql)
         verb = match.group(1).upper() if match else ""
@@ -252,8 +301,13 @@ class Context(Generic[S, T]):
         effects.size += len(sql) + 64
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of this computation; `millwheel status` shows it. Exact despite
-        crashes."""
+        """Add to a counter of this computation, exact despite crashes; `millwheel status` shows it.
+
+        ```python
+        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
+            ctx.count("cents", record.value.cents)
+        ```
+        """
         if not isinstance(by, int) or not -MAX_COUNT <= by <= MAX_COUNT:
             raise UserCodeError(
                 f"{self._call.name}: the counter {name!r:.80} moves by a whole number of at most "
@@ -282,10 +336,8 @@ class RefusedMembers:
     reason: str
     """The error, with the computation's ``name`` and the words ``did``."""
     of_records: bool = False
-    """Whether code of timers may use it."""
 
     def check(self, call: Call, member: str) -> None:
-        """Raise the error, unless a timer runs that may."""
         if self.of_records and (call.effects.lineage is None or call.effects.lineage.cause is None):
             return
         raise UserCodeError(self.reason.format(name=call.name, did=self.members[member]))
@@ -296,7 +348,6 @@ TIMERLESS = RefusedMembers(
     "{name} {did} but defines no process_timer to run when it fires; "
     "define `async def process_timer(self, timer, ctx)`",
 )
-"""A computation without `process_timer`."""
 
 _OF_TIMERS = {
     "set_timer": "set a timer",
@@ -310,7 +361,6 @@ SPREAD = RefusedMembers(
     "{name} {did}, but it reads its streams by STREAM.spread(): the engine chooses "
     "its keys, which mean nothing. Read them by a key, STREAM.by(...)",
 )
-"""A computation that reads its streams spread."""
 
 BUNDLED = RefusedMembers(
     _OF_TIMERS
@@ -340,7 +390,6 @@ WEAK = RefusedMembers(
 
 @cache
 def context_class(*refusals: RefusedMembers) -> type[Context[Any, Any]]:
-    """The class of contexts that refuse the members in these tables."""
     if not refusals:
         return Context
     made = type("Context", (Context,), {"__slots__": (), "__module__": __name__})
@@ -350,15 +399,12 @@ def context_class(*refusals: RefusedMembers) -> type[Context[Any, Any]]:
 
 
 def _refuse(made: type[Context[Any, Any]], refusal: RefusedMembers) -> None:
-    """Let a class check each use of some members."""
     for member in refusal.members:
         if not member.endswith("="):
             setattr(made, member, _checked(getattr(made, member), member, refusal))
 
 
 def _checked(known: Any, member: str, refusal: RefusedMembers) -> Any:
-    """A member of `Context` with a check before each use."""
-
     code: Any = known.fget if isinstance(known, property) else known
 
     @wraps(code)
@@ -375,7 +421,17 @@ def _checked(known: Any, member: str, refusal: RefusedMembers) -> Any:
 
 
 class BundleContext(Context[S, T]):
-    """The context of a numbered bundle, which has no key: its records have many."""
+    """The context of a numbered bundle, which has no key: its records have many.
+
+    ```python
+    from typing import Any
+
+    async def deliver(records: list[Record[Order]], ctx: BundleContext[Any, Any]) -> None:
+        if ctx.bundle_id.is_repeat and not await ctx.is_owner():
+            return  # another worker delivers it
+        print(await ctx.store_id(), ctx.bundle_id.number, len(records))
+    ```
+    """
 
     __slots__ = ()
 
@@ -387,13 +443,15 @@ class BundleContext(Context[S, T]):
         return bundle_id
 
     async def is_owner(self) -> bool:
-        """Whether this worker still owns the bundle's scope, by the store: if it does not, another
-        one delivers the bundle."""
+        """Whether the store still has this worker as the scope's owner; otherwise another one
+        delivers."""
         return await self._call.owner.is_current()
 
     async def store_id(self) -> str:
-        """The pipeline's name and a text that no other store has: for names in other systems.
-        A copy of the store (a restored dump) has the same one."""
+        """The pipeline's name and a text unique to the store, for names in other systems.
+
+        A copy of the store (a restored dump) has the same one.
+        """
         return await self._call.owner.store_id()
 
     def produce(self, stream: Stream[V], value: V, timestamp: datetime | None = None) -> None:
@@ -421,14 +479,10 @@ class Ended:
 
 
 class EndedContext(Ended, Context[S, T]):
-    """A context after the end of its call."""
-
     __slots__ = ()
 
 
 class EndedBundleContext(Ended, BundleContext[S, T]):
-    """The context of a numbered bundle after the end of its call."""
-
     __slots__ = ()
 
 
@@ -439,19 +493,17 @@ def end_context(context: Context[Any, Any], report_late_use: ReportLateUse) -> N
 
 
 def call_of(context: object) -> Call:
-    """The call that a context shows, for the engine; also of one that has ended."""
+    """The call of a context, also of one that has ended."""
     call: Call = object.__getattribute__(context, "_call")
     return call
 
 
 def reporter_of(context: Ended) -> ReportLateUse:
-    """The function with which a context was ended."""
     report: ReportLateUse = object.__getattribute__(context, "_report_late_use")
     return report
 
 
 def _late_use(context: Ended, member: str) -> UserCodeError:
-    """Report the error for one late use, and return it."""
     error = UserCodeError(
         f"{call_of(context).name} used ctx.{member} after the call that ctx belongs to had ended, "
         "so it has no effect. Inside process_record (or process_timer, process_bundle), await "

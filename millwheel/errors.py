@@ -1,44 +1,85 @@
 """Every error that millwheel raises on purpose; the type shows which party is at fault.
 
+```python
+try:
+    pipeline.add(AddUp(), ORDERS.by(customer), retries=-1)
+except GraphError as error:
+    print(f"{error} (exit code {error.exit_code})")
+```
+
 ::
 
     MillwheelError
-    ├── UsageError            the program or command line is wrong; nothing was started
-    │   ├── GraphError        streams, computations and sinks do not fit together
-    │   ├── SparkRefused      a part of the pipeline cannot run on Spark
-    │   ├── SchemaBehind      the store's schema is older than this code
-    │   ├── DeployRefused     the stored pipeline and this code do not agree
-    │   ├── PooledStore       Postgres is behind a connection pooler that drops session settings
-    │   └── PlacementRefused  a key interval cannot be split or merged in its present form
-    ├── CannotCarryOut        an operator's request cannot be carried out on a key as it is now
-    ├── UserCodeError         user code, or a value from it, failed on one record
-    │   ├── NotTheSameAgain   weak code ran twice on a record, with different productions
-    │   └── MigrationFailed   a stored value could not be migrated to the version of this code
-    ├── CodeBlocked           user code blocked a worker's event loop for too long
-    ├── SetAside              an operator has asked for a record to become a dead letter
-    ├── SendRefused           a stream did not take records that a program sent
-    ├── InputError            an input file has changed, or has a bad row
-    ├── OutputError           a sink's file cannot be written, or belongs to another sink
-    │   └── OutputFull        the disk or quota is full; retried for a while
+    ├── UsageError
+    │   ├── GraphError
+    │   ├── SparkRefused
+    │   ├── SchemaBehind
+    │   ├── DeployRefused
+    │   ├── PooledStore
+    │   └── PlacementRefused
+    ├── CannotCarryOut
+    ├── UserCodeError
+    │   ├── NotTheSameAgain
+    │   └── MigrationFailed
+    ├── CodeBlocked
+    ├── SetAside
+    ├── SendRefused
+    ├── InputError
+    ├── OutputError
+    │   └── OutputFull
     ├── StoreError
-    │   ├── StoreUnavailable  the store cannot be reached, or the connection broke; try again
-    │   │   ├── BucketGone    a commit notes ids in a bucket that has been dropped
-    │   │   └── StatementRace a user's statement conflicted with another transaction; try again
-    │   ├── StatementError    Postgres refused a user's statement or a sink row
-    │   ├── CommitUnknown     the connection was lost during a commit
-    │   ├── StoreWentBack     the store may have lost its newest commits: start over
-    │   ├── SnapshotGone      a snapshot that Spark reads is no longer held
-    │   └── EmbeddedServerError  the embedded Postgres cannot be started or used
-    ├── PeerError             another process sent an invalid or unexpected message
-    ├── NotCarriedOut         the workers did not carry out an operator's request in time
-    ├── Fenced                another owner holds the interval; this one must release it
-    └── InvariantBroken       a guarantee of the engine does not hold: a bug, stop at once
+    │   ├── StoreUnavailable
+    │   │   ├── BucketGone
+    │   │   └── StatementRace
+    │   ├── StatementError
+    │   ├── CommitUnknown
+    │   ├── StoreWentBack
+    │   ├── SnapshotGone
+    │   └── EmbeddedServerError
+    ├── PeerError
+    ├── NotCarriedOut
+    ├── Fenced
+    └── InvariantBroken
 
-A message says what happened, where it happened (computation, key, record, file and line)
-and how to continue. ``exit_code`` is the exit code of the command line.
+A message says what happened, where (computation, key, record, file and line), and how to continue.
+``exit_code`` is the exit code of the command line.
 """
 
 from __future__ import annotations
+
+__all__ = [
+    "BucketGone",
+    "CannotCarryOut",
+    "CodeBlocked",
+    "CommitUnknown",
+    "DeployRefused",
+    "EmbeddedServerError",
+    "Fenced",
+    "GraphError",
+    "InputError",
+    "InvariantBroken",
+    "MigrationFailed",
+    "MillwheelError",
+    "NotCarriedOut",
+    "NotTheSameAgain",
+    "OutputError",
+    "OutputFull",
+    "PeerError",
+    "PlacementRefused",
+    "PooledStore",
+    "SchemaBehind",
+    "SendRefused",
+    "SetAside",
+    "SnapshotGone",
+    "SparkRefused",
+    "StatementError",
+    "StatementRace",
+    "StoreError",
+    "StoreUnavailable",
+    "StoreWentBack",
+    "UsageError",
+    "UserCodeError",
+]
 
 
 class MillwheelError(Exception):
@@ -74,7 +115,7 @@ class DeployRefused(UsageError):
 
 
 class PooledStore(UsageError):
-    """The connection to Postgres goes through a pooler that does not preserve session settings.
+    """A connection pooler in front of Postgres does not preserve session settings.
 
     Raised at the start, or later if a pooler is put in between while the pipeline runs.
     """
@@ -137,8 +178,8 @@ class NotTheSameAgain(UserCodeError):
 class MigrationFailed(UserCodeError):
     """A migration of a state or stream failed on a stored value.
 
-    No record is at fault, so that ``on_error`` does not apply: the worker stops, and the records
-    that it was processing stay un-ACKed.
+    No record is at fault, so ``on_error`` does not apply: the worker stops, and its records stay
+    un-ACKed.
     """
 
 
@@ -146,7 +187,7 @@ class CodeBlocked(MillwheelError):
     """User code blocked the event loop of a worker for longer than ``block_limit_seconds``.
 
     It stands for the exception that the code should have raised: ``on_error`` applies to its
-    record. The record is not tried again.
+    record, which is not tried again.
     """
 
 
@@ -173,19 +214,18 @@ class StoreUnavailable(StoreError):
 
 
 class BucketGone(StoreUnavailable):
-    """A commit notes ids in a bucket that has been dropped.
+    """A commit notes ids in a bucket that has been dropped; nothing was written.
 
-    Every receiver has acknowledged the records of such a bucket, so that the records of this commit
-    are copies. Nothing was written. After the list of buckets is read again, the copies are
-    dropped.
+    All receivers have acknowledged such a bucket's records, so this commit has copies. They are
+    dropped once the list of buckets is read again.
     """
 
 
 class StatementRace(StoreUnavailable):
     """A user's statement met a lock, a deadlock or a serialization failure.
 
-    It is retried. If it still fails after the time that the engine waits for an unavailable store,
-    its record has failed.
+    It is retried for as long as the engine waits for an unavailable store; then its record has
+    failed.
     """
 
 
@@ -198,16 +238,15 @@ class CommitUnknown(StoreError):
 
 
 class StoreWentBack(StoreError):
-    """The store may have lost its newest commits.
+    """The store may have lost its newest commits (decision 40).
 
     Its incarnation is not the one that this worker knows, or a chain of commits is shorter than
-    before. The worker discards everything in its memory and claims its intervals again (decision
-    40).
+    before. The worker discards its memory and claims its intervals again.
     """
 
 
 class SnapshotGone(StoreError):
-    """A snapshot that Spark reads is no longer held: its holder has let it go, or the server has
+    """A snapshot that Spark reads is not held any more: it was released, or the server has
     restarted."""
 
 
@@ -216,10 +255,8 @@ class EmbeddedServerError(StoreError):
 
 
 class PeerError(MillwheelError):
-    """A peer sent bytes that are not a valid frame, or a frame that is not allowed in this state.
-
-    The connection is closed.
-    """
+    """A peer sent an invalid frame, or one that this state does not allow; the connection is
+    closed."""
 
     exit_code = 9
 

@@ -1,14 +1,11 @@
-"""The base of readers whose rows come over a network: a task fetches ahead, the injector takes from
-it.
+"""The base of readers whose rows come over a network: a task fetches ahead, the injector takes.
 
 ::
 
     fetch() ──▶ rows fetched ahead ──▶ read(limit)          wait() returns when there are some
 
-A source of your own needs `fetch`, `position` and, if it knows them, `lag` and `progress`; see
-``docs/sources.md``. It must not care about limits, wake-ups and cancellation. Its `fetch` calls
-`found_none` whenever the server has answered that there is no further row; otherwise its partitions
-are never idle.
+A source of your own defines `fetch`, `position` and, if it knows them, `lag` and `progress`
+(``docs/sources.md``), without care for limits, wake-ups and cancellation.
 """
 
 from __future__ import annotations
@@ -21,9 +18,10 @@ from typing import Any
 
 from millwheel.sources import Lag, Row, Rows
 
+__all__ = ["FetchingReader"]
+
 AHEAD = 2
-"""Results of `FetchingReader.fetch` that may wait to be read. Only `fetch` knows how large a row
-is, so it bounds the bytes of one result."""
+"""Results of `FetchingReader.fetch` that may wait to be read; `fetch` bounds the bytes of each."""
 
 CURRENT_SECONDS = 3.0
 """An answer of the server that is older says nothing about the rows that it has now."""
@@ -32,7 +30,24 @@ CURRENT_SECONDS = 3.0
 class FetchingReader(ABC):
     """A `millwheel.sources.Reader` that fetches rows in a task of its own.
 
-    An error of `fetch` is raised by the reader once all rows before it are taken.
+    ```python
+    from millwheel.sources import Row
+
+    class Numbers(FetchingReader):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pages = [[Row(0, 1, "tea"), Row(1, 2, "milk")], []]
+
+        async def fetch(self) -> list[Row]:
+            return self.pages.pop(0)  # an empty page is the end
+
+        def position(self, acknowledged: int) -> dict[str, int]:
+            return {"row": acknowledged}
+    ```
+
+    `fetch` calls `found_none` whenever the server has answered that there is no further row;
+    otherwise its partitions are never idle. An error of `fetch` is raised once all rows before it
+    are taken.
     """
 
     def __init__(self) -> None:
@@ -51,8 +66,7 @@ class FetchingReader(ABC):
 
     @abstractmethod
     async def fetch(self) -> Sequence[Row]:
-        """The next rows; it waits until there are some. None at all mean the end of a bounded
-        source.
+        """Wait for the next rows. None at all mean the end of a bounded source.
 
         Keep a result within some megabytes: `AHEAD` of them are in memory. It may be cancelled
         while it waits; after that it is not called again.
@@ -74,18 +88,16 @@ class FetchingReader(ABC):
         return Lag()
 
     def found_none(self) -> None:
-        """Note that the server has just answered: every row that it has was fetched, and none is
-        held up."""
+        """Note that the server has just answered: all its rows were fetched, and none is held
+        up."""
         self._none_at = asyncio.get_running_loop().time()
 
     def announce(self) -> None:
-        """Let `wait` return: without a row, event time has advanced (`seen`), or the position has
-        (`position`)."""
+        """Let `wait` return without a row: event time (`seen`) or the position has advanced."""
         self._news.set()
 
     def fail(self, error: BaseException) -> None:
-        """Let the injector raise an error of another task of the reader, once all rows fetched are
-        taken."""
+        """Let the injector raise an error of another task, once all rows fetched are taken."""
         self._error = self._error or error
         self._news.set()
 
@@ -93,7 +105,6 @@ class FetchingReader(ABC):
 
     @property
     def ahead(self) -> int:
-        """Number of rows that are fetched and not read."""
         return self._count
 
     @property
@@ -137,7 +148,6 @@ class FetchingReader(ABC):
         await self._news.wait()
 
     def close(self) -> None:
-        """End the task."""
         if self._task is not None:
             self._task.cancel()
 

@@ -1,11 +1,4 @@
-"""The inbox of a stream, as a source: records that users send in their own transactions, or over
-HTTP.
-
-::
-
-    pipeline.inject(ORDERS, Inbox())
-
-    SELECT shop.send('orders', '{"number": 17}', id => 'order-17');   -- in your own transaction
+"""The inbox of a stream, as a source: records that users send in transactions, or over HTTP.
 
 See `millwheel.client` to send from Python, and ``docs/sources.md``.
 """
@@ -20,20 +13,27 @@ from typing import Any
 from millwheel.errors import UsageError
 from millwheel.sources import Partition, Reader
 
+__all__ = ["Inbox"]
+
 
 class Inbox:
     """Records that are sent to the stream, each in a transaction of its sender's.
 
-    A record arrives if that transaction commits, once, and only then. Its event time is the time at
-    which it was sent, or the one given to ``send``. The low watermark waits for transactions that
-    may still send records with older times; records that are committed do not wait for them.
+    ```python
+    # SELECT shop.send('payments', '{"customer": "ann", …}', id => 'payment-17');
+    PAYMENTS = Stream("payments", Order)
+    pipeline.inject(PAYMENTS, Inbox(remember=timedelta(days=7), require_id=True))
+    ```
+
+    A record arrives once if that transaction commits, and otherwise not. Its event time is the time
+    of sending, or the one given to ``send``; the low watermark waits for open transactions.
 
     Args:
-        remember: how long a sender may repeat a record with an id: the repeat has no second effect.
+        remember: how long a sender may repeat a record with an id without a second effect.
         require_id: refuse records without an id.
         id: returns the id of a value that comes over HTTP without an Idempotency-Key.
-        verify: over HTTP, whether a request is genuine, given its headers and its body: the
-            sender's signature in place of a token (`millwheel.ingest.hmac_sha256`).
+        verify: over HTTP, whether a request is genuine by its headers and body: the sender's
+            signature in place of a token (`millwheel.ingest.hmac_sha256`).
         max_body: over HTTP, most bytes of a request's body.
 
     Raises:
@@ -42,7 +42,6 @@ class Inbox:
 
     bounded = False
     timestamps = True
-    """Each record has a timestamp."""
     shows_time = True
     """The reader shows how far the source is in event time (`Reader.seen`)."""
 
@@ -73,7 +72,6 @@ class Inbox:
         return [InboxPartition()]
 
     def describe(self) -> dict[str, Any]:
-        """The kind of source."""
         return {"inbox": True}
 
     def __repr__(self) -> str:
@@ -85,7 +83,6 @@ class InboxPartition:
 
     identity = "inbox"
     row_name = "record"
-    """What a row's place is called in messages."""
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> Reader:
         """An inbox is a part of the store, which only a worker has.

@@ -49,6 +49,8 @@ from millwheel.sources import Source
 from millwheel.state import StateLayout
 from millwheel.streams import Broadcast, Input, Stream
 
+__all__ = ["Pipeline"]
+
 V = TypeVar("V")
 B = TypeVar("B")
 R = TypeVar("R")
@@ -60,8 +62,16 @@ S = TypeVar(
 class Pipeline:
     """Connects injectors, computations and sinks by streams; it does not start anything.
 
+    ```python
+    shop = Pipeline("shop", settings=Settings(lease_seconds=10))
+    shop.inject(ORDERS, Inbox())
+    shop.add(AddUp(), ORDERS.by(customer))
+    shop.sink(SPENT, Console())
+    assert [node.name for node in shop.graph().nodes][:2] == ["orders_injector", "add_up"]
+    ```
+
     Args:
-        name: the pipeline's name, and that of the Postgres schema with all its data.
+        name: the name of the pipeline, and of the Postgres schema with all its data.
         settings: limits that differ from the defaults.
     """
 
@@ -95,29 +105,43 @@ class Pipeline:
     ) -> None:
         """Read `source` into `stream`.
 
-        Each partition of the source has its own low watermark: the greatest `seen` time so far
-        minus `lateness` (zero: its times never go back), or the watermark from its records or from
-        the source. The low watermark of the stream is the least of them.
+        ```python
+        class Visit(Struct):
+            page: str
+            at: datetime
+
+        VISITS = Stream("visits", Visit)
+        pipeline.inject(
+            VISITS,
+            JsonLines("visits.jsonl"),
+            timestamp=lambda visit: visit.at,
+            lateness=timedelta(seconds=10),
+        )
+        ```
+
+        The low watermark of the stream is the least of those of the source's partitions: of each
+        the greatest `seen` time so far minus `lateness`, or the watermark from its records or from
+        the source.
 
         Args:
-            timestamp: returns a value's event time, an aware datetime. None: each row's own
+            timestamp: returns a value's event time, an aware datetime. None: the row's own
                 timestamp, if the source has one for each row, as Kafka has.
-            lateness: how far behind the newest record another may be and still be on time. A later
-                record may find its window closed (``docs/guarantees.md`` says when it must).
+            lateness: how far behind the newest record another may be and still be on time; zero:
+                times never go back. ``docs/guarantees.md`` says which later records are late.
             seen: returns the time at which a record was seen, if that is not its event time.
-            watermark: replaces `seen` and `lateness`: returns a time from the record, after which
-                no record on time has an older timestamp; None: the record has no such time.
+            watermark: in place of `seen` and `lateness`, returns a time from the record, after
+                which no record on time is older; None: the record has no such time.
             idle_after: a partition that owes nothing for this long (`Reader.caught_up`) follows the
-                least watermark of the other injectors and does not hold the stream back. Older rows
-                that it delivers later are late. None: the default of the source, if it has one.
-            id: returns the record's own id. A second record of the stream with the same id is
-                dropped, from any source; ids are remembered for ``Settings.id_retention_seconds``.
-            max_pending: maximum rows of a partition that are read and not acknowledged by all
-                readers of the stream. It bounds how far the low watermark is behind the newest row
-                read. The default and the maximum are ``Settings.max_unacked_records``.
-            latency_target: time within which 95 of 100 rows should be acknowledged, from the read
-                until the readers' effects are durable. The engine then adapts the number of pending
-                rows, from 1 to `max_pending` (decision 31).
+                least watermark of the other injectors; older rows that it delivers later are late.
+                None: the source's default, if any.
+            id: returns the record's own id. A second record of the stream with that id, from any
+                source, is dropped; ids are remembered for ``Settings.id_retention_seconds``.
+            max_pending: maximum rows of a partition that were read and that some reader of the
+                stream has not acknowledged: it bounds how far the low watermark is behind the
+                newest row. Default and maximum: ``Settings.max_unacked_records``.
+            latency_target: time within which 95 of 100 rows should be durable at the readers, from
+                the read. The engine adapts the number of pending rows, from 1 to `max_pending`
+                (decision 31).
             on_error: on a row that cannot be read, stop, or keep the row as a dead letter.
             name: the injector's name; by default that of the stream with ``_injector``.
 
@@ -181,29 +205,36 @@ class Pipeline:
     ) -> None:
         """Run `computation` over `inputs`: ``STREAM.by(key)``, ``.spread()``, ``.broadcast()``.
 
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer), retries=3, on_error="dead_letter")
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA, MILK)
+            assert harness.produced(SPENT) == [300, 390]
+        ```
+
+        ``docs/guarantees.md`` has the guarantees and the costs of the modes.
+
         Args:
-            name: the computation's name; by default that of its class in lower case.
-            productions: ``"strong"``: productions are durable before they are sent. ``"weak"``:
-                they are sent at once, and stored only if they are not acknowledged after
-                `straggler_after`; for productions that depend on the record alone (paper 6.1.3).
-                See ``docs/guarantees.md``.
-            exactly_once: drop records already seen. False: at least once; a record that is sent
-                again is processed again, and its effects happen again.
-            delivery: ``"at_most_once"``: each record is sent to it once, is not stored and is never
-                sent again. A crash, a lost connection or the move of a key interval loses the
-                records in flight. ``exactly_once`` has no meaning then.
+            name: by default that of the class in lower case.
+            productions: ``"strong"``: durable before they are sent. ``"weak"``: sent at once, and
+                stored only if they are not acknowledged after `straggler_after`; for productions
+                that depend on the record alone (paper 6.1.3).
+            exactly_once: drop records already seen. False: at least once; the effects of a record
+                that is sent again happen again.
+            delivery: ``"at_most_once"``: a record is sent once and not stored. A crash, a lost
+                connection or the move of a key interval loses the records in flight.
+                ``exactly_once`` has no meaning then.
             straggler_after: time that an input of a weak computation waits for the acknowledgement
                 of its productions. Then they are stored, and the input is acknowledged.
-            acknowledgement: of weak productions. ``"chain"``: each production is kept by its
-                producer until it is acknowledged, step by step. ``"tree"``: none is kept. The first
-                such step tracks all descendants of a record in constant memory, and losses are
-                replayed from that record; a replay may break the order of a key's records. Use it
-                for steps that only pass records on. `straggler_after` has no meaning then.
+            acknowledgement: of weak productions. ``"chain"``: each is kept by its producer until it
+                is acknowledged. ``"tree"``: none is kept. The first such step tracks all
+                descendants of a record in constant memory, and losses are replayed from there,
+                which may break the order of a key's records; `straggler_after` has no meaning. For
+                steps that only pass records on.
             replay_after: with ``"tree"``, a record is processed again after this time without a
-                sign of its descendants. Descendants that are only slow do give signs.
-            on_error: when user code fails on a record, stop; or keep the record as a dead letter
-                and go on; or also park its key (``"park"``, or a `Park` with limits): the key's
-                later records wait behind it.
+                sign of its descendants. Slow descendants give signs.
+            on_error: on a record for which user code fails, stop; keep it as a dead letter and
+                continue; or also park its key (``"park"``, or a `Park` with limits).
             retries: number of times that user code is retried before that.
 
         Raises:
@@ -257,11 +288,19 @@ class Pipeline:
     ) -> None:
         """Write every record of `stream` to `sink`. A stream may have any number of sinks.
 
+        ```python
+        pipeline.sink(ORDERS, Table("bill", Order))
+        pipeline.sink(ORDERS, Console(), row=lambda order: order.item)
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert harness.rows("bill") == [("ann", "tea", 300)]
+        ```
+
         Args:
-            row: converts a value to the sink's row; without it the value is the row. Sinks outside
-                the store have options of their own for that.
-            on_error: for a sink outside the store, such as `millwheel.kafka.KafkaSink`: on records
-                that it cannot take, stop, or keep these records as dead letters.
+            row: converts a value to the sink's row; None: the value is the row. Sinks outside the
+                store have options of their own for that.
+            on_error: for a sink outside the store: on records that it cannot take, stop, or keep
+                these records as dead letters.
 
         Raises:
             GraphError: `stream` is not a stream, `sink` is not a sink, or an option does not fit.
@@ -283,14 +322,28 @@ class Pipeline:
     ) -> None:
         """Aggregate tables with PySpark as they change, by ``millwheel spark MODULE:PIPELINE``.
 
-        New rows of the table `follows` show which groups have changed. The rows of these groups are
-        read from `reads`, whole, at one snapshot, and given to `function`; its result replaces
-        their rows in `to`. So late, amended and retracted panes need no care in `function`, and it
-        keeps no state.
+        ```python
+        from typing import Any
+
+        def per_customer(orders: Any) -> Any:  # a DataFrame of PySpark
+            return orders.groupBy("customer").sum("cents").toDF("customer", "cents")
+
+        class Bill(Struct):
+            customer: str
+            cents: int
+
+        pipeline.sink(ORDERS, Table("bought", Order, numbered=True))
+        to = Table("bill", Bill, key=("customer",))
+        pipeline.spark(per_customer, follows="bought", reads="bought", group="customer", to=to)
+        ```
+
+        New rows of `follows` show which groups have changed. The rows of these groups are read from
+        `reads`, whole, at one snapshot, and given to `function`; its result replaces their rows in
+        `to`. So `function` keeps no state, and late, amended and retracted panes need no care.
 
         Args:
             function: takes a DataFrame for each table of `reads`, and returns one with the columns
-                of `to`. Its rows must belong to the groups that it was given.
+                of `to`, with rows of the groups that it was given.
             follows: name of a table of this pipeline with ``numbered=True``.
             reads: names of the tables that the aggregate is made of.
             group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and
@@ -403,7 +456,6 @@ class Pipeline:
 
 
 def _rides_along(writer: Node, use: SinkUse) -> bool:
-    """Whether a computation can write a sink in its own commits."""
     match use.sink:
         case Table():
             return use.sink.in_producers_commit

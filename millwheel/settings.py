@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from millwheel.errors import UsageError
 
+__all__ = ["Settings"]
+
 MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
 FOREVER = 1e9
@@ -15,21 +17,24 @@ FOREVER = 1e9
 
 
 class Range(NamedTuple):
-    """The values that a setting may have, both ends included, and its meaning."""
-
     least: float
     most: float
     text: str
 
 
 def setting(default: float, least: float, most: float, text: str) -> Any:
-    """Declare a field of `Settings`; its unit is the end of its name."""
     return field(default=default, metadata={"range": Range(least, most, " ".join(text.split()))})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Limits and periods of one worker. Sizes are in bytes, times in seconds."""
+    """Limits and periods of one worker. Sizes are in bytes, times in seconds.
+
+    ```python
+    settings = Settings(lease_seconds=10, bundle_records=500)
+    shop = Pipeline("shop", settings=settings)
+    ```
+    """
 
     # fmt: off
     intervals: int = setting(1, 1, 65_536, """
@@ -200,7 +205,6 @@ def _check(each: Field[Any], value: object) -> None:
 
 
 def _described() -> str:
-    """The docstring of `Settings`: each field with its default, range and reason."""
     lines = [str(Settings.__doc__), "", "Name, default (range) and meaning:", ""]
     for each in fields(Settings):
         least, most, text = each.metadata["range"]

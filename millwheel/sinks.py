@@ -1,10 +1,8 @@
 """Sinks: tables of the same Postgres, files, the terminal, and systems outside.
 
-A row of a `Table` is written in the transaction that commits its record, so it is written exactly
-once. Files of `JsonLinesFiles` are cut back to the committed length after a crash, so their lines
-are written exactly once too. `Console` prints before the commit: after a crash, a line may be
-printed twice. A `BundleSink` receives numbered bundles, with which it can write exactly once to
-another system; that of Kafka is `millwheel.kafka.KafkaSink`.
+Rows of a `Table` and lines of `JsonLinesFiles` are written exactly once: in the transaction of
+their record, or cut back to the committed length after a crash. `Console` prints before the commit.
+A `BundleSink` can write exactly once to another system, such as `millwheel.kafka.KafkaSink`.
 """
 
 from __future__ import annotations
@@ -29,6 +27,8 @@ from millwheel.core.columns import NUMBERS, Column, columns_of, key_part, stored
 from millwheel.core.model import Key, Record
 from millwheel.core.names import check_name
 from millwheel.errors import GraphError, UserCodeError
+
+__all__ = ["BundleSink", "Console", "Discard", "JsonLinesFiles", "Sink", "Table"]
 
 R = TypeVar("R")
 
@@ -100,28 +100,36 @@ BUCKET = re.compile(
 class Table(Generic[R]):
     """A table in the pipeline's schema with rows made from values of `row_type`.
 
-    The table is created from the type, or an existing table with matching columns is used.
+    ```python
+    class Bill(Struct):
+        customer: str
+        cents: int
 
-    The columns are the fields; class variables are not. None is NULL, in a column of type ``jsonb``
-    too. A time needs a zone. A column of type ``double precision`` (a field of type float) can hold
-    NaN and infinities that a `row` function returns. Values of streams and columns of type
-    ``jsonb`` cannot: JSON has neither, and such a value fails its record.
+    BILLS = Table("bills", Bill, key=("customer",))
+    pipeline.sink(ORDERS, BILLS, row=lambda order: Bill(order.customer, order.cents))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK)
+        assert harness.rows("bills") == [("ann", 90)]  # the later row replaces the earlier one
+    ```
+
+    The table is created from the type, or an existing table with matching columns is used. None is
+    NULL, in a ``jsonb`` column too. A time needs a zone. NaN and infinities fit only a ``double
+    precision`` column, from a `row` function; in JSON (streams, ``jsonb``) they fail their record.
 
     Args:
         name: the table's name in the pipeline's schema.
-        row_type: a msgspec.Struct or dataclass, with one column per field.
-        key: columns that identify a row: a later value for the same key replaces the earlier one.
-            Keys are equal if Postgres takes them for equal: 1.0 and 1.00, -0.0 and 0.0, an instant
-            in two zones, an object of JSON in another order. Without `key` every value is a new
+        row_type: a msgspec.Struct or dataclass, with one column per field (not per class variable).
+        key: columns that identify a row: a later value replaces the earlier one. Keys are equal if
+            Postgres takes them for equal (``docs/sinks.md``). Without `key` every value is a new
             row.
-        producer_key: the columns of `key` that hold the producing computation's own key. No
-            other key can then write the row, so it is written in the producer's own commit.
-            Without it, an upsert is a step of its own, keyed by `key`.
-        numbered: adds two columns, `sender` and `sequence`, so that others can follow the table
-            (:mod:`millwheel.spark`, :mod:`millwheel.following`). The rows of a sender are numbered
-            from 0, without gaps, in the order of their commits; ordered by both columns, the rows
-            of one producing key are in the order in which they were produced. The view
-            ``numbered_rows`` has the number of rows of each sender. Old rows may be deleted.
+        producer_key: the columns of `key` that hold the producing computation's own key. Then no
+            other key can write the row, and the producer's own commit writes it. Without it, an
+            upsert is a step of its own, keyed by `key`.
+        numbered: adds the columns `sender` and `sequence`, so that others can follow the table
+            (:mod:`millwheel.spark`, :mod:`millwheel.following`). Each sender numbers its rows from
+            0, without gaps, in the order of its commits; ordered by both columns, the rows of one
+            producing key are in the order of production. The view ``numbered_rows`` counts the rows
+            of each sender. Old rows may be deleted.
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one
@@ -204,8 +212,8 @@ class Table(Generic[R]):
         )
 
     def key_of(self, values: Sequence[Any]) -> tuple[str | int, ...]:
-        """The key of a row, given its column values: equal for all rows that Postgres takes for
-        one, and with an order.
+        """The key of a row by its column values: with an order, and equal if Postgres takes rows
+        for one.
 
         Raises:
             UserCodeError: a column of the key holds a value of another type.
@@ -219,7 +227,6 @@ class Table(Generic[R]):
             ) from error
 
     def describe(self) -> dict[str, Any]:
-        """The description stored in the graph."""
         return {
             "table": self.name,
             "columns": [[c.name, c.type, c.nullable] for c in self.columns],
@@ -232,14 +239,19 @@ class Table(Generic[R]):
 class JsonLinesFiles:
     """JSON Lines, one part file per key interval in `directory`; exactly once despite crashes.
 
-    A part file is named after its interval's id. When intervals are split or merged, the new
-    intervals get their own files, and existing files stay: read all of them.
+    ```python
+    pipeline.sink(ORDERS, JsonLinesFiles("orders"))
+    pipeline.sink(ORDERS, JsonLinesFiles("in_one_file", by=lambda order: 0))
+    ```
+
+    A part file is named after its interval's id. New intervals (after a split or merge) get their
+    own files, and existing files stay: read all of them.
 
     Args:
         directory: the directory of the part files.
         by: returns the key that distributes values over part files, which a separate step then
-            writes; a constant gives one file, in the order in which values arrive. Without it, each
-            interval of the producing computation has a file, written in its own commit. If that is
+            writes; a constant gives one file, in the order in which values arrive. None: each
+            interval of the producing computation writes a file in its own commits; where that is
             not possible (rows of a source, weak productions, ``exactly_once=False``, numbered
             bundles, a second set of files), one file is written, as with a constant.
     """
@@ -249,22 +261,24 @@ class JsonLinesFiles:
 
     @property
     def path(self) -> Path:
-        """The directory as a path."""
         return Path(self.directory)
 
     def describe(self) -> dict[str, Any]:
-        """The description stored in the graph."""
         return {"json_lines": str(self.directory)}
 
 
 @dataclass(frozen=True)
 class Console:
-    """Prints each value as a line of JSON; after a crash, a line may be printed twice."""
+    """Prints each value as a line of JSON, before the commit: after a crash, perhaps twice.
+
+    ```python
+    pipeline.sink(ORDERS, Console("order: "))
+    ```
+    """
 
     prefix: str = ""
 
     def describe(self) -> dict[str, Any]:
-        """The description stored in the graph."""
         return {"console": self.prefix}
 
 
@@ -272,30 +286,57 @@ class Console:
 class Discard:
     """Acknowledges records and drops them; for measurements.
 
+    ```python
+    pipeline.sink(ORDERS, Discard())
+    ```
+
     The records are ordinary productions: they are stored before they are sent.
     """
 
     def describe(self) -> dict[str, Any]:
-        """The description stored in the graph."""
         return {"discard": True}
 
 
 class BundleSink(Protocol):
     """A sink outside the store, which receives numbered bundles (decision 30); write one for your
-    own system.
+    system.
 
-    `deliver` must make a bundle's records durable together with the bundle's number, and recognize
-    a number that comes again. Then each record is written exactly once. See ``docs/sinks.md``.
+    ```python
+    from collections.abc import Sequence
+    from typing import Any
+
+    from millwheel.context import BundleContext
+
+    class Ledger:
+        bundles, key = Bundles(records=100), None
+        lines: list[Order] = []  # in place of another database, which has both
+        last: dict[int, int] = {}
+
+        def describe(self) -> dict[str, str]:
+            return {"ledger": "orders"}
+
+        async def deliver(
+            self, records: Sequence[Record[Order]], ctx: BundleContext[Any, Any]
+        ) -> None:
+            if self.last.get(ctx.bundle_id.scope, 0) < ctx.bundle_id.number:
+                self.lines.extend(record.value for record in records)
+                self.last[ctx.bundle_id.scope] = ctx.bundle_id.number
+
+        async def close(self) -> None: ...
+
+    pipeline.sink(ORDERS, Ledger())
+    ```
+
+    `deliver` makes a bundle's records durable together with the bundle's number, and recognizes a
+    number that comes again. Then each record is written exactly once. See ``docs/sinks.md``.
     """
 
     @property
-    def bundles(self) -> Bundles:
-        """The limits of a bundle."""
-        ...
+    def bundles(self) -> Bundles: ...
 
     @property
     def key(self) -> Callable[[Any], Key] | None:
-        """Returns the key of a value: values of a key are delivered in order. None: all are, by one
+        """Returns the key of a value: values of a key are delivered in order; None: all, by one
         worker."""
         ...
 
@@ -323,11 +364,9 @@ Sink = Table[Any] | JsonLinesFiles | Console | Discard | BundleSink
 
 @dataclass(frozen=True)
 class SinkUse:
-    """The use of a sink by one stream."""
-
     sink: Sink
     row: Callable[[Any], Any] | None = field(default=None)
     apart: bool = False
     """Whether a separate step writes it, even if the producer's commit could."""
     on_error: Literal["fail", "dead_letter"] = "fail"
-    """For sinks that receive bundles: what to do with records that cannot be delivered."""
+    """For sinks that receive bundles, on records that cannot be delivered."""

@@ -1,34 +1,16 @@
-"""Sources: the protocol that injectors read through. Users may write their own sources.
+"""Sources: the protocol that injectors read through. ``docs/sources.md`` has the rules for your
+own.
 
-A *source* is a set of *partitions*; each is read in order, by the worker that owns it. A
-*replayable* source returns the same rows under the same numbers whenever it is read, so that its
-rows need not be stored: after a crash they are read again with the same ids, and rows that were
-processed before are dropped (I1, I2). Files are such sources (`millwheel.files`).
-
-The contract of a partition::
+A *source* is a set of *partitions*; each is read in order, by the worker that owns it. The same
+number is the same row for ever: rows are not stored but read again after a crash, and those that
+were processed before are dropped by their ids (I1, I2)::
 
     number of a row    0   1   2   .   .   5   6        numbers rise; they may have gaps
                        |---|---|           |---|---|......
                                ^ acknowledged      ^ read so far
 
-* **The same number is the same row.** A number that was returned once never means another row.
-* **Numbers may have gaps**, of any length: in a compacted log, or a log with markers between its
-  rows. A gap costs nothing; it is acknowledged as soon as the reader has passed it.
-* **An end is declared, never guessed.** A reader without further rows *waits* until its source
-  wakes it. Only a `bounded` source ends, and only when its reader says so (`Reader.ended`). Event
-  time of a stream ends when every partition has ended.
-* **An unfinished last row is not a row**: a reader does not return it until it is complete.
-* **Silence is idleness only if nothing is owed**: a partition without rows stops holding the low
-  watermark (`idle_after` of `inject`) while its reader knows that it has returned all rows written
-  so far (`Reader.caught_up`). If rows may be held up somewhere, it holds.
-
-A source that finds partitions while it runs is a `GrowingSource`. One worker, by its lease, looks
-for new partitions (`Discovery`); each is then owned like any other. A new partition starts at the
-low watermark that the source has published by then, and never moves it back: its older rows are
-late.
-
-A source that several workers (on several machines) can read must return the same rows to each of
-them: files must be on storage that all of them see.
+A gap is acknowledged as soon as the reader has passed it. Event time of a stream ends when every
+partition has ended.
 """
 
 from __future__ import annotations
@@ -41,31 +23,46 @@ import msgspec
 
 from millwheel.errors import InputError
 
+__all__ = ["Discovery", "GrowingSource", "Lag", "Partition", "Reader", "Row", "Rows", "Source"]
+
 
 class Row(msgspec.Struct):
-    """One row of a partition, with exactly one of `value`, `error` and `watermark`."""
+    """One row of a partition, with exactly one of `value`, `error` and `watermark`.
+
+    ```python
+    from millwheel.errors import InputError
+
+    row = Row(offset=7, line=8, value=TEA)
+    bad = Row(offset=8, line=9, error=InputError("the customer is missing"), text='{"item": "tea"}')
+    ```
+    """
 
     offset: int
     """The row's number, higher than that of every row before it; numbers in between are gaps."""
     line: int
     """The place of the row in its partition, for messages; for files the physical line, from 1."""
     value: Any = None
-    """A value of the stream's type, equal to its decoded JSON (1.0 in a field of floats, not 1):
-    another worker receives it as JSON."""
+    """A value of the stream's type, equal to its decoded JSON, as another worker receives it (1.0
+    in a field of floats, not 1)."""
     watermark: int | None = None
     """No row on time with an older timestamp (in microseconds) will follow."""
     error: InputError | None = None
     text: str = ""
     """The raw text of a bad row, cut to a sensible length, for its dead letter."""
     micros: int | None = None
-    """The row's own timestamp, in microseconds since the epoch; it counts if `inject` has no
+    """The row's own timestamp, in microseconds since the epoch, for `inject` without
     ``timestamp=``."""
 
 
 class Rows(Sequence[Row]):
     """Rows of adjacent numbers and lines, without errors and watermarks, as columns.
 
-    A reader may return it instead of a list of `Row` objects: the engine then makes none. A reader
+    ```python
+    rows = Rows(7, 8, [TEA, MILK])
+    assert rows[1] == Row(offset=8, line=9, value=MILK)
+    ```
+
+    A reader may return it instead of a list of `Row`: the engine then makes no objects. A reader
     that works on another one's rows may change them: they are objects from the first look at one of
     them.
     """
@@ -131,7 +128,13 @@ class Rows(Sequence[Row]):
 
 
 class Lag(NamedTuple):
-    """The unread part of a partition; None: not known."""
+    """The unread part of a partition; None: not known.
+
+    ```python
+    lag = Lag(rows=1_200)
+    assert lag.bytes is None
+    ```
+    """
 
     rows: int | None = None
     bytes: int | None = None
@@ -142,36 +145,54 @@ class Lag(NamedTuple):
 
 
 class Reader(Protocol):
-    """An open partition. One task uses it; `position` and the figures are read between its
-    calls.
+    """An open partition. One task uses it; `position` and the figures are read between its calls.
 
-    The reader of a source with ``shows_time = True`` has an attribute `seen`: the time up to which
-    the source has come by the rows read so far, in microseconds, or None. It replaces the times of
-    the rows themselves, and `wait` also returns when it has advanced.
+    ```python
+    class One:  # a reader of one row; `FetchingReader` has most of this
+        ended = caught_up = False
 
-    A reader may have an attribute `promised`. When its value has changed, the position is stored
-    before the rows that were read since are sent: it says which rows the numbers stand for (the
-    file that was begun, for example).
+        async def read(self, limit: int) -> list[Row]:
+            rows = [] if self.ended else [Row(0, 1, TEA)]
+            self.ended = self.caught_up = True
+            return rows
+
+        async def wait(self) -> None: ...
+
+        def position(self, acknowledged: int) -> dict[str, int]:
+            return {"row": acknowledged}
+
+        def progress(self) -> float:
+            return float(self.ended)
+
+        def lag(self) -> Lag:
+            return Lag(rows=int(not self.ended))
+
+        def close(self) -> None: ...
+    ```
+
+    An attribute `seen`, for a source with ``shows_time = True``, is the event time in microseconds
+    up to which the source has come by the rows read so far, or None. It replaces the times of the
+    rows, and `wait` also returns when it has advanced.
+
+    A change of an attribute `promised` makes the engine store the position before the rows read
+    since are sent: it says which rows the numbers stand for (the file that was begun, for example).
     """
 
     @property
     def ended(self) -> bool:
-        """Whether no row will ever follow: of a bounded source, or of a partition that is gone for
+        """Whether no row will ever follow: of a bounded source, or a partition that is gone for
         good."""
         ...
 
     @property
     def caught_up(self) -> bool:
-        """Whether the reader knows that it has returned all rows written so far.
-
-        False if rows may be held up: the server does not answer, or a transaction that has written
-        is open. Such a partition is not idle, however long it is silent, since its rows would come
-        late. It is called about every second and must be cheap.
-        """
+        """Whether the reader knows that it has returned all rows written so far, and none may be
+        held up (by a server that does not answer, or an open transaction). Otherwise the partition
+        is not idle, however long it is silent. Called about every second; must be cheap."""
         ...
 
     async def read(self, limit: int) -> Sequence[Row]:
-        """Return up to `limit` further rows that exist now, or an empty sequence.
+        """Return up to `limit` further complete rows that exist now, or an empty sequence.
 
         It may wait for the disk or the network, but not for rows to be written.
 
@@ -183,8 +204,7 @@ class Reader(Protocol):
     async def wait(self) -> None:
         """Return when `read` may find further rows. It may be cancelled at any time.
 
-        Called only after `read` has returned no rows and while the partition has not `ended`. The
-        source wakes it; if the source cannot, it polls.
+        Called after `read` has returned no rows, before the partition has `ended`.
 
         Raises:
             InputError: as `read`.
@@ -196,14 +216,15 @@ class Reader(Protocol):
         number.
 
         Args:
-            acknowledged: rows before this number are durable at all readers of the stream. It
-                never goes back, and may lie in a gap.
+            acknowledged: rows before this number are durable at all readers of the stream. It never
+                goes back, and may lie in a gap.
 
         Returns:
-            JSON values. The position covers acknowledged rows only: rows that were read ahead may
-            be corrected before they are read again. If all rows read so far are acknowledged, it
-            also covers the gap that the reader has passed behind them. `wait` returns when that gap
-            has grown, so that the engine stores the new position.
+            JSON values that cover acknowledged rows only: rows read ahead may be corrected before
+                they are
+            read again. If all rows read are acknowledged, also the gap behind them that the reader
+            has
+            passed; `wait` returns when it has grown, so that the engine stores the new position.
         """
         ...
 
@@ -212,7 +233,7 @@ class Reader(Protocol):
         ...
 
     def lag(self) -> Lag:
-        """The amount not read yet. It is called about every second and must be cheap."""
+        """The amount not read yet. Called about every second; must be cheap."""
         ...
 
     def close(self) -> None:
@@ -223,8 +244,18 @@ class Reader(Protocol):
 class Partition(Protocol):
     """A part of a source that is read in order by one owner.
 
-    Messages name a row as ``IDENTITY, line N``. A partition with an attribute `row_name` has that
-    word in place of *line*, and is not called a file.
+    ```python
+    from pathlib import Path
+
+    partition = JsonLines("orders.jsonl").partitions()[0]
+    Path("orders.jsonl").write_text('{"customer": "ann", "item": "tea", "cents": 300}')
+    reader = await partition.open(Order, position=None)
+    assert [row.value for row in await reader.read(10)] == [TEA]
+    reader.close()
+    ```
+
+    Messages name a row as ``IDENTITY, line N``; an attribute `row_name` replaces *line*, and the
+    partition is then not called a file.
     """
 
     @property
@@ -244,18 +275,32 @@ class Partition(Protocol):
 
 
 def row_place(partition: Partition, row: Row) -> str:
-    """The place of a row, for messages."""
     return f"{partition.identity}, {getattr(partition, 'row_name', 'line')} {row.line}"
 
 
 class Source(Protocol):
     """The input of an injector.
 
-    A source whose rows all have timestamps of their own (`Row.micros`) says so with an attribute
-    ``timestamps = True``; then `inject` needs no ``timestamp=``. One with an attribute `idle_after`
-    gives the default of that option. One with ``shows_time = True`` has readers that know how far
-    event time is (`Reader`); they count if the rows have timestamps of their own, and `inject` has
-    neither ``timestamp=`` nor ``seen=`` nor ``watermark=``.
+    ```python
+    from typing import Any
+
+    class TwoFiles:
+        bounded = True
+
+        def partitions(self) -> list[Partition]:
+            return JsonLines(["monday.jsonl", "tuesday.jsonl"]).partitions()
+
+        def describe(self) -> dict[str, Any]:
+            return {"days": 2}
+
+    VISITS = Stream("visits", Order)
+    pipeline.inject(VISITS, TwoFiles(), timestamp=lambda visit: at(0))
+    ```
+
+    Optional attributes: ``timestamps = True``: all rows have timestamps of their own
+    (`Row.micros`), so that `inject` needs no ``timestamp=``. `idle_after`: the default of that
+    option. ``shows_time = True``: its readers have `seen`, which counts if the rows have timestamps
+    of their own; `inject` has neither ``timestamp=``, ``seen=`` nor ``watermark=``.
     """
 
     @property
@@ -275,23 +320,42 @@ class Source(Protocol):
 class Discovery(Protocol):
     """Looks for the partitions of a growing source, in the worker that owns this task.
 
-    If partitions may end (`Reader.ended`), it has a method ``resumed(identity, position, *,
-    ended)``, with the stored position of the partition's reader: called for each partition at the
-    start, and when one has ended. From then on `look` leaves the identity out. If the partition is
-    continued, it is under another identity.
+    ```python
+    import asyncio
+    from pathlib import Path
+    from typing import Any
 
-    That of a source with ``shows_time = True`` may have an attribute `seen`: a time in
-    microseconds, or None. Of a partition that the last look has not found, no row on time is older;
-    it holds the stream's watermark.
+    class Days:
+        async def look(self) -> list[str]:
+            return sorted(path.name for path in Path("days").glob("*.jsonl"))
+
+        async def wait(self) -> None:
+            await asyncio.sleep(60)
+
+        def first_position(self, identity: str) -> None: ...
+
+        def position(self) -> dict[str, Any]:
+            return {}
+
+        def close(self) -> None: ...
+    ```
+
+    If partitions may end (`Reader.ended`), a method ``resumed(identity, position, *, ended)`` is
+    called for each one at the start, and when it has ended, with its stored position. From then on
+    `look` leaves the identity out; a continued partition has another one.
+
+    With ``shows_time = True`` of the source, it may have an attribute `seen` (microseconds or
+    None), which holds the stream's watermark: no row on time of a partition that is not found yet
+    is older.
     """
 
     async def look(self) -> Sequence[str]:
         """The identities of all partitions that exist now, in the order in which new ones are
         numbered.
 
-        Partitions that were found before may be left out, unless they may not have been created
-        yet: the result of `position` is stored before a new partition is created. It is also stored
-        after each look that has changed it.
+        Partitions found before may be left out once they have been created. The result of
+        `position` is stored before a new partition is created, and after each look that has changed
+        it.
 
         Raises:
             InputError: the partitions cannot be listed; the message says how to continue.
@@ -320,7 +384,18 @@ class Discovery(Protocol):
 
 @runtime_checkable
 class GrowingSource(Protocol):
-    """A source that finds partitions while it runs. It is never bounded."""
+    """A source that finds partitions while it runs. It is never bounded.
+
+    ```python
+    folder = JsonLines("days/", follow=True)
+    assert isinstance(folder, GrowingSource)
+    assert folder.partitions() == []
+    assert folder.partition("days/monday.jsonl").identity == "days/monday.jsonl"
+    ```
+
+    One worker, by its lease, looks for new partitions. Each starts at the low watermark that the
+    source has published by then, and never moves it back: its older rows are late.
+    """
 
     @property
     def bounded(self) -> bool: ...

@@ -1,10 +1,9 @@
 """State as user code sees it: one object per key, and collections with entries that load
 separately.
 
-A state object is stored as one row. A field of type `MapState` or `ListState` is stored separately,
-with a row per entry, so that the cost of a buffer of a hundred thousand entries depends on the
-entries that a record uses, not on the number stored. Outside a pipeline (``Model()`` in a unit
-test), collections keep their entries in memory.
+A state object is one row. A field of type `MapState` or `ListState` has a row per entry, so that
+its cost depends on the entries that a record uses, not on the number stored. Outside a pipeline
+(``Model()`` in a unit test), collections keep their entries in memory.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from millwheel.core.model import Key
 from millwheel.core.stored_form import Fidelity
 from millwheel.errors import GraphError, UserCodeError
 
+__all__ = ["ListState", "MapState"]
+
 K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
 V = TypeVar("V")
 S = TypeVar("S")
@@ -41,7 +42,7 @@ UNKNOWN: Any = type("Unknown", (), {"__repr__": lambda self: "UNKNOWN"})()
 
 
 MAX_FIELD_BYTES = 63
-"""Maximum length of the name of a MapState or ListState, which begins the names of its entries."""
+"""Maximum length of a collection's field name, which begins the names of its entries."""
 
 
 class Cells(Protocol):
@@ -115,8 +116,6 @@ _ANY: Codec[Any] = Codec(Any, what="state entry")
 
 
 class Collection:
-    """The base of MapState and ListState, which binds them to a key's cells."""
-
     __slots__ = ("_cells", "_codec", "_key_type", "_prefix")
 
     def __init__(self) -> None:
@@ -133,7 +132,6 @@ class Collection:
         self._key_type = key_type
 
     def is_part_of(self, cells: Cells, prefix: str) -> bool:
-        """Whether the collection is already bound to these cells."""
         return self._cells is cells and self._prefix == prefix
 
     def take_over(self, cells: Cells, prefix: str, codec: Codec[Any], key_type: Any) -> None:
@@ -151,8 +149,7 @@ class Collection:
 
     @staticmethod
     def entries_of(cells: Cells, prefix: str) -> list[str] | None:
-        """The entries of the collection under `prefix`, or None if memory does not have them
-        all."""
+        """The entries of the collection under `prefix`; None if memory does not have them all."""
         return cells.known(prefix)
 
     def _codec_of(self, entry: str) -> Codec[Any]:
@@ -171,9 +168,20 @@ class Collection:
 class MapState(Collection, Generic[K, V]):
     """A map from keys to values, with a row for each entry.
 
-    Reading may have to wait for the store, so it is awaited; writing never waits. A value
-    that is changed in place after `get` is stored as if it had been `put`. A new map assigned to
-    the field replaces the stored map if all of that is in memory; otherwise call `clear` first.
+    ```python
+    from msgspec import field
+
+    class Basket(Struct):
+        items: MapState[str, int] = field(default_factory=MapState)
+
+    basket = Basket()  # as in a unit test
+    basket.items.put("tea", 300)
+    assert await basket.items.get("tea") == 300
+    ```
+
+    Reading may have to wait for the store, so it is awaited; writing never waits. A value that is
+    changed in place after `get` is stored as if it had been `put`. A new map assigned to the field
+    replaces the stored map if all of that is in memory; otherwise call `clear` first.
     """
 
     __slots__ = ()
@@ -182,16 +190,28 @@ class MapState(Collection, Generic[K, V]):
         return self._prefix + key_text(cast(Key, key)).decode()
 
     async def get(self, key: K) -> V | None:
-        """The value of `key`, or None."""
+        """The value of `key`, or None.
+
+        ```python
+        prices: MapState[str, int] = MapState()
+        assert await prices.get("tea") is None
+        ```
+        """
         value = await self._read(self._entry(key))
         return None if value is ABSENT else cast(V, value)
 
     async def contains(self, key: K) -> bool:
-        """Whether `key` has a value."""
         return await self._read(self._entry(key)) is not ABSENT
 
     def put(self, key: K, value: V) -> None:
-        """Set the value of `key`."""
+        """Set the value of `key`.
+
+        ```python
+        prices: MapState[str, int] = MapState()
+        prices.put("tea", 300)
+        assert [entry async for entry in prices.items()] == [("tea", 300)]
+        ```
+        """
         entry = self._entry(key)
         if type(key) is not self._key_type:
             self._check_key(entry[len(self._prefix) :])
@@ -206,7 +226,6 @@ class MapState(Collection, Generic[K, V]):
             ) from error
 
     def remove(self, key: K) -> None:
-        """Remove `key`, if it is in the map."""
         self._cells.erase(self._entry(key), self._codec)
 
     async def clear(self) -> None:
@@ -225,12 +244,18 @@ class MapState(Collection, Generic[K, V]):
     ) -> AsyncIterator[tuple[str, V]]:
         """The entries from `first` (inclusive) to `until` (exclusive), in order; loads few others.
 
-        Keys must be strings, because integers are not in order as JSON: write an instant as
-        ``isoformat(timespec="microseconds")``, and a number with leading zeros. The order is that
-        of the keys' JSON. It equals the order of the strings if they contain no space, ``!``,
-        ``"``, backslash or control character.
+        ```python
+        days: MapState[str, int] = MapState()
+        for day in ("2024-01-01", "2024-01-02", "2024-02-01"):
+            days.put(day, 1)
+        since = [day async for day, _ in days.range("2024-01-02", "2024-03")]
+        assert since == ["2024-01-02", "2024-02-01"]
+        ```
 
-        Entries may be changed and removed while they are read.
+        Keys must be strings (write an instant as ``isoformat(timespec="microseconds")``, a number
+        with leading zeros), since integers are not in order as JSON. The order is that of the keys'
+        JSON: that of the strings, if they contain no space, ``!``, ``"``, backslash or control
+        character. Entries may be changed and removed while they are read.
 
         Args:
             limit: maximum number of entries to read. Use it instead of leaving the loop.
@@ -251,15 +276,14 @@ class MapState(Collection, Generic[K, V]):
 
 
 class _MapRange(AsyncIterator[tuple[str, V]]):
-    """Entries of a map in order. It is no generator: asyncio keeps a list of generators, which
-    costs more than most ranges."""
+    """Entries of a map in order. It is no generator: asyncio's list of generators costs more than
+    most ranges."""
 
     __slots__ = ("_left", "_span", "_start")
 
     def __init__(self, span: AsyncIterator[tuple[str, V]], start: int, limit: int | None) -> None:
         self._span = span
         self._start = start
-        """Length of the map's prefix in the names of its entries."""
         self._left = limit
 
     async def __anext__(self) -> tuple[str, V]:
@@ -276,7 +300,19 @@ _BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListS
 
 
 class ListState(Collection, Generic[V]):
-    """A queue of values with a row for each: append at the end, take from the front."""
+    """A queue of values with a row for each: append at the end, take from the front.
+
+    ```python
+    from msgspec import field
+
+    class Queue(Struct):
+        orders: ListState[Order] = field(default_factory=ListState)
+
+    queue = Queue()  # as in a unit test
+    await queue.orders.append(TEA)
+    assert await queue.orders.pop_first() == TEA
+    ```
+    """
 
     __slots__ = ()
 
@@ -296,13 +332,26 @@ class ListState(Collection, Generic[V]):
         return f"{self._prefix}{index:015d}"
 
     async def append(self, value: V) -> None:
-        """Add `value` at the end."""
+        """Add `value` at the end.
+
+        ```python
+        words: ListState[str] = ListState()
+        await words.append("tea")
+        assert [word async for word in words.values()] == ["tea"]
+        ```
+        """
         first, end = await self._bounds()
         self._cells.store(self._entry(end), self._codec, value)
         self._keep(first, end + 1)
 
     async def pop_first(self) -> V | None:
-        """Remove and return the oldest value, or None if the list is empty."""
+        """Remove and return the oldest value, or None if the list is empty.
+
+        ```python
+        words: ListState[str] = ListState()
+        assert await words.pop_first() is None
+        ```
+        """
         first, end = await self._bounds()
         if first == end:
             return None
@@ -312,7 +361,6 @@ class ListState(Collection, Generic[V]):
         return cast(V, value)
 
     async def clear(self) -> None:
-        """Remove all values."""
         first, end = await self._bounds()
         for index in range(first, end):
             self._cells.erase(self._entry(index), self._codec)
@@ -332,7 +380,6 @@ class ListState(Collection, Generic[V]):
         return _BOUNDS if entry == "#" else self._codec
 
     async def length(self) -> int:
-        """The number of values."""
         first, end = await self._bounds()
         return end - first
 
@@ -354,8 +401,7 @@ class StateLayout(Generic[S]):
         self.stateless = self.state_type is None
         self.empty: bytes = b"null"
         self.has_fidelity = True
-        """Whether state always equals, in all that user code can see, the one that is read from the
-        store."""
+        """Whether user code sees no difference between a state and the one read from the store."""
         if get_origin(self.state_type) in (Union, types.UnionType):
             raise GraphError(
                 f"the state of {owner} is of type {self.state_type}, so its empty state is "
@@ -403,7 +449,6 @@ class StateLayout(Generic[S]):
         return _name_of(self.state_type)
 
     def new(self) -> Any:
-        """An empty state object."""
         make = cast("Callable[[], Any]", get_origin(self.state_type) or self.state_type)
         return make()
 
@@ -466,8 +511,8 @@ class StateLayout(Generic[S]):
         return state
 
     def decode(self, encoded: bytes | None, cells: Cells | None = None) -> Any:
-        """A state object from its stored plain part (None: an empty one), with its collections
-        bound to `cells`."""
+        """A state object from its stored plain part (None: empty), with collections bound to
+        `cells`."""
         if self.stateless:
             return None
         if not self.collections:

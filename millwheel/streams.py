@@ -1,16 +1,5 @@
-"""Streams: typed, globally named channels; the reader chooses how it reads a stream.
-
-``STREAM.by(key)``
-    Records of one key are processed in one place, one after the other. State and timers are per
-    key.
-
-``STREAM.spread()``
-    The work does not depend on a key (parse, enrich, call a service). The engine distributes the
-    records evenly, close to their producers. No state, no timers, no order.
-
-``STREAM.broadcast()``
-    The records build a table that every key sees: rules, rates (`Computation.process_broadcast`).
-"""
+"""Streams: typed, named channels. The reader chooses how it reads: by key, spread, or by
+broadcast."""
 
 from __future__ import annotations
 
@@ -26,6 +15,8 @@ from millwheel.core.extractors import Keys, fingerprint
 from millwheel.core.model import EPOCH, Key
 from millwheel.core.names import check_name
 
+__all__ = ["Broadcast", "Input", "Stream"]
+
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
@@ -33,10 +24,17 @@ V_co = TypeVar("V_co", covariant=True)
 class Stream(Generic[V]):
     """A named channel of records with values of one type.
 
+    ```python
+    def add_cents(old: dict[str, int]) -> dict[str, int]:
+        return {**old, "cents": 0}
+
+    BILLS = Stream("bills", Order, version=2, migrations={1: add_cents})
+    ```
+
     Args:
         name: unique in a pipeline; lower case, digits, underscores.
         value_type: a msgspec.Struct, a dataclass, or a plain JSON type. A float may be neither NaN
-            nor infinite, since JSON has no such numbers: use ``float | None`` for "not known".
+            nor infinite, which JSON does not have: use ``float | None`` for "not known".
         version: increase it by one with every change of the type.
         migrations: for each older version, a function that converts its decoded JSON (for a struct
             a ``dict``) to the next version; to go back, for each newer version, a function to the
@@ -60,6 +58,13 @@ class Stream(Generic[V]):
     def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
         """Read this stream by the key that `extractor` returns for each value.
 
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(lambda order: (order.customer, order.item)))
+        ```
+
+        Records of one key are processed in one place, one after the other, with the key's state and
+        timers.
+
         Args:
             version: increase it by one when the code of the extractor changes and the reader keeps
                 state by its keys. The state of keys that no longer occur stays in the store.
@@ -67,12 +72,19 @@ class Stream(Generic[V]):
         return Input(self, extractor, version=version)
 
     def spread(self) -> Input[V]:
-        """Read this stream for work that depends on no key: the engine distributes the records.
+        """Read this stream for work that depends on no key (parse, enrich, call a service).
+
+        ```python
+        from millwheel.computations import FlatMap
+
+        ITEMS = Stream("items", str)
+        pipeline.add(FlatMap(lambda order: order.item.split(), to=ITEMS), ORDERS.spread())
+        ```
 
         A record produced by a computation goes to an interval of the reader on the same worker, if
-        there is one, to save the network; rows of a source go evenly to all intervals. Records are
-        processed in parallel and in any order. `Context.key` is a meaningless number, so the reader
-        has no state and no timers; the streams that it produces can be read by key.
+        there is one; rows of a source go evenly to all intervals. Records are processed in
+        parallel, in any order. `Context.key` is a meaningless number, so the reader has no state
+        and no timers.
         """
         return Input(self, None)
 
@@ -80,11 +92,23 @@ class Stream(Generic[V]):
         """Read this stream into a table that all keys of the reader share: rules, rates, a small
         list.
 
-        `Computation.process_broadcast` receives each record and changes the table; records of the
-        other inputs see the table as `Context.shared`. The table is stored once for each of
-        ``Settings.broadcast_cells`` ranges of keys, and each record is sent to every range. As in
-        any input, a source that falls silent holds the low watermark: see ``idle_after`` of
-        `inject`.
+        ```python
+        class Check(Computation[Order, None, int, Spent]):
+            async def process_broadcast(self, record: Record[int], shared: Spent) -> None:
+                shared.cents = record.value
+
+            async def process_record(
+                self, record: Record[Order], ctx: Context[None, Spent]
+            ) -> None:
+                ctx.count("too much", record.value.cents > ctx.shared.cents)
+
+        LIMITS = Stream("limits", int)
+        pipeline.inject(LIMITS, Inbox())
+        pipeline.add(Check(), ORDERS.by(customer), LIMITS.broadcast())
+        ```
+
+        Each of ``Settings.broadcast_cells`` ranges of keys gets each record and stores the table.
+        As in any input, a silent source holds the low watermark: see ``idle_after`` of `inject`.
         """
         return Broadcast(self)
 
@@ -94,7 +118,14 @@ class Stream(Generic[V]):
 
 @dataclass(frozen=True)
 class Input(Generic[V_co]):
-    """A stream as one consumer reads it: keyed by `extractor`, or spread."""
+    """A stream as one consumer reads it: keyed by `extractor`, or spread.
+
+    ```python
+    reading = ORDERS.by(customer)
+    assert isinstance(reading, Input)
+    assert (reading.name, reading.key_type) == ("orders", "str")
+    ```
+    """
 
     stream: Stream[Any]
     extractor: Callable[[Any], Key] | None
@@ -102,7 +133,6 @@ class Input(Generic[V_co]):
     relayed: Stream[Any] | None = None
     """The user's stream, if a relay reads its rows and `stream` is the hidden stream behind it."""
     version: int = 1
-    """The version of the extractor."""
 
     @property
     def name(self) -> str:
@@ -125,15 +155,14 @@ class Input(Generic[V_co]):
 
     @property
     def manner(self) -> str:
-        """The way in which the stream is read, for display."""
         return "spread" if self.extractor is None else f"by {self.extractor_name}"
 
     @property
     def key_type(self) -> str | None:
         """The type of the key, such as ``str`` or ``(str, int)``; None if it is not known.
 
-        It comes from the extractor's return annotation. An extractor without one (a lambda) is
-        called with an empty value of the stream's type.
+        It is the extractor's return annotation. An extractor without one (a lambda) is called with
+        an empty value of the stream's type.
         """
         if self.extractor is None:
             return None
@@ -148,11 +177,17 @@ class Input(Generic[V_co]):
 
 @dataclass(frozen=True)
 class Broadcast(Generic[V_co]):
-    """A stream that one consumer reads by broadcast: all keys see each record."""
+    """A stream that one consumer reads by broadcast: all keys see each record.
+
+    ```python
+    reading = ORDERS.broadcast()
+    assert isinstance(reading, Broadcast)
+    assert reading.name == "orders"
+    ```
+    """
 
     stream: Stream[Any]
     relayed: Stream[Any] | None = None
-    """The user's stream, if a relay reads its rows and `stream` is the hidden stream behind it."""
 
     extractor_name = "broadcast()"
     manner = "broadcast"
@@ -191,7 +226,6 @@ def _shown_key_type(key: Any) -> str | None:
 
 
 def _empty_value(value_type: Any) -> Any:
-    """The emptiest value of a type that can be made."""
     kind = get_origin(value_type) or value_type
     if kind is datetime:
         return EPOCH

@@ -9,11 +9,9 @@
 `Global`         all of time                                      a running total
 ===============  ===============================================  ==========================
 
-Bounds are instants, ``[start, end)``, in microseconds since the epoch. With a time zone, bounds
-follow the *local clock*: a local day has 23 or 25 hours when daylight saving changes, and the
-hour that occurs twice belongs to one window (see `Tumbling`). Zones come from `zoneinfo`, which
-reads them from the system; a slim system without ``/usr/share/zoneinfo`` needs
-``pip install tzdata``.
+Bounds are instants, ``[start, end)``, in microseconds since the epoch; with a time zone they follow
+the *local clock* (see `Tumbling`). `zoneinfo` reads zones from the system; without
+``/usr/share/zoneinfo``, ``pip install tzdata``.
 """
 
 from __future__ import annotations
@@ -37,6 +35,23 @@ from millwheel.core.model import (
 )
 from millwheel.errors import GraphError
 
+__all__ = [
+    "Assigner",
+    "Count",
+    "Early",
+    "Global",
+    "Months",
+    "Pane",
+    "PaneOrder",
+    "Session",
+    "Sliding",
+    "Span",
+    "Tumbling",
+    "Zone",
+    "instant",
+    "micros_of",
+]
+
 R = TypeVar("R")
 
 Zone = str | ZoneInfo
@@ -53,9 +68,14 @@ LONGEST_SECONDS = 10**10
 class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """One result of one window of one key: ``[start, end)``, UTC.
 
+    ```python
+    pane = Pane("ann", at(0), at(60), 390)
+    assert pane.end - pane.start == timedelta(minutes=1)
+    ```
+
     Attributes:
-        number: 0 for the first pane of the window, increasing by one with each further pane. Count
-            windows, which have no bounds of their own, are numbered per key.
+        number: 0 for the first pane of the window, and one more for each further pane. Panes of
+            count windows, which have no bounds of their own, are numbered per key.
         late: the pane amends the result with a record that arrived after the window had closed.
         final: no further pane of this window will follow.
         early: the pane was sent before the window closed, and is not complete.
@@ -78,9 +98,14 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
 class PaneOrder:
     """How the panes of a key follow one another, which shows the newer one of two.
 
+    ```python
+    first = Pane("ann", at(0), at(60), 300)
+    amended = Pane("ann", at(0), at(60), 390, number=1, late=True)
+    assert PaneOrder().place(first) < PaneOrder().place(amended)
+    ```
+
     Attributes:
-        by_number: panes are numbered per key, and their windows have no bounds of their own
-            (`Count`).
+        by_number: panes are numbered per key; their windows have no bounds of their own (`Count`).
         amended_for: microseconds after its end for which a window may still send panes; None: for
             ever.
     """
@@ -89,7 +114,7 @@ class PaneOrder:
     amended_for: int | None = None
 
     def place(self, pane: Pane[Any]) -> tuple[int, ...]:
-        """The place of a pane among those of its key: of a later window before the pane's number.
+        """The place of a pane among those of its key: the window decides before the pane's number.
 
         Of two windows with one end, the one that starts earlier is the newer one: a session that
         was joined to another, or one with a new start.
@@ -102,7 +127,7 @@ class PaneOrder:
         """The instant after which no pane comes that is older than the newest one so far; None:
         there is none.
 
-        An older pane may be on its way from a former owner of its key's interval. It holds the low
+        An older pane may be on its way from a former owner of the interval. It holds the low
         watermark at its window's end or before, or at a promise that the newer pane's timestamp has
         reached.
 
@@ -116,8 +141,8 @@ class PaneOrder:
 
     @staticmethod
     def of_all(orders: Sequence[PaneOrder]) -> PaneOrder:
-        """The order that holds for panes of several computations; of none: nothing is known of
-        their lateness."""
+        """The order that holds for panes of several computations; of none, their lateness is
+        unknown."""
         amended = [order.amended_for for order in orders]
         known = [each for each in amended if each is not None]
         return PaneOrder(
@@ -127,7 +152,13 @@ class PaneOrder:
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """A window's bounds in microseconds since the epoch, ``[start, end)``."""
+    """A window's bounds in microseconds since the epoch, ``[start, end)``.
+
+    ```python
+    minute = Span(0, 60_000_000)
+    assert minute.last == 59_999_999
+    ```
+    """
 
     start: int
     end: int
@@ -142,10 +173,23 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 class Early:
     """Sends panes before their window closes: after a number of records, or a time.
 
+    ```python
+    from millwheel.computations import Windowed, total
+
+    TOTALS = Stream("totals", Pane[int])
+    spent = Windowed(
+        Tumbling(days=1), total(cents), to=TOTALS, early=Early(records=1)
+    )
+    pipeline.add(spent, ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK, at=at(0))
+        assert [(pane.value, pane.early) for pane in harness.produced(TOTALS)][-1] == (390, True)
+    ```
+
     Attributes:
-        records: number of new records of a window after which a pane is sent.
-        seconds: wall time after the first record without a pane, after which a pane is sent.
-            Without new records there is no pane. With `records` as well, the first of both decides.
+        records: new records of a window after which a pane is sent.
+        seconds: wall time after the first record without a pane, after which a pane is sent. With
+            `records` as well, the first of both decides.
 
     Raises:
         GraphError: both are None, or one is not above zero.
@@ -172,9 +216,18 @@ class Early:
 
 
 class Assigner(Protocol):
-    """Fixed windows for `Windowed`: their bounds do not depend on the records.
+    """Fixed windows of your own for `Windowed`; their bounds must not depend on the records.
 
-    Write your own with these two methods; their results must depend on their arguments alone.
+    ```python
+    class Seconds:
+        def spans(self, micros: int) -> list[Span]:
+            return [self.at(micros - micros % 1_000_000)]
+
+        def at(self, start: int) -> Span:
+            return Span(start, start + 1_000_000)
+
+    assert Seconds().spans(2_500_000) == [Span(2_000_000, 3_000_000)]
+    ```
     """
 
     def spans(self, micros: int) -> Sequence[Span]:
@@ -189,17 +242,22 @@ class Assigner(Protocol):
 class Tumbling:
     """Adjacent windows of one size.
 
+    ```python
+    day = Tumbling(days=1, zone="Europe/Berlin").of(micros_of(at(0)))
+    assert instant(day.start) == datetime(2023, 12, 31, 23, tzinfo=UTC)
+    ```
+
+    With a zone, bounds follow the local clock: a day has 23 or 25 hours when the clock changes, and
+    local hours nest into it. 01:00 to 02:00 takes two hours when the clock goes back, and does not
+    exist when the clock jumps over it; of half-hour windows in an hour that occurs twice, the first
+    takes 30 minutes and the last 90. Without a zone all windows have the same length.
+
     Args:
         size: the size of each window; or use `days`, `hours`, `minutes`, `seconds`.
         offset: shifts the bounds, which by default are at multiples of the size since the epoch. A
             day with ``offset=timedelta(hours=6)`` is from six to six.
         origin: instead of `offset`, an aware instant at which a window starts.
-        zone: the zone with the clock that the bounds follow. A day is then a local day. The length
-            of a window of hours follows the clock: 01:00 to 02:00 takes two hours when the clock
-            goes back, and does not exist when the clock jumps over it. Therefore local hours nest
-            into local days. Windows of less than an hour do not repeat either: of half-hour windows
-            in an hour that occurs twice, the first takes 30 minutes and the last 90. Leave the zone
-            out if all windows must have the same length.
+        zone: the zone with the clock that the bounds follow.
 
     Raises:
         GraphError: no size above zero, an `offset` as long as the size, a naive `origin`, an
@@ -246,7 +304,6 @@ class Tumbling:
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
-        """The window that holds the instant `micros`."""
         recent, clock = self._recent, self._clock
         if recent.start <= micros < recent.end:  # most records are in the window of the one before
             return recent
@@ -264,11 +321,9 @@ class Tumbling:
         return self._recent
 
     def spans(self, micros: int) -> Sequence[Span]:
-        """The one window that holds the instant `micros`."""
         return (self.of(micros),)
 
     def at(self, start: int) -> Span:
-        """The window that starts at `start`."""
         return self.of(start)
 
     def __repr__(self) -> str:
@@ -279,9 +334,14 @@ class Tumbling:
 class Months:
     """Adjacent windows of one or several calendar months: ``Months(3)`` are quarters.
 
+    ```python
+    quarter = Months(3).of(micros_of(at(0)))
+    assert instant(quarter.end) == datetime(2024, 4, 1, tzinfo=UTC)
+    ```
+
     Args:
         number: number of months in a window, counted from January of year 1.
-        zone: the zone of the calendar; UTC by default.
+        zone: the zone of the calendar.
 
     Raises:
         GraphError: `number` is not a whole number above zero, or the zone is unknown.
@@ -295,7 +355,6 @@ class Months:
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
-        """The window that holds the instant `micros`."""
         if self._recent.start <= micros < self._recent.end:
             return self._recent
         local = EPOCH + timedelta(microseconds=self._clock.reading(micros))
@@ -318,11 +377,9 @@ class Months:
         return self._clock.first(to_micros(local))
 
     def spans(self, micros: int) -> Sequence[Span]:
-        """The one window that holds the instant `micros`."""
         return (self.of(micros),)
 
     def at(self, start: int) -> Span:
-        """The window that starts at `start`."""
         return self.of(start)
 
     def __repr__(self) -> str:
@@ -332,11 +389,15 @@ class Months:
 class Sliding:
     """Windows of one size, with a new one each `slide`; a record belongs to size / slide of them.
 
+    ```python
+    windows = Sliding(timedelta(minutes=10), timedelta(minutes=5)).spans(micros_of(at(0)))
+    assert [instant(window.start) for window in windows] == [at(-300), at(0)]
+    ```
+
     Args:
         size: the length of each window, a multiple of `slide`.
         slide: the time from the start of one window to the start of the next.
-        offset, origin, zone: the starts of windows, as with `Tumbling`. With a zone,
-            ``Sliding(timedelta(days=7), timedelta(days=1), zone=...)`` is seven local days.
+        offset, origin, zone: as for `Tumbling`; with a zone, seven days are seven local days.
 
     Raises:
         GraphError: a size or slide of zero or less, a slide that does not divide the size, an
@@ -377,7 +438,6 @@ class Sliding:
         return Span(self._step(last, 1 - self.number).start, last.end)
 
     def at(self, start: int) -> Span:
-        """The window that starts at `start`."""
         if self._recent is None or self._recent.start != start:
             end = self._step(self.slices.of(start), self.number - 1).end
             self._recent = Span(start, end)
@@ -408,6 +468,12 @@ class Sliding:
 class Session:
     """A window for each run of records of a key without a pause of `gap`.
 
+    ```python
+    visits = Session(timedelta(minutes=30))
+    spans = [visits.of(micros_of(at(60 * minute))) for minute in (0, 20, 90)]
+    assert [instant(span.end) for span in visits.merge(spans)] == [at(3000), at(7200)]
+    ```
+
     A record at t opens ``[t, t + gap)``. Windows that overlap become one, in whatever order their
     records arrive. Two records exactly `gap` apart are two sessions.
 
@@ -428,8 +494,7 @@ class Session:
         return Span(micros, micros + self.gap)
 
     def merge(self, spans: Sequence[Span]) -> list[Span]:
-        """The sessions of all these spans together, with overlapping ones joined, earliest
-        first."""
+        """The sessions of these spans, with overlapping ones joined, earliest first."""
         merged: list[Span] = []
         for span in sorted(spans, key=lambda span: span.start):
             if merged and span.start < merged[-1].end:
@@ -444,6 +509,16 @@ class Session:
 
 class Count:
     """A window for each `number` records of a key, in the order in which they arrive.
+
+    ```python
+    from millwheel.computations import Windowed, collect
+
+    PAIRS = Stream("pairs", Pane[list[Order]])
+    pipeline.add(Windowed(Count(2), collect(Order), to=PAIRS), ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK, TEA)
+        assert [pane.value for pane in harness.produced(PAIRS)] == [[TEA, MILK]]
+    ```
 
     Its pane spans from the least timestamp of its records to the greatest plus one microsecond.
     Fewer than `number` records left at the end of the input make no pane.
@@ -462,16 +537,25 @@ class Count:
 
 
 class Global:
-    """One window for all of time, which closes when the input ends. It needs an `Early`."""
+    """One window for all of time, which closes when the input ends. It needs an `Early`.
+
+    ```python
+    from millwheel.computations import Windowed, total
+
+    TOTALS = Stream("totals", Pane[int])
+    spent = Windowed(
+        Global(), total(cents), to=TOTALS, early=Early(seconds=5)
+    )
+    pipeline.add(spent, ORDERS.by(customer))
+    ```
+    """
 
     _span = Span(MIN_TIME, MAX_TIME)
 
     def spans(self, micros: int) -> Sequence[Span]:
-        """The one window there is."""
         return (self._span,)
 
     def at(self, start: int) -> Span:
-        """The one window there is."""
         return self._span
 
     def __repr__(self) -> str:
@@ -532,7 +616,12 @@ class LocalClock:
 
 
 def instant(micros: int) -> datetime:
-    """The aware UTC ``datetime`` of a window's bound, limited to the range of event time."""
+    """The aware UTC ``datetime`` of a window's bound, limited to the range of event time.
+
+    ```python
+    assert instant(Span(0, 60_000_000).end) == datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
+    ```
+    """
     return from_micros(clamp_time(micros))
 
 

@@ -1,8 +1,7 @@
 """The oldest work of an interval: a multiset of times that knows its minimum.
 
-Everything that keeps a low watermark back is counted here by its *hold*, a time: un-ACKed
-productions and source rows, timers, and results waiting for their commit (I5; paper 4.5
-"oldest work").
+All that keeps a low watermark back is counted here by its *hold*, a time: un-ACKed productions and
+source rows, timers, and results waiting for their commit (I5; paper 4.5 "oldest work").
 """
 
 from __future__ import annotations
@@ -13,7 +12,16 @@ from millwheel.core.model import MAX_TIME
 
 
 class Holds:
-    """A multiset of holds in microseconds; adding and removing cost O(log n)."""
+    """A multiset of holds in microseconds; adding and removing cost O(log n).
+
+    ```python
+    holds = Holds()
+    holds.add(20)
+    holds.add(10)
+    holds.remove(10)
+    assert holds.least() == 20
+    ```
+    """
 
     __slots__ = ("_counts", "_heap")
 

@@ -1,12 +1,9 @@
 """Pending timers of one interval and kind, ordered by due time.
 
-Memory holds only the earliest timers. The others are *far*: they are in the store alone, and are
-read page by page as time approaches them, so that a million timers neither fill memory nor delay a
-claim. One place in the order of time divides near from far timers; the far timers together hold the
-low watermark at that place.
-
-A page shows the durable timers. Changes that may not be durable yet are remembered by timer name
-and override the page.
+Memory holds only the earliest timers. The others are *far*: in the store alone, and read page by
+page as time approaches them, so that a million timers neither fill memory nor delay a claim. One
+place in the order of time divides near from far; the far timers together hold the low watermark
+there. A page shows the durable timers; later changes are remembered by timer name and override it.
 """
 
 from __future__ import annotations
@@ -19,17 +16,22 @@ from millwheel.core.model import Key
 from millwheel.timers.holds import Holds
 
 TimerName = tuple[bytes, str]
-"""Key and tag."""
 
 Place = tuple[int, int, bytes, str]
-"""A timer's place in the order of time: due, slot, key, tag."""
+"""Due, slot, key, tag."""
 
 UNDECIDED = 1 << 62
-"""Stands for the number of the commit that will remove a fired timer while it is not known."""
+"""Stands for the commit that will remove a fired timer while its number is not known."""
 
 
 class Pending(NamedTuple):
-    """A timer that is set. `due` and `hold` are in microseconds."""
+    """A timer that is set. `due` and `hold` are in microseconds.
+
+    ```python
+    pending = Pending(due=60_000_000, hold=60_000_000, key="ann", slot=7)
+    assert pending._replace(due=0).hold == 60_000_000
+    ```
+    """
 
     due: int
     hold: int
@@ -39,6 +41,14 @@ class Pending(NamedTuple):
 
 class TimerQueue:
     """Timers by name and by time: set, replace, cancel, take the due ones (paper 4.6).
+
+    ```python
+    timers = TimerQueue(limit=1_000, holds=Holds(), release=[])
+    timers.put((b'"ann"', "pay"), due=60, hold=60, key="ann", slot=7, n=1)
+    timers.put((b'"bob"', "pay"), due=90, hold=90, key="bob", slot=3, n=1)
+    assert [timer.key for _, timer in timers.take_due(before=70, limit=10)] == ["ann"]
+    assert timers.next_due() == 90
+    ```
 
     Args:
         limit: number of timers in memory; up to twice as many while timers are being set.
@@ -73,7 +83,6 @@ class TimerQueue:
                 self._send_away()
 
     def cancel(self, name: TimerName, n: int) -> None:
-        """Forget a timer, in commit `n`; the timer may have fired in that commit."""
         self._drop(name)
         self._remember(name, n, None)
 
@@ -87,8 +96,8 @@ class TimerQueue:
         return timer
 
     def known(self, name: TimerName) -> tuple[bool, Pending | None]:
-        """Whether memory knows of a timer, and the timer if it is set. Other timers are as the
-        store has them: far timers, or none."""
+        """Whether memory knows of a timer, and the timer if it is set. The store knows of the
+        others."""
         if name in self._pending:
             return True, self._pending[name]
         if name in self._recent:
@@ -107,10 +116,8 @@ class TimerQueue:
         return None if self._last is None else self._last[0]
 
     def take_due(self, before: int, limit: int) -> list[tuple[TimerName, Pending]]:
-        """Remove and return up to `limit` timers due before the instant `before`, earliest first.
-
-        Their holds stay; the caller releases them.
-        """
+        """Remove and return up to `limit` timers due before `before`, earliest first; their holds
+        stay."""
         taken: list[tuple[TimerName, Pending]] = []
         while self._pending and len(taken) < limit:
             due = self.next_due()
@@ -123,8 +130,7 @@ class TimerQueue:
         return taken
 
     def may_have(self, key_text: bytes, before: int) -> bool:
-        """Whether a timer of a key may be due before an instant; all timers in memory are looked
-        at."""
+        """Whether a timer of a key may be due before an instant; looks at all timers in memory."""
         if self._last is not None and self._last[0] < before:
             return True
         return any(
@@ -139,10 +145,8 @@ class TimerQueue:
         return self._last is not None and not self._pending and self._last[0] < before
 
     def begin_page(self) -> Place | None:
-        """The place after which to read the next page from the store.
-
-        The page will show everything that is durable now.
-        """
+        """The place after which to read the next page, which will show everything that is durable
+        now."""
         self._shown = None
         self._forget_durable()
         self._shown = self.durable
@@ -177,7 +181,7 @@ class TimerQueue:
         self._change_far_hold(before)
 
     def _send_away(self) -> None:
-        """Drop the latest timers from memory, which the store has; memory keeps the earliest."""
+        """Drop the latest timers from memory, which the store has."""
         before = self._far_hold()
         places = sorted((t.due, t.slot, *name) for name, t in self._pending.items())
         self._last = places[self._limit - 1]
@@ -192,7 +196,6 @@ class TimerQueue:
         return None if self._last is None else self._last[0]
 
     def _change_far_hold(self, before: int | None) -> None:
-        """Hold the watermark at the first far timer instead of at `before`."""
         if self._holds is None:
             return
         now = self._far_hold()
@@ -229,5 +232,4 @@ class TimerQueue:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every timer is in memory."""
         return self._last is None

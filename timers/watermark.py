@@ -1,18 +1,14 @@
 """Input low watermarks of all computations, from the watermarks that their senders have stored.
 
-``IW(A) = min(stored LW of every interval that sends to A)``: a record queued or running
-at A is un-ACKed at its sender and holds the sender's stored watermark, so that it need not be
-counted again here. A value is published only after it is stored, and never moves back (I5).
+``IW(A) = min(stored LW of every interval that sends to A)``: a record queued or running at A is
+un-ACKed at its sender and holds the sender's stored watermark. A value is published only after it
+is stored, and never moves back (I5).
 
-Stored watermarks are kept by slot, not by interval (paper 7.2). A report covers the slots of its
-interval, and applies to each slot unless a newer report (by sequencer) is known for it. Slots that
-are no longer reported keep their last value. A worker that does not know of a split yet therefore
-does not run ahead of the new interval.
-
-A source that finds partitions while it runs has a slot for the discovery of partitions, slot 0,
-and free slots for later partitions. A free slot holds nothing: the discovery publishes no more than
-the least watermark of all partitions found so far, and so holds for the partitions that a worker
-does not know yet (I17).
+Stored watermarks are kept by slot (paper 7.2). A report applies to each slot of its interval unless
+a newer one (by sequencer) is known for it; other slots keep their last value. So a worker that does
+not know of a split does not run ahead of the new interval. A growing source has slot 0 for the
+discovery, which holds for partitions that a worker does not know yet, and free slots for later
+partitions, which hold nothing (I17).
 """
 
 from __future__ import annotations
@@ -24,11 +20,17 @@ from typing import NamedTuple
 from millwheel.core.model import MAX_TIME, MIN_TIME
 
 FIRST_SLOT = 1
-"""The first slot of a partition of such a source; the discovery has the slot before it."""
+"""The first slot of a partition of a growing source."""
 
 
 class WatermarkReport(NamedTuple):
-    """The low watermark that the owner of an interval has stored."""
+    """The low watermark that the owner of an interval has stored.
+
+    ```python
+    report = WatermarkReport(computation=1, slot_from=0, slot_to=65_536, sequencer=3, watermark=60)
+    assert not report.idle
+    ```
+    """
 
     computation: int
     slot_from: int
@@ -51,6 +53,13 @@ class Stretch(NamedTuple):
 
 class SlotWatermarks:
     """The stored low watermarks of one computation over its slots ``[0, slots)``.
+
+    ```python
+    watermarks = SlotWatermarks(slots=100)
+    watermarks.report(0, 50, sequencer=1, watermark=60, idle=False)
+    watermarks.report(50, 100, sequencer=2, watermark=90, idle=False)
+    assert (watermarks.at(70), watermarks.least) == (90, 60)
+    ```
 
     Args:
         free: further slots, which count only once they have been reported.
@@ -86,7 +95,6 @@ class SlotWatermarks:
         self.least = min(stretch.watermark for stretch in self._stretches)
 
     def _cut(self, slot: int) -> None:
-        """Split a stretch so that one begins at `slot`."""
         place = bisect_right(self._starts, slot) - 1
         known = self._stretches[place]
         if self._starts[place] < slot < known.end:
@@ -106,7 +114,6 @@ class SlotWatermarks:
         self.least = min(stretch.watermark for stretch in self._stretches)
 
     def at(self, slot: int) -> int:
-        """The watermark of a slot."""
         return self._stretches[bisect_right(self._starts, slot) - 1].watermark
 
     def least_from(self, slot: int) -> int | None:
@@ -139,7 +146,17 @@ class SlotWatermarks:
 
 
 class Watermarks:
-    """The low watermarks that senders have stored, and each reader's minimum of them."""
+    """The low watermarks that senders have stored, and each reader's minimum of them.
+
+    ```python
+    watermarks = Watermarks()
+    watermarks.add_sender(computation=1, slots=65_536)
+    watermarks.add_reader(computation=2, senders=[1])
+    report = WatermarkReport(computation=1, slot_from=0, slot_to=65_536, sequencer=3, watermark=60)
+    assert watermarks.report(report) == [2]
+    assert watermarks.input(2) == 60
+    ```
+    """
 
     def __init__(self) -> None:
         self._of: dict[int, SlotWatermarks] = {}
@@ -170,7 +187,7 @@ class Watermarks:
         return [] if of.least == before else self._moved(report.computation)
 
     def _moved(self, computation: int) -> list[int]:
-        """Recompute the input low watermark of a sender's readers; gives those that have a new
+        """Recompute the input low watermark of a sender's readers; return those that have a new
         one."""
         moved = []
         for reader in self._readers.get(computation, ()):
@@ -181,7 +198,6 @@ class Watermarks:
         return moved
 
     def input(self, computation: int) -> int:
-        """The input low watermark of a computation."""
         return self._input[computation]
 
     def free(self, computation: int, slot: int, kept: Set[int]) -> list[int]:
@@ -194,7 +210,6 @@ class Watermarks:
         return self._moved(computation)
 
     def at(self, computation: int, slot: int) -> int:
-        """The stored low watermark of a slot."""
         return self._of[computation].at(slot)
 
     def all_at_end(self) -> bool:
@@ -206,12 +221,9 @@ class Watermarks:
         return self._of[computation].least_from(slot)
 
     def least_awake(self, computation: int) -> int | None:
-        """The least stored watermark of a source's partitions that are not idle, on all workers.
-
-        None if all are idle.
-        """
+        """The least stored watermark of a source's partitions that are not idle; None if all
+        are."""
         return self._of[computation].least_awake()
 
     def least(self, computation: int) -> int:
-        """The least stored watermark of a computation."""
         return self._of[computation].least

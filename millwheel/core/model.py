@@ -48,8 +48,18 @@ class Statement(str):
 
 
 def to_micros(moment: datetime) -> int:
-    """Microseconds since the epoch; `TypeError` if it is no ``datetime``, `ValueError` if it has no
-    time zone."""
+    """Microseconds since the epoch of an aware ``datetime``.
+
+    ```python
+    from millwheel.windows import micros_of
+
+    assert micros_of(datetime(1970, 1, 1, 0, 1, tzinfo=UTC)) == 60_000_000
+    ```
+
+    Raises:
+        TypeError: `moment` is not a ``datetime``.
+        ValueError: `moment` has no time zone, so that its instant is unknown.
+    """
     if not isinstance(moment, datetime):
         raise TypeError(f"a timestamp must be an aware datetime, not {type(moment).__name__}")
     if moment.tzinfo is None:
@@ -106,7 +116,13 @@ def clamp_time(micros: int) -> int:
 
 
 class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
-    """One record as a computation sees it."""
+    """One record as a computation sees it: key, value, timestamp and the stream's name.
+
+    ```python
+    record = Record("ann", TEA, micros=1_704_067_200_000_000, stream="orders")
+    assert record.timestamp == at(0)
+    ```
+    """
 
     key: Key
     value: V
@@ -121,7 +137,13 @@ class Record(msgspec.Struct, Generic[V], gc=False, eq=False):
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False):
-    """The argument of `Computation.process_timer`."""
+    """A due timer, the argument of `Computation.process_timer`.
+
+    ```python
+    timer = Timer(tag="pay", kind="watermark", micros=1_704_067_200_000_000)
+    assert timer.at == at(0)
+    ```
+    """
 
     tag: str
     kind: TimerKind

@@ -8,11 +8,9 @@ A file is known by its inode together with its content, or by its content alone:
     gzip, and a known file's content                                              a copy of it
     anything else                                                                 not read yet
 
-Names and times decide nothing. The catalogue is part of the stored position, so a file that was
-read remains known across restarts, although it was renamed, touched or compressed.
-
-A known file that is gone may come back (from a backup, or because it is being compressed), so the
-newest ABSENT of them are kept; those that are in the directory are all kept.
+Names and times decide nothing. The catalogue is stored with the position, so a file remains known
+across restarts, renamed, touched or compressed. A known file that is gone may come back (from a
+backup, or while it is compressed), so the newest ABSENT of them are kept.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ ABSENT = 20
 
 
 class KnownFile(msgspec.Struct, array_like=True):
-    """A file that was read, is being read, or is not to be read."""
-
     number: int
     """Its number among the files read at the path, or SKIPPED."""
     device: int
@@ -44,12 +40,11 @@ class KnownFile(msgspec.Struct, array_like=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Device and inode number."""
         return self.device, self.inode
 
 
 class Catalogue:
-    """The files of one path that are known.
+    """The known files of one path.
 
     Args:
         files: the stored ones, in the order in which they became known.
@@ -65,15 +60,13 @@ class Catalogue:
 
     @property
     def next_number(self) -> int:
-        """The number of the next file that is not known yet."""
         return max((file.number for file in self._files), default=SKIPPED) + 1
 
     def get(self, number: int) -> KnownFile | None:
         return next((file for file in self._files if file.number == number), None)
 
     def note(self, number: int, inode: tuple[int, int], known: Fingerprint) -> None:
-        """Note how much was read of the file with a number. An empty file with that number loses
-        it."""
+        """Note how much was read of the file with a number, which an empty file loses."""
         noted = KnownFile(number, *inode, known)
         for place, file in enumerate(self._files):
             if file.number == number:
@@ -91,14 +84,12 @@ class Catalogue:
         self._files, self._stored = files, []
 
     def skip(self, entries: Iterable[DirectoryEntry]) -> None:
-        """Note files that are not to be read."""
         for entry in entries:
             glimpse = self._glimpse(entry)
             known = NOTHING if glimpse is None else glimpse.fingerprint()
             self._files.append(KnownFile(SKIPPED, *entry.inode, known))
 
     def stored(self) -> list[Any]:
-        """Return the known files as JSON values."""
         changed = self._files[len(self._stored) :]
         self._stored += [msgspec.to_builtins(file) for file in changed]
         return self._stored.copy()
@@ -110,8 +101,7 @@ class Catalogue:
     ) -> dict[DirectoryEntry, KnownFile]:
         """Find the known files among rotated ones, and at the path.
 
-        The file at the path is a known one only by its inode: a new file may begin as an old one
-        did.
+        There only by the inode: a new file may begin as an old one did.
         """
         here_now = {*entries, at_path}
         self._glimpses = {e: g for e, g in self._glimpses.items() if e in here_now}
@@ -137,7 +127,6 @@ class Catalogue:
         return found
 
     def begins(self, entry: DirectoryEntry, known: Fingerprint) -> bool:
-        """Whether a file begins with the bytes of a fingerprint."""
         if not known.byte:
             return True
         glimpse = self._glimpse(entry)
@@ -149,7 +138,6 @@ class Catalogue:
         return glimpse is not None and known.byte > 0 and glimpse.begins(known)
 
     def size(self, entry: DirectoryEntry) -> int:
-        """Return the size of a file, unpacked."""
         glimpse = self._glimpse(entry)
         return entry.size if glimpse is None else glimpse.size
 

@@ -1,7 +1,7 @@
 """The content of followed files: their bytes as they grow, and fingerprints that recognize them.
 
-A *fingerprint* is a number of bytes with digests of the first and of the last of them. A file that
-was compressed with gzip has the fingerprints of its unpacked bytes.
+A *fingerprint* is a number of bytes with digests of the first and the last of them; of a gzipped
+file, of the unpacked bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from millwheel.files.directory import DirectoryEntry, entry_of_inode
 from millwheel.files.packed import CHUNK_BYTES, GZIP_MAGIC, ZIP_MAGICS, Bytes, Gzip
 
 FINGERPRINT_BYTES = 4096
-"""Size of each of the two parts of a fingerprint: the first and the last bytes."""
+"""Size of each part of a fingerprint: the first and the last bytes."""
 MOST_OPEN = 1_000
-"""Number of growing files that a process keeps open, or a quarter of the files that it may open."""
+"""Growing files that a process keeps open, or a quarter of the files that it may open."""
 PACKED_MAGICS = {
     GZIP_MAGIC: "gzip",
     **dict.fromkeys(ZIP_MAGICS, "zip"),
@@ -34,7 +34,7 @@ PACKED_MAGICS = {
 
 
 def packing(head: bytes) -> str | None:
-    """Detect the compression of a file by its first bytes; None if it is not compressed."""
+    """The compression of a file by its first bytes; None if it is not compressed."""
     return next((name for magic, name in PACKED_MAGICS.items() if head.startswith(magic)), None)
 
 
@@ -68,10 +68,7 @@ class Rewritten(Exception):
 
 
 class _OpenFiles:
-    """The growing files that are open, the least recently used first.
-
-    Of a directory with more files than a process may open, some rest.
-    """
+    """The growing files that are open, the least recently used first; the others rest."""
 
     def __init__(self) -> None:
         self._files: dict[Growing, None] = {}
@@ -92,8 +89,7 @@ class _OpenFiles:
 class Growing:
     """The bytes of a plain file that other processes append to. It detects truncation.
 
-    `rest` closes the file until its next use. It is then opened again, wherever in its directory it
-    is.
+    `rest` closes the file until its next use, when it is found wherever in its directory it is.
     """
 
     packed = False
@@ -136,15 +132,13 @@ class Growing:
         self.taken, self.head, self.last = byte, head, last
 
     def rewind(self) -> None:
-        """Continue at the start of the file."""
         self.start_at(0, b"", b"")
 
     def between(self, start: int, stop: int) -> bytes:
-        """Read earlier bytes again, without moving the position."""
         return self._pread(stop - start, start) or b""
 
     def state(self) -> os.stat_result:
-        """Return the file's current status; without a link if it was removed."""
+        """The file's current status; without a link if it was removed."""
         if self._file is not None:
             self._state = os.fstat(self._file.fileno())
         elif (entry := self._find()) is not None:
@@ -156,7 +150,6 @@ class Growing:
         return self._state
 
     def rest(self) -> None:
-        """Close the file until its next use."""
         self.state()
         self.close()
         self._file = None
@@ -209,12 +202,10 @@ class Unpacking:
         return data
 
     def rewind(self) -> None:
-        """Continue at the start of the file."""
         self._bytes.seek(0)
         self.taken, self.head, self.last = 0, b"", b""
 
     def state(self) -> os.stat_result:
-        """Return the file's current status."""
         return os.fstat(self._file.fileno())
 
     def close(self) -> None:
@@ -313,7 +304,6 @@ class Glimpse:
         self.head = b""
         """Its first bytes, unpacked; empty if it is compressed otherwise than with gzip."""
         self.size = entry.size
-        """Its size, unpacked if that is possible."""
         self.packed: str | None = None
         file = _open(entry)
         self.is_gone = file is None
@@ -344,11 +334,9 @@ class Glimpse:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether its content cannot be seen."""
         return self.packed not in (None, "gzip")
 
     def begins(self, known: Fingerprint) -> bool:
-        """Whether it begins with the bytes of a fingerprint."""
         kept = min(known.byte, FINGERPRINT_BYTES)
         if len(self.head) < kept or digest(self.head[:kept]) != known.head:
             return False
@@ -359,13 +347,12 @@ class Glimpse:
         return self.size == known.byte or self._unpacks_to(known)
 
     def is_copy(self, known: Fingerprint) -> bool:
-        """Whether it is a copy of a file with this fingerprint. Of a short one it has all bytes and
-        no more: other files may begin with the same few."""
+        """Whether it is a copy of a file with this fingerprint: of a short one, with no further
+        bytes, since other files may begin with the same few."""
         is_whole = known.byte >= FINGERPRINT_BYTES or self.size == known.byte
         return known.byte > 0 and is_whole and self.begins(known)
 
     def beginning(self) -> Fingerprint:
-        """The fingerprint of its first bytes."""
         return fingerprint(len(self.head), self.head, self.head)
 
     def fingerprint(self) -> Fingerprint:

@@ -1,4 +1,4 @@
-"""CSV: a header row, then rows whose cells become the fields of a type."""
+"""CSV: a header row, then rows with cells that become the fields of a type."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from millwheel.files.rows import (
 from millwheel.sources import Row
 
 _NUMBER = re.compile(r"^-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?$", re.MULTILINE)
-"""A cell that lax conversion takes for seconds: since 1970 for a datetime, so that 20240101 is a
-day of August 1970."""
+"""A cell that lax conversion takes for seconds since 1970: 20240101 would be a day of August
+1970."""
 
 _NullMeaning: TypeAlias = Literal["none", "default", "text"]
 """The meaning of a null cell: None, the field's default, or the cell's text."""
@@ -44,19 +44,14 @@ class Dialect:
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of the value type, filled by a column."""
-
     name: str
     has_default: bool
     if_null: _NullMeaning
-    """The meaning of a null cell in its column."""
     is_time: bool
     """Whether it takes times or durations, and no numbers."""
 
 
 class _Fields(NamedTuple):
-    """The requirements of a value type on the columns."""
-
     fields: tuple[_Field, ...] | None
     """None: the type takes any columns, with null cells as in `other`."""
     other: _NullMeaning
@@ -67,7 +62,7 @@ class _Fields(NamedTuple):
 
 
 def _fields_of(value_type: Any) -> _Fields:
-    """Return the fields that a CSV row of `value_type` fills.
+    """The fields that a CSV row of `value_type` fills.
 
     Raises:
         UsageError: the type has no named fields.
@@ -107,7 +102,6 @@ def _fields_of(value_type: Any) -> _Fields:
 
 
 def _members(found: msgspec.inspect.Type) -> list[msgspec.inspect.Type]:
-    """The types of which a value has one."""
     kinds: list[msgspec.inspect.Type] = []
     rest = [found]
     while rest:
@@ -164,7 +158,6 @@ class CsvFormat(RowFormat):
         self._names: tuple[str, ...] = ()
         self._if_null: tuple[_NullMeaning, ...] = ()
         self._times: tuple[str, ...] = ()
-        """The columns with times."""
         self._pick: Callable[[Sequence[str]], Sequence[str]] = tuple
         self._wanted = _fields_of(value_type)
 
@@ -280,10 +273,11 @@ class CsvFormat(RowFormat):
         return line
 
     def _decode_together(self, raws: list[bytes]) -> list[Any] | None:
-        """Decode many rows at once; return None if any row needs `_decode_one`.
+        """Decode many rows at once; None if any row needs `_decode_one`, which gives the same
+        values.
 
-        It must return the values that `_decode_one` would. It is three times as fast, since most of
-        the time of `msgspec.convert` and `csv.reader` is their cost per call.
+        It is three times as fast: most of the time of `msgspec.convert` and `csv.reader` is per
+        call.
         """
         whole = b"\n".join(raws)
         if len(whole) > self.max_row_bytes or b"" in raws:
@@ -366,8 +360,7 @@ class CsvFormat(RowFormat):
     def _cells(self, raw: bytes) -> list[str]:
         """Split one row into cells, as `csv.reader` does in strict mode.
 
-        `csv.reader` is not used because its limit of 128 KiB per cell can only be raised for the
-        whole process.
+        The limit of `csv.reader`, 128 KiB per cell, can only be raised for the whole process.
         """
         text = raw.decode().removesuffix("\r")
         delimiter, quote = self._delimiter, self._quote

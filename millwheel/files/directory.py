@@ -31,8 +31,7 @@ _BETWEEN = re.compile(rf"(?P<stem>.+?)[._-](?P<stamp>{_STAMP})(?P<suffix>\.[^.]*
 
 
 def bases(name: str) -> list[str]:
-    """Return the names that a name may be a rotated sibling of: ``app.log`` for
-    ``app.log.2.gz``."""
+    """The names that a name may be a rotated sibling of: ``app.log`` for ``app.log.2.gz``."""
     for packed in PACKED_NAMES:
         name = name.removesuffix(packed)
     found = []
@@ -44,8 +43,6 @@ def bases(name: str) -> list[str]:
 
 
 class DirectoryEntry(NamedTuple):
-    """A regular file in a directory."""
-
     path: str
     inode: tuple[int, int]
     """Device and inode number."""
@@ -72,7 +69,7 @@ def _entry(path: str, state: os.stat_result) -> DirectoryEntry:
 
 
 def entry_at(path: str) -> DirectoryEntry | None:
-    """Return the file at a path; None if there is none.
+    """The file at a path; None if there is none.
 
     Raises:
         InputError: it is not a regular file, or cannot be accessed.
@@ -93,10 +90,9 @@ def entry_at(path: str) -> DirectoryEntry | None:
 
 
 def other_entries(path: str) -> list[DirectoryEntry]:
-    """Return the other regular files in the directory of a path.
+    """The other regular files in the directory of a path.
 
-    A scan may miss a file that is renamed during it, so the directory is scanned until two
-    consecutive scans return the same files.
+    A scan may miss a file that is renamed during it: two consecutive scans must agree.
     """
     directory, own = os.path.split(path)
 
@@ -112,7 +108,7 @@ def other_entries(path: str) -> list[DirectoryEntry]:
 
 
 def entries_of(directory: str, path: str) -> list[DirectoryEntry]:
-    """Return the regular files in a directory, without links; empty if it does not exist.
+    """The regular files in a directory, without links; empty if it does not exist.
 
     Raises:
         InputError: it cannot be listed. The message says for which `path` it is searched.
@@ -137,7 +133,6 @@ def entries_of(directory: str, path: str) -> list[DirectoryEntry]:
 
 
 def entry_of_inode(path: str, device: int, number: int) -> DirectoryEntry | None:
-    """Return the file with an inode: at a path, or renamed in its directory."""
     try:
         state = os.stat(path)
         if (state.st_dev, state.st_ino) == (device, number):
@@ -149,7 +144,7 @@ def entry_of_inode(path: str, device: int, number: int) -> DirectoryEntry | None
 
 
 def siblings(path: str, entries: Iterable[DirectoryEntry]) -> list[DirectoryEntry]:
-    """Return the files that are called like rotated files of a path, oldest first.
+    """The files that are called like rotated files of a path, oldest first.
 
     ``x.gz`` is left out if ``x`` exists: it is being written.
     """

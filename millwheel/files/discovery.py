@@ -1,9 +1,8 @@
 """Discovery of files that match a pattern or appear in a directory.
 
-Each file is a partition of its own, under any name. A file that was truncated and written again is
-another one. Its identity is the path at which it was first seen, with a number if another file was
-seen there before: ``/logs/app.log``, ``/logs/app.log#2``. No file is in two partitions. These are
-not new files:
+Each file is a partition. Its identity is the path at which it was first seen, with a number if
+another file was seen there before: ``/logs/app.log``, ``/logs/app.log#2``. A file that was
+truncated and written again is another one. No file is in two partitions. These are not new files:
 
 * a renamed file: it has the inode of a known file, and begins as that file does;
 * a corrected file, at the start: it begins with the bytes that were acknowledged of the file at its
@@ -11,8 +10,8 @@ not new files:
 * the successor of a file that is gone: it is at the same path, or is called like a rotated file of
   it (``app.log.1.gz`` beside ``app.log``), and begins as that file did;
 * a copy of a file that is truncated afterwards (*copytruncate*): it is called like a rotated file
-  of it, and has nothing but that file's bytes. It is a new file if the other one is still whole
-  after COPY_SECONDS;
+  of it, and has nothing but that file's bytes. It is new if the other one is still whole after
+  COPY_SECONDS;
 * a link to a known file;
 * an empty file: it has no rows yet, and may still be renamed.
 
@@ -50,14 +49,11 @@ from millwheel.files.watching import Signal, logger
 COPY_SECONDS = 5.0
 """Time for a file to be truncated after it was copied. Later, the copy is a file of its own."""
 MOST_PLACES = 3
-"""Number of places that are remembered of one file."""
 ENDED_FILES = 100
 """Number of files that are remembered although they are gone and read to their end."""
 
 
 class Pattern:
-    """A pattern or directory that selects files."""
-
     def __init__(self, given: str) -> None:
         self.given = given
         self.is_directory = given.endswith(os.sep)
@@ -69,7 +65,6 @@ class Pattern:
             self._glob = self.absolute
 
     def paths(self) -> list[str]:
-        """The paths that match now."""
         return glob.glob(self._glob, recursive=True)
 
     def directories(self) -> Iterator[str]:
@@ -91,27 +86,20 @@ class Pattern:
 
 
 class _Known(msgspec.Struct, array_like=True):
-    """The identity of a known file."""
-
     first: str
-    """The path at which it was first seen."""
     path: str
-    """The path at which it was last seen."""
     places: list[tuple[int, int]]
-    """Devices and inodes at which its content was seen, the latest last: a copy may have taken its
-    place."""
+    """Devices and inodes of its content, the latest last: a copy may have taken its place."""
     begins: Fingerprint
     """Its first bytes; all that was read, if its partition has ended."""
     size: int
     ended: bool = False
-    """Its partition has ended."""
     skips: int = 0
     """Number of its first bytes that were read by a partition that has ended."""
     line: int = 1
-    """Line number of the byte behind these."""
+    """Line number of the byte behind `skips`."""
 
     def move(self, place: tuple[int, int]) -> None:
-        """Note where its content is."""
         kept = [other for other in self.places if other != place]
         self.places = [*kept[1 - MOST_PLACES :], place]
 
@@ -134,20 +122,16 @@ class _Known(msgspec.Struct, array_like=True):
 
 class _DiscoveryPosition(msgspec.Struct):
     known: dict[str, _Known]
-    """Known files, by identity."""
     skipped: list[KnownFile]
     """Rotated files that were beside a path when it was first seen, and do not match the
     pattern."""
 
 
 def path_of(identity: str) -> str:
-    """Return the path at which the file of a partition was first seen."""
     return re.sub(r"#\d+$", "", identity)
 
 
 class FileDiscovery:
-    """Discovers files that match a pattern."""
-
     def __init__(
         self, pattern: Pattern, poll_seconds: float, position: dict[str, Any] | None
     ) -> None:
@@ -165,7 +149,6 @@ class FileDiscovery:
         self._known = stored.known
         self._skipped = Catalogue(stored.skipped)
         self._whole: set[int] = set()
-        """Known files that the last look has found, by `id`."""
         self._acknowledged: dict[int, Fingerprint] = {}
         """Bytes of known files that were acknowledged before this start."""
         self._signal = Signal()
@@ -174,16 +157,14 @@ class FileDiscovery:
         """Names that need no new scan when they change."""
         self._glimpses: dict[DirectoryEntry, Glimpse] = {}
         self._copying: dict[tuple[int, int], tuple[int, float]] = {}
-        """Files that may be copies in progress: their size, and the time since when they have
-        it."""
+        """Files that may be copies in progress: their size, and since when they have it."""
         self._warned: set[str] = set()
         """Paths of compressed files that were logged as not followed."""
         self._denied: dict[str, float] = {}
-        """Files without read permission and the time since; the permission may still be granted."""
+        """Files without read permission, which may still be granted, and the time since."""
 
     async def look(self) -> list[str]:
-        """Scan for files; return the identities of all files that have not ended, in numbering
-        order.
+        """Scan for files; return the identities of all that have not ended, in numbering order.
 
         Raises:
             InputError: a directory or a file cannot be read.
@@ -229,7 +210,6 @@ class FileDiscovery:
         return directories, list(matching.values()), others
 
     def _recognize(self, found: list[DirectoryEntry]) -> list[DirectoryEntry]:
-        """Find the known files; return the others that can be read."""
         by_inode: dict[tuple[int, int], list[_Known]] = {}
         for file in self._known.values():
             for place in file.places:
@@ -288,7 +268,6 @@ class FileDiscovery:
         return glimpse.begins(acknowledged)
 
     def _note(self, file: _Known, entry: DirectoryEntry, glimpse: Glimpse) -> None:
-        """Note where a known file is, and more of its first bytes."""
         file.path = entry.path
         file.move(entry.inode)
         if not file.ended and file.begins.byte < min(len(glimpse.head), FINGERPRINT_BYTES):
@@ -330,8 +309,8 @@ class FileDiscovery:
         self._whole.add(id(rest))
 
     def _new_identity(self, path: str) -> str:
-        """Return an identity with a higher number than all known ones: one that has ended may not
-        be retired yet."""
+        """An identity with a higher number than all known ones: one that has ended may not be
+        retired yet."""
         numbers = [
             int(identity[len(path) + 1 :] or 1)
             for identity, file in self._known.items()
@@ -342,7 +321,6 @@ class FileDiscovery:
         return f"{path}#{max(numbers, default=1) + 1}"
 
     def _add(self, entry: DirectoryEntry, others: list[DirectoryEntry]) -> None:
-        """Make a partition for a new file."""
         glimpse = self._glimpses[entry]
         is_known = any(file.first == entry.path for file in self._known.values())
         if not is_known:
@@ -390,7 +368,6 @@ class FileDiscovery:
         return True
 
     def _forget(self) -> None:
-        """Forget the oldest files that are gone and read to their end."""
         gone = [i for i, file in self._known.items() if file.ended and id(file) not in self._whole]
         for identity in gone[:-ENDED_FILES]:
             del self._known[identity]
@@ -399,14 +376,12 @@ class FileDiscovery:
         return name not in self._settled and self._pattern.may_match(name)
 
     async def wait(self) -> None:
-        """Wait until a file may have appeared."""
         await self._signal.wait(self._poll_seconds)
 
     def first_position(self, identity: str) -> dict[str, Any]:
-        """Return the position of a file that is not opened yet.
+        """The position of a file that is not opened yet.
 
-        It holds the file's inode and first bytes, since the file may be renamed before it is
-        opened.
+        It holds inode and first bytes: the file may be renamed before it is opened.
         """
         file = self._known[identity]
         return first_position(file.places[-1], file.begins, file.size, file.skips, file.line)
@@ -427,13 +402,12 @@ class FileDiscovery:
             )
 
     def position(self) -> dict[str, Any]:
-        """Return the state to store: inode and first bytes of each file."""
+        """The state to store: inode and first bytes of each file."""
         found: dict[str, Any] = msgspec.to_builtins(_DiscoveryPosition(self._known, []))
         found["skipped"] = self._skipped.stored()
         return found
 
     def close(self) -> None:
-        """Remove all watches."""
         self._signal.close()
 
 

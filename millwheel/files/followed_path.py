@@ -33,23 +33,18 @@ OnMissing: TypeAlias = Literal["fail", "skip"]
 
 @dataclass(frozen=True)
 class Following:
-    """The options of following a path."""
-
     path: str
-    """The absolute path."""
     poll_seconds: float
     on_missing: OnMissing
     is_one_file: bool = False
-    """Whether to read only this file, until it is removed or truncated: the rest is other
-    partitions'."""
+    """Whether to read only this file, until it is removed or truncated: other partitions read the
+    rest."""
     elsewhere: Callable[[], list[str]] | None = None
     """Returns further paths to search when the file is no longer in its directory."""
 
 
 @dataclass(frozen=True)
 class NextFile:
-    """A file to be read next."""
-
     log: Log
     number: int
     resumes: KnownFile | None = None
@@ -64,10 +59,8 @@ class FollowedPath:
         self.path = following.path
         self.is_one_file = following.is_one_file
         self.signal = Signal()
-        """Set when something in the directory may have changed."""
         self.catalogue = Catalogue()
         self._denied_at: float | None = None
-        """Since when opening the file at the path has been denied."""
 
     def watch(self) -> None:
         """Watch the directories of the path and, if it is a link, of its target."""
@@ -77,7 +70,7 @@ class FollowedPath:
     # -- the directory
 
     def entry(self) -> DirectoryEntry | None:
-        """Return the file at the path; None if there is none.
+        """The file at the path; None if there is none.
 
         Raises:
             InputError: it is not a regular file, or cannot be accessed.
@@ -85,11 +78,10 @@ class FollowedPath:
         return entry_at(self.path)
 
     def others(self) -> list[DirectoryEntry]:
-        """Return the other regular files in the directory."""
         return other_entries(self.path)
 
     def snapshot(self, file: FollowedFile | None) -> object:
-        """Return a value that changes when files may have changed; for polling.
+        """A value that changes when files may have changed; for polling.
 
         Args:
             file: the file that is read now.
@@ -106,19 +98,19 @@ class FollowedPath:
         return now, None
 
     def siblings(self) -> list[DirectoryEntry]:
-        """Return the rotated files by their names, oldest first. An empty one has no rows yet."""
+        """The rotated files by their names, oldest first. An empty one has no rows yet."""
         if self.is_one_file:
             return []
         return [e for e in siblings(self.path, self.others()) if self.catalogue.size(e)]
 
     def unread(self) -> list[DirectoryEntry]:
-        """Return the rotated files that were not read, oldest first."""
+        """The rotated files that were not read, oldest first."""
         found, now = self.siblings(), self.entry()
         known = self.catalogue.recognize(found, now)
         return [e for e in found if e not in known and (now is None or e.inode != now.inode)]
 
     def elsewhere(self) -> list[DirectoryEntry]:
-        """Return files in other directories that may be the file that was at the path."""
+        """Files in other directories that may be the file that was at the path."""
         find = self._following.elsewhere
         directory = os.path.dirname(self.path)
         found = []
@@ -129,7 +121,6 @@ class FollowedPath:
         return [entry for entry in found if entry is not None]
 
     def name_of(self, path: str) -> str:
-        """Return the name under which messages refer to a file of this path."""
         if path == self.path:
             return path
         directory, name = os.path.split(path)
@@ -139,18 +130,14 @@ class FollowedPath:
 
     @property
     def is_denied(self) -> bool:
-        """Whether opening the file at the path is denied at present."""
         return self._denied_at is not None
 
     def open_next(self, number: int, *, patient: bool) -> NextFile | None:
-        """Open the file to be read next: the one that had this number before a restart; the oldest
-        rotated file that was not read; or the file at the path.
+        """Open the next file: the one with this number before a restart; the oldest unread rotated
+        file; or the file at the path. None: there is none, or not any more.
 
         Args:
             patient: wait DENIED_SECONDS for the permission to open it.
-
-        Returns:
-            None: there is none, or not any more.
 
         Raises:
             InputError: it cannot be opened.
@@ -212,7 +199,7 @@ class FollowedPath:
         return found[0] if found else None
 
     def is_lost(self, number: int) -> KnownFile | None:
-        """Return the file that had a number before a restart, if it is not here any more."""
+        """The file that had a number before a restart, if it is not here any more."""
         planned, now = self.catalogue.get(number), self.entry()
         if planned is None or not planned.known.byte:
             return None
@@ -224,9 +211,10 @@ class FollowedPath:
     def copies(
         self, number: int, known: Fingerprint, others: list[DirectoryEntry]
     ) -> list[DirectoryEntry]:
-        """Return the files that begin with the known bytes of a file, the longest first: copies of
-        it, or the file from a backup. A name must begin like the path, and files with another
-        number do not count.
+        """The files that begin with the known bytes of a file, the longest first: copies, or from a
+        backup.
+
+        A name must begin like the path, and files with another number do not count.
         """
         now, file = self.entry(), self.catalogue.get(number)
         if self.is_one_file:
@@ -314,10 +302,10 @@ class FollowedPath:
 
 
 def outline(state: os.stat_result) -> tuple[int, int, int]:
-    """Return the attributes that change when a file is written, renamed or removed."""
+    """The attributes that change when a file is written, renamed or removed."""
     return state.st_size, state.st_mtime_ns, state.st_nlink
 
 
 def _places(path: str) -> set[tuple[str, str]]:
-    """Return directory and name of a path and, for a link, of its target."""
+    """Directory and name of a path and, for a link, of its target."""
     return {os.path.split(path), os.path.split(os.path.realpath(path))}

@@ -60,12 +60,10 @@ class FollowedFile:
 
     @property
     def read(self) -> Fingerprint:
-        """Fingerprint of the bytes read so far."""
         return fingerprint(self.log.taken, self.log.head, self.log.last)
 
     @property
     def known(self) -> Fingerprint:
-        """Fingerprint of all bytes that are known."""
         return self.before if self.log.taken < self.before.byte else self.read
 
     def is_another(self) -> bool:
@@ -86,7 +84,6 @@ class FollowedPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rules by which it was split into rows; empty if no file was opened yet."""
     row: int
     number: int
-    """Number of its file in the catalogue."""
     byte: int
     line: int
     cut: int | None
@@ -94,9 +91,8 @@ class FollowedPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     head: str
     tail: str
     seen: int
-    """Largest size that the file is known to have had."""
     files: list[KnownFile]
-    """The catalogue. It has the bytes that were read of the file, acknowledged or not."""
+    """The catalogue, with the bytes that were read of the file, acknowledged or not."""
 
     def check(self) -> None:
         if min(self.row, self.byte, self.number) < 0 or not 0 <= (self.cut or 0) <= self.byte:
@@ -104,14 +100,13 @@ class FollowedPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def acknowledged(self) -> Fingerprint:
-        """The acknowledged bytes of the file."""
         return Fingerprint(self.byte, self.head, self.tail)
 
 
 def first_position(
     inode: tuple[int, int], known: Fingerprint, size: int, skips: int = 0, line: int = 1
 ) -> dict[str, Any]:
-    """Return the position of a file that was discovered and is not opened yet.
+    """The position of a file that was discovered and is not opened yet.
 
     Args:
         known: its first bytes.
@@ -128,7 +123,7 @@ def first_position(
 
 
 def read_position(stored: dict[str, Any], path: str, format_: str) -> FollowedPosition:
-    """Return a stored position of the file at `path`, which is read by the rules `format_` now.
+    """A stored position of the file at `path`, which is read by the rules `format_` now.
 
     Raises:
         InputError: it is invalid, or the file was read by other rules.
@@ -159,7 +154,7 @@ def position_at(
     proof: HeadAndTail,
     catalogue: Catalogue,
 ) -> dict[str, Any]:
-    """Return the position to store from which reading continues with row `row`.
+    """The position to store from which reading continues with row `row`.
 
     Args:
         format_: the rules by which its files are split into rows.

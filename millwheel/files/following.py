@@ -6,11 +6,9 @@
     |-----------------------|-----------------------|-------------......
     numbers from 0          from FILE_ROWS          from 2 * FILE_ROWS
 
-A row's number is made of the file's number and the row's number in that file. Numbers therefore
-increase, and do not depend on rows that are appended to a file after the reader has left it: such a
-row, read after a restart, gets a number that no other row has.
-
-Which files have been at the path is known by their inodes and contents
+A row's number is made of the file's number and the row's number in that file. So numbers increase,
+and a row that is appended to a file after the reader has left it, and read after a restart, gets a
+number that no other row has. Inodes and contents show which files have been at the path
 (`millwheel.files.catalogue`). At the end of the current file::
 
     this file is at the path    wait
@@ -22,10 +20,8 @@ Which files have been at the path is known by their inodes and contents
                                 or rows are missing
 
 When the reader leaves a file, it takes a last line without a newline as it is: no writer will
-complete it.
-
-In a directory, where each file is a partition, a reader ends when its file was removed or
-truncated, or has not grown for FINISHED_SECONDS.
+complete it. In a directory, where each file is a partition, a reader ends when its file was removed
+or truncated, or has not grown for FINISHED_SECONDS.
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ from millwheel.sources import Lag, Row
 GRACE_SECONDS = 0.3
 """A renamed file is left when it has not grown for this time."""
 FINISHED_SECONDS = 600.0
-"""A file of a directory that was read to its end, and has not grown for this time, is finished."""
+"""A file of a directory is finished when it was read to its end and has not grown for this time."""
 
 
 class _Idle(NamedTuple):
@@ -92,9 +88,8 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         self._idle: _Idle | None = None
         """Whether the file rests at its end, and may be left soon."""
         self._searches = 0
-        """Vain searches for the next file, which had its number before a restart."""
+        """Searches without success for the next file, which had its number before a restart."""
         self._last_snapshot: object = None
-        """The file system's state at the last read."""
         super().__init__(format_, HeadAndTail(), None)
 
     # -- the Reader protocol
@@ -112,7 +107,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return number, file.inode, self._rows > file.number * FILE_ROWS
 
     async def read(self, limit: int) -> Sequence[Row]:
-        """Return up to `limit` further complete rows."""
         self._path.signal.clear()
         if self._file is None and self._failure is None:
             self._last_snapshot = self._path.snapshot(None)
@@ -120,7 +114,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return await super().read(limit)
 
     async def wait(self) -> None:
-        """Wait until something changed, or until the file may be left."""
         path, signal = self._path, self._path.signal
         while True:
             seconds = min(self._poll_seconds, GRACE_SECONDS if path.is_denied else inf)
@@ -181,7 +174,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             logger().info("file_not_there_yet", path=path.path)
 
     async def _find(self, *, patient: bool) -> None:
-        """Open the file to read, if it exists."""
         position = self._stored
         found = await self._search.find(position, patient=patient)
         if isinstance(found, ReadFile):
@@ -196,7 +188,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             self._stored = None
 
     def _resume(self, found: ReadFile, position: FollowedPosition) -> None:
-        """Continue in the file of the stored position."""
         file = found.file
         log = file.log
         cut = position.cut if isinstance(log, Growing) else None
@@ -243,7 +234,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         self._idle, self._truncated, self._searches = None, False, 0
 
     def _continue_in(self, log: Log) -> None:
-        """Continue at the same byte in a copy of the current file."""
         file = self._file
         assert file is not None
         file.log.close()
@@ -280,10 +270,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return bool(unread) and unread[0] != file.inode
 
     async def _at_end(self, rows: list[Row]) -> bool:
-        """Handle the end of a file: wait, or continue with another file.
-
-        Nothing is lost if this is cancelled.
-        """
+        """Handle the end of a file: wait, or continue with another file; it may be cancelled."""
         file = self._file
         if file is None or rows or self.ended:
             return False
@@ -335,14 +322,12 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return False
 
     def _end(self) -> None:
-        """End the only file to read, and close it."""
         self._note()
         self.ended = True
         if self._file is not None and isinstance(self._file.log, Growing):
             self._file.log.rest()
 
     def _leave(self, file: FollowedFile, rows: list[Row]) -> bool:
-        """Continue with the next file, or end if there can be none."""
         self._note()
         if self._path.is_one_file:
             self._take_last_line(rows)
@@ -375,8 +360,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
             self._path.signal.set()
 
     async def _is_replaced(self, file: FollowedFile, now: DirectoryEntry) -> bool:
-        """Check whether a removed file is at the path again, perhaps longer; if so, continue
-        there."""
+        """Whether a removed file is at the path again, perhaps longer; then continue there."""
         log = await self._path.open_behind(now, file.known) if file.log.taken else None
         if log is None:
             return False

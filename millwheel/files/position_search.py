@@ -32,8 +32,6 @@ ATTEMPT_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class ReadFile:
-    """The file of a position, in which reading continues there."""
-
     file: FollowedFile
     shrunk_to: int | None
     """Its size, if it is a copy that is smaller than the file was: rows may be missing."""
@@ -48,7 +46,7 @@ class PositionSearch:
 
     Args:
         path: the followed path.
-        format_: reads the header of a file whose rows are not read from its start.
+        format_: reads the header of a file that is not read from its start.
     """
 
     def __init__(self, path: FollowedPath, format_: RowFormat) -> None:
@@ -150,7 +148,6 @@ class PositionSearch:
         return ReadFile(FollowedFile(log, position.number, known), entry.size if shrunk else None)
 
     async def _with_header(self, log: Log, known: Fingerprint) -> Log:
-        """Read the header of a file, and return to the position."""
         try:
             log.rewind()
             await self._read_header(log)
@@ -162,7 +159,6 @@ class PositionSearch:
         return log
 
     async def _read_header(self, log: Log) -> None:
-        """Read the header of a file whose rows are not read from its start."""
         data = b""
         while True:
             lead = len(BOM) if data.startswith(BOM) else 0

@@ -8,8 +8,8 @@
 
 A *block* is a run of rows that `read` returned together; its bytes are kept until its rows are
 acknowledged (credits limit their number). The *proof* in a stored position is a digest of all bytes
-before it, or of some of them. It covers a byte from the acknowledgement of its row and not earlier:
-rows that were only read ahead may be corrected before they are read again.
+before it, or of some of them. It covers a byte when its row is acknowledged, not earlier: rows that
+were only read ahead may be corrected before they are read again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from millwheel.files.rows import START, TEXT_CHARACTERS, FoundRows, RowFormat
 from millwheel.sources import Lag, Row, Rows
 
 BLOCK_ROWS = 1_000
-"""Maximum number of rows decoded together."""
 READ_BYTES = 8 << 20
-"""Limit of bytes returned by one `read`, and of further bytes in the buffer: rows may be large, and
-callers ask for hundreds."""
+"""Limit of bytes returned by one `read`, and of further bytes in the buffer: rows may be large."""
 
 BOM = b"\xef\xbb\xbf"
 UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
@@ -50,8 +48,6 @@ F = TypeVar("F")
 
 
 class RowBoundary(msgspec.Struct, Generic[F]):
-    """A position between two rows."""
-
     file: F
     byte: int = 0
     """Index of the byte after the rows before it."""
@@ -115,7 +111,6 @@ class FileReader(ABC, Generic[P, F]):
         self._proof: P = proof
         self._acknowledged = 0
         self._place: RowBoundary[F] = RowBoundary(file)
-        """Position of the first unacknowledged row."""
         self._blocks: deque[_Block[P, F]] = deque()
         self._failure: InputError | None = None
         self._rows = 0
@@ -144,9 +139,7 @@ class FileReader(ABC, Generic[P, F]):
         return self._found_none
 
     async def read(self, limit: int) -> Sequence[Row]:
-        """Return up to `limit` further rows, fewer if they are large; empty if none is available.
-
-        It may be cancelled without losing rows.
+        """Return up to `limit` further rows, fewer if they are large; it may be cancelled.
 
         Raises:
             InputError: the file is damaged here, or reading failed. Rows before the damage are
@@ -172,7 +165,7 @@ class FileReader(ABC, Generic[P, F]):
         return rows if rows.together is None else rows.together
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """Return the position to store from which `open` continues with row `acknowledged`.
+        """The position to store from which `open` continues with row `acknowledged`.
 
         Its proof covers all bytes before that row.
         """
@@ -223,7 +216,6 @@ class FileReader(ABC, Generic[P, F]):
     # -- returning rows
 
     def _hand_out(self, limit: int, rows: FoundRows) -> None:
-        """Decode the next raw rows."""
         raws = self._raws
         if self._next or limit < len(raws) or len(raws) > BLOCK_ROWS:
             raws = raws[self._next : self._next + min(limit, BLOCK_ROWS)]
@@ -243,7 +235,7 @@ class FileReader(ABC, Generic[P, F]):
             self._cover(count, size, line, self._with_blank_lines(raws), 0)
 
     def _with_blank_lines(self, raws: list[bytes]) -> list[int]:
-        """Return the sizes of rows, each with its newline and the blank lines before it."""
+        """The sizes of rows, each with its newline and the blank lines before it."""
         sizes = []
         size = 0
         for raw in raws:
@@ -331,7 +323,6 @@ class FileReader(ABC, Generic[P, F]):
             self._base = keep
 
     def _cut_up(self, rows: list[Row]) -> None:
-        """Find the complete rows in the buffer."""
         buffer = self._buffer
         if self._base == 0 and self._byte == 0:
             if buffer.startswith(UTF_16_BOMS):
@@ -408,7 +399,6 @@ class FileReader(ABC, Generic[P, F]):
         self._long = _LongRow(proof, self._byte - self._base)
 
     def _pass_long_row(self, rows: list[Row]) -> None:
-        """Search the end of a row without keeping its bytes."""
         long, piece = self._long, self._buffer
         assert long is not None
         end, long.state = self._format.find_end(piece, long.state)
@@ -441,7 +431,6 @@ class FileReader(ABC, Generic[P, F]):
         self._place, self._proof = place, proof
 
     def _append_block(self, count: int, end: RowBoundary[F], proof: P) -> None:
-        """Add a block without keeping its bytes."""
         first, self._rows = self._rows, self._rows + count
         self._blocks.append(_Block(first, self._rows, b"", 0, 0, [], 0, 0, end, proof))
 

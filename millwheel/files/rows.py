@@ -13,7 +13,6 @@ from millwheel.errors import InputError
 from millwheel.sources import Row, Rows
 
 TEXT_CHARACTERS = 2_000
-"""Maximum number of characters kept of a bad row."""
 
 START, PLAIN, QUOTED, CLOSING = range(4)
 """State of splitting a row: at a cell's start, inside it, inside its quotes, after a quote in a
@@ -29,7 +28,6 @@ class FoundRows(list[Row]):
         self.together: Rows | None = None
 
     def add(self, rows: Rows) -> None:
-        """Append rows that were decoded together."""
         before = self.together
         if before is not None and rows.follows(before):
             before.values += rows.values
@@ -73,12 +71,11 @@ class RowFormat(ABC):
 
     def __init__(self, file: str, max_row_bytes: int) -> None:
         self.file = file
-        """The name of the file being read, for messages."""
         self.max_row_bytes = max_row_bytes
 
     @abstractmethod
     def split(self, buffer: bytes, start: int) -> list[bytes]:
-        """Return the complete raw rows in `buffer` from `start`, without their newlines."""
+        """The complete raw rows in `buffer` from `start`, without their newlines."""
 
     @abstractmethod
     def find_end(self, piece: bytes, state: int) -> tuple[int, int]:
@@ -98,14 +95,11 @@ class RowFormat(ABC):
 
     @abstractmethod
     def decode(self, raws: list[bytes], rows: list[Row], number: int, line: int) -> int:
-        """Decode `raws` and append the rows to `rows`.
+        """Decode `raws`, append the rows to `rows`, and return the number of the next line.
 
         Args:
             number: number of the first row.
             line: line of the first raw row.
-
-        Returns:
-            The number of the next line.
         """
 
     def values(self, raws: list[bytes]) -> list[Any] | None:
@@ -123,7 +117,6 @@ class RowFormat(ABC):
     # -- bad rows
 
     def bad(self, number: int, line: int, raw: bytes, what: str) -> Row:
-        """Create the bad row for a raw row, with the error `what`."""
         text = raw[: 4 * TEXT_CHARACTERS].decode(errors="backslashreplace")
         # Postgres, which stores the dead letters, does not accept NUL
         text = text.replace("\0", "\\x00")[:TEXT_CHARACTERS]
@@ -131,14 +124,12 @@ class RowFormat(ABC):
         return Row(number, line, error=InputError(f"{self.file}, line {line}: {what}"), text=text)
 
     def too_long(self, size: int) -> str:
-        """Return the error text for a row of this many bytes."""
         return (
             f"the row has {size:,} bytes, more than the limit of {self.max_row_bytes:,} "
             "(max_row_bytes)"
         )
 
     def explain(self, raw: bytes, error: Exception) -> str:
-        """Return the error text for a row that failed with `error`."""
         if len(raw) > self.max_row_bytes:
             return self.too_long(len(raw))
         try:

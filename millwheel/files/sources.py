@@ -22,10 +22,8 @@ from millwheel.sources import Partition
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 MakeFormat: TypeAlias = Callable[[str, Any], RowFormat]
-"""Creates the format for a file's name and the type of its rows."""
 MAX_ROW_BYTES = 8 << 20
-"""Default limit of a row's size; a longer row is a bad row and is never held in memory as a
-whole."""
+"""Default limit of a row's size; a longer row is a bad row and is never in memory as a whole."""
 
 
 POLL_SECONDS = 1.0
@@ -34,10 +32,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class FilePartition:
-    """A file that is read once to its end."""
-
     path: str
-    """The path as given, for messages."""
     absolute: str
     member: str | None
     make_format: MakeFormat
@@ -46,17 +41,15 @@ class FilePartition:
     def identity(self) -> str:
         """The absolute path, with the member as given: ``/data/all.zip!2013.csv``.
 
-        It depends on the program and not on the file system: it is known without the file, and a
-        symbolic link that is redirected to a newer release keeps its identity. A file that is moved
-        or renamed is a different file and is read from its start.
+        It is known without the file, and a symbolic link that is redirected to a newer release
+        keeps it. A file that is moved or renamed is a different file and is read from its start.
         """
         return self.absolute if self.member is None else f"{self.absolute}!{self.member}"
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> WholeFileReader:
         """Open the file at a stored position, or at its start.
 
-        Hashes the acknowledged bytes, which takes about 1 s per GB; gzip and zip are unpacked for
-        it.
+        Hashes the acknowledged bytes, about 1 s per GB; gzip and zip are unpacked for it.
 
         Raises:
             InputError: the file is missing or damaged, or acknowledged rows have changed.
@@ -86,7 +79,7 @@ def format_of(make: MakeFormat, name: str, value_type: Any) -> RowFormat:
 
 @dataclass(frozen=True)
 class FollowedPartition:
-    """A followed path: the file there, and its successors after rotation. Or a file of a
+    """A followed path (the file there, and its successors after rotation), or a file of a
     directory."""
 
     identity: str
@@ -112,8 +105,6 @@ class FollowedPartition:
 
 
 class Files(ABC):
-    """One or more files; each is a partition."""
-
     _grows = False
 
     def __init__(
@@ -172,7 +163,6 @@ class Files(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Whether the source ends; followed files do not."""
         return not self.follow
 
     def partitions(self) -> list[Partition]:
@@ -216,27 +206,33 @@ def _is_directory(path: str) -> bool:
 
 
 class GrowingFiles(Files):
-    """Followed files that match a pattern or appear in a directory."""
-
     _grows = True
 
     def partitions(self) -> list[Partition]:
-        """Return no partitions: `discover` finds them all."""
+        """None: `discover` finds them."""
         return []
 
     def partition(self, identity: str) -> Partition:
-        """Return the partition of a file that was discovered."""
         return self._followed(identity, Pattern(self._paths[0]))
 
     def discover(self, position: dict[str, Any] | None) -> FileDiscovery:
-        """Start discovering files."""
         return FileDiscovery(Pattern(self._paths[0]), self.poll, position)
 
 
 class JsonLines(Files):
     """One JSON value per line: ``JsonLines("lines.jsonl")``.
 
-    Blank lines are skipped. The injector's error policy handles bad rows: invalid JSON, a value of
+    ```python
+    class Visit(Struct):
+        page: str
+        at: datetime
+
+    VISITS = Stream("visits", Visit)
+    log = JsonLines("/var/log/visits.jsonl", follow=True)
+    pipeline.inject(VISITS, log, timestamp=lambda visit: visit.at)
+    ```
+
+    Blank lines are skipped. `on_error` of `inject` handles bad rows: invalid JSON, a value of
     another type, invalid UTF-8, or a row that is too long.
 
     Args:
@@ -253,8 +249,6 @@ class JsonLines(Files):
     """
 
     def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
-        """Create an instance; of the growing variant if `path` is a pattern or directory to
-        follow."""
         grows = cls is JsonLines and follow and _is_pattern(path)
         return object.__new__(cast("type[Self]", _GrowingJsonLines) if grows else cls)
 
@@ -274,7 +268,6 @@ class JsonLines(Files):
         return JsonLinesFormat(file, value_type, self.max_row_bytes)
 
     def describe(self) -> dict[str, Any]:
-        """Return the description to store in the pipeline's graph."""
         return self._describe("json_lines")
 
 
@@ -285,40 +278,39 @@ class _GrowingJsonLines(GrowingFiles, JsonLines):
 class Csv(Files):
     """One row per line, below a header row that names the fields: ``Csv("flights.csv")``.
 
+    ```python
+    class Sale(Struct):
+        day: datetime
+        item: str
+        cents: int | None
+
+    SALES = Stream("sales", Sale)
+    table = Csv(["2023.csv.gz", "2024.csv.gz"], null=("", "NA"))
+    pipeline.inject(SALES, table, timestamp=lambda sale: sale.day, on_error="dead_letter")
+    ```
+
     Cells are converted as in msgspec's lax mode: ``12``, ``0.5``, ``true``,
     ``2013-01-01T05:00:00Z``; ``+1``, ``007`` and `` 5`` are not numbers, and a number is not a time
     (``20240101``, ``1700000000``): declare the field as int and convert it. Columns without a field
-    are ignored. The injector's error policy handles bad rows: a number of cells other than the
-    header's, a cell that does not fit its field, text after a closing quote, invalid UTF-8, or a
-    row that is too long.
+    are ignored. `on_error` of `inject` handles bad rows: a number of cells other than the header's,
+    a cell that does not fit its field, text after a closing quote, invalid UTF-8, or a row that is
+    too long.
 
     A null cell becomes None if the field allows it; otherwise a str field keeps the text, another
     field takes its default, and without a default the row is bad.
 
     Args:
-        path: a file, or a sequence of files; plain, gzip or zip, detected by their first bytes.
-        member: the member to read of a zip file with several.
+        path, member, max_row_bytes, follow, poll, on_missing: as for `JsonLines`.
         delimiter: one ASCII character between cells.
         quote: one ASCII character around cells that contain delimiters, newlines or (doubled)
             quotes; None if no character is special.
-        null: the cells that mean "no value", such as ``("", "NA")``. In a field that is
-            neither str nor bytes, msgspec also takes the text ``null`` for None.
-        optional: fields with a default that the header may lack. For other fields a missing
-            column is an error, since a misspelt field would silently have its default in every
-            row.
-        max_row_bytes: a longer row is a bad row.
-        follow: keep reading for ever: appended rows, and the new file after a rotation. `path` may
-            then also be a pattern (``"/data/*.csv"``, ``**`` for all directories below) or a
-            directory (``"/data/"``; with the slash, it need not exist yet), in which files appear.
-        poll: polling interval of a followed file, in seconds, where the system does not report
-            changes (network file systems, systems other than Linux).
-        on_missing: if unread rows of a followed file are missing (it was removed too early):
-            "fail", or "skip" to log it and continue with the file that exists.
+        null: the cells that mean "no value", such as ``("", "NA")``. In a field that is neither str
+            nor bytes, msgspec also takes the text ``null`` for None.
+        optional: fields with a default that the header may lack. For other fields a missing column
+            is an error, since a misspelt field would silently have its default in every row.
     """
 
     def __new__(cls, path: AnyPath | Sequence[AnyPath], *, follow: bool = False, **_: Any) -> Self:
-        """Create an instance; of the growing variant if `path` is a pattern or directory to
-        follow."""
         grows = cls is Csv and follow and _is_pattern(path)
         return object.__new__(cast("type[Self]", _GrowingCsv) if grows else cls)
 
@@ -359,7 +351,6 @@ class Csv(Files):
         return CsvFormat(file, value_type, dialect, self.max_row_bytes)
 
     def describe(self) -> dict[str, Any]:
-        """Return the description to store in the pipeline's graph."""
         return {
             **self._describe("csv"),
             "delimiter": self.delimiter,

@@ -1,8 +1,8 @@
 """Wakes readers when a directory changes, by inotify where available.
 
-Directories are watched rather than files, because a file that is replaced takes its watch with it.
-Readers also poll every few seconds, which finds changes that inotify does not report: on network
-file systems, on systems without inotify, or when its limits are reached.
+Directories are watched: a file that is replaced takes its watch with it. Readers also poll every
+few seconds, for changes that inotify does not report: on network file systems, on systems without
+inotify, or when its limits are reached.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HAS_INOTIFY = sys.platform == "linux" and find_spec("asyncinotify") is not None
 inotify: Any = import_module("asyncinotify") if HAS_INOTIFY else None
 
 REST_SECONDS = 0.01
-"""Time between two reads of inotify events, so that a writer of many lines does not wake readers
-for each line."""
+"""Time between two reads of inotify events: a writer of many lines does not wake readers for
+each."""
 
 
 def logger() -> Any:
-    """Return the log. structlog is imported late to keep the import of pipeline modules fast."""
+    """The log. structlog is imported late to keep the import of pipeline modules fast."""
     import structlog
 
     return structlog.get_logger()
@@ -43,7 +43,7 @@ class Signal:
         self._watches: list[DirectoryWatch] = []
 
     def watch(self, directory: str, concerns: Callable[[str], bool]) -> None:
-        """Set the signal when an entry of a directory changes whose name passes `concerns`."""
+        """Set the signal when an entry of a directory changes and its name passes `concerns`."""
 
         def wake(name: str) -> None:
             if not name or concerns(name):
@@ -80,7 +80,6 @@ class Signal:
             self._event.set()
 
     def close(self) -> None:
-        """Remove all watches."""
         for each in self._watches:
             each.close()
         self._watches.clear()
@@ -134,7 +133,6 @@ class _Watcher:
         )
         self._inotify = inotify.Inotify()
         self._watched: dict[Any, dict[DirectoryWatch, None]] = {}
-        """The `DirectoryWatch` objects to wake, by inotify's watch."""
         self._resting: asyncio.TimerHandle | None = None
         self._listen()
 

@@ -35,8 +35,6 @@ class _WholePosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
-    """Reads one file to its end."""
-
     def __init__(self, format_: RowFormat, source: Bytes) -> None:
         self._source = source
         self._ended = False
@@ -44,14 +42,12 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
 
     @property
     def ended(self) -> bool:
-        """Whether the end was reached."""
         return self._ended
 
     async def wait(self) -> None:
-        """Return immediately: the file is bounded, so there is nothing to wait for."""
+        """The file is bounded: there is nothing to wait for."""
 
     def progress(self) -> float:
-        """The share of the file returned as rows so far, 0 to 1."""
         fetched = self._base + len(self._buffer)
         share = self._source.share()
         if self._ended or not fetched:
@@ -64,7 +60,6 @@ class WholeFileReader(FileReader[xxhash.xxh3_128, None]):
         return Lag(bytes=self._source.left() + waiting)
 
     def close(self) -> None:
-        """Close the file."""
         self._source.close()
 
     async def begin(self, stored: dict[str, Any] | None) -> None:

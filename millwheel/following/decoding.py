@@ -1,4 +1,4 @@
-"""Decodes the rows of a numbered table, which are JSON objects by column, to values of a stream."""
+"""Decodes the rows of a numbered table, JSON objects by column, to values of a stream."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NOT_FINITE = {b'"NaN"': "NaN", b'"Infinity"': "infinity", b'"-Infinity"': "-inf
 class RowDecoder:
     """Decodes rows to values of one type.
 
-    A column belongs to the field of its name; in JSON the field may have another one (``rename=``,
-    ``field(name=...)``). A column that is no field's name may still be a field's name in JSON.
+    A column belongs to the field of its name. In JSON the field may have another one (``rename=``,
+    ``field(name=...)``), which may be the name of another column.
 
     Raises:
         TypeError, NotImplementedError, NameError: the values of the type cannot be JSON.

@@ -1,10 +1,9 @@
-"""The source: each sender of a numbered table is a partition, its row numbers are the numbers of
-the rows (decision 56).
+"""The source: each sender of a numbered table is a partition, with the row numbers (decision 56).
 
-Event time comes from the pipeline that is followed: once a partition has read all that its sender
-had written, it has come as far as the low watermark that the sender had promised at that moment.
-Senders appear, with takeovers and splits; the search for them shows the least promise of everything
-that may write the table, so a row of a sender that is not found yet is not late either.
+Event time comes from the followed pipeline: a partition that has read all that its sender had
+written has come as far as the low watermark that the sender had promised at that moment. Senders
+appear, with takeovers and splits; the search for them shows the least promise of everything that
+may write the table, so a row of a sender that is not found yet is not late either.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from millwheel.store.address import StoreAddress
 V = TypeVar("V")
 
 FETCHED_ROWS = 1_000
-"""Most rows fetched together."""
 
 
 WENT_BACK = (
@@ -41,6 +39,19 @@ WAY_OUT = (
 
 class NumberedTable(Generic[V]):
     """The rows of a numbered table of another pipeline, each once, also those to come.
+
+    ```python
+    class Total(Struct):
+        customer: str
+        cents: int
+        at: datetime
+
+    TOTALS = Stream("totals", Total)
+    pipeline.inject(
+        TOTALS,
+        NumberedTable("postgresql://app@db/shop", "shop", "totals", timestamp=lambda row: row.at),
+    )
+    ```
 
     Args:
         store: the address of that pipeline's store, a postgresql:// URL.
@@ -60,9 +71,8 @@ class NumberedTable(Generic[V]):
 
     bounded = False
     timestamps = True
-    """Each row has a timestamp."""
     shows_time = True
-    """The reader shows how far the followed pipeline is in event time (`TableReader.seen`)."""
+    """Its readers show how far the followed pipeline is in event time (`TableReader.seen`)."""
 
     def __init__(
         self, store: str, pipeline: str, table: str, *, timestamp: Callable[[V], datetime]
@@ -92,11 +102,9 @@ class NumberedTable(Generic[V]):
         return {"follows": [self.pipeline, self.table]}
 
     def partition(self, identity: str) -> TablePartition:
-        """The partition with an identity that was found before."""
         return TablePartition(self, identity)
 
     def discover(self, position: dict[str, Any] | None) -> Discovery:
-        """Begin to look for senders."""
         return SenderDiscovery(self, None if position is None else position["id"])
 
     def upstream(self) -> Upstream:
@@ -111,8 +119,6 @@ class NumberedTable(Generic[V]):
 
 
 class TablePartition:
-    """The rows of one sender."""
-
     row_name = "row"
 
     def __init__(self, source: NumberedTable[Any], identity: str) -> None:
@@ -123,7 +129,6 @@ class TablePartition:
 
     @property
     def identity(self) -> str:
-        """The pipeline's id and the sender."""
         return self._identity
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> TableReader:
@@ -150,8 +155,6 @@ class TablePartition:
 
 
 class TableReader(FetchingReader):
-    """Reads the rows of one sender from a number on."""
-
     def __init__(
         self,
         source: NumberedTable[Any],
@@ -166,15 +169,13 @@ class TableReader(FetchingReader):
         self._decoder = decoder
         self._next = first
         self._opened = first, sign
-        """The position that it was opened at."""
         self._marks = Marks()
         """Of the rows that are not acknowledged, and some before them."""
         self._upstream = source.upstream()
         self._upstream.hold(self)
         self._written = first
-        """Number of rows written, by the last look."""
         self._sure: int | None = None
-        """The promise of the sender once all rows that are fetched are read."""
+        """The promise of the sender once all fetched rows are read."""
         self._shown: int | None = None
 
     @property
@@ -269,7 +270,6 @@ class TableReader(FetchingReader):
         return f"table {self._source.table!r}, sender {self._partition.sender}, row {number}"
 
     def close(self) -> None:
-        """End the task."""
         super().close()
         self._upstream.let_go(self)
 
@@ -283,17 +283,13 @@ class TableReader(FetchingReader):
         return {"next": acknowledged} | ({} if sign is None else {"last": sign.written()})
 
     def lag(self) -> Lag:
-        """The rows that are written and not read."""
         return Lag(rows=max(0, self._written - self._next) + self.ahead, log_end=self._written)
 
 
 LOOK_AGAIN_SECONDS = 0.1
-"""Time between two looks of a reader that has read everything."""
 
 
 class SenderDiscovery:
-    """Looks for senders, and shows the least promise of everything that may write the table."""
-
     def __init__(self, source: NumberedTable[Any], id_: str | None) -> None:
         self._source = source
         self._id = id_
@@ -316,7 +312,6 @@ class SenderDiscovery:
         return [f"{look.id}/{sender}" for sender in sorted(look.senders)]
 
     async def wait(self) -> None:
-        """Return when it is time for another look."""
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     def first_position(self, identity: str) -> dict[str, Any] | None:
@@ -324,11 +319,10 @@ class SenderDiscovery:
         return None
 
     def position(self) -> dict[str, Any]:
-        """The id of the pipeline that is followed."""
         return {"id": self._id}
 
     def close(self) -> None:
-        """Let go of the connection, which partitions of this worker share."""
+        """Release the connection, which partitions of this worker share."""
         self._upstream.let_go(self)
 
 

@@ -1,4 +1,4 @@
-"""Looks at a pipeline that is followed, over one connection for all partitions of a worker."""
+"""Looks at a followed pipeline, over one connection for all partitions of a worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from millwheel.store.postgres.statements import READ_COMMITTED, composed, filled
 from millwheel.store.postgres.translation import translate
 
 LOOK_SECONDS = 0.1
-"""Least time between two looks."""
 RETRY_SECONDS = 1.0
 TOLD_SECONDS = 30.0
 """Time between two log lines while the server does not answer."""
@@ -32,20 +31,15 @@ log = structlog.get_logger("millwheel.following")
 
 
 class Written(NamedTuple):
-    """What a sender has written."""
-
     rows: int
     low_watermark: int
     """No row to come, of those on time, is older; `MAX_TIME`: none comes."""
 
 
 class Look(NamedTuple):
-    """A table as of one moment."""
-
     id: str
-    """The pipeline's id."""
     low_watermark: int
-    """No row of a sender that is not here yet will be older, if it is on time."""
+    """No row on time of a sender that is not here yet will be older."""
     senders: dict[int, Written]
 
 
@@ -60,7 +54,6 @@ class Upstream:
         self._turn = asyncio.Lock()
         self._users: set[int] = set()
         self._rows: str | None = None
-        """The statement that reads rows, once the columns are known."""
         self._last: Look | None = None
         self._looked = float("-inf")
 
@@ -95,8 +88,8 @@ class Upstream:
             return found
 
     async def marks(self, sender: int, first: int, until: int) -> Marks:
-        """Hashes of rows of a sender, from `first` on and before `until`; of a table without a
-        hash, none."""
+        """Hashes of rows of a sender, from `first` on and before `until`; none for a table without
+        a hash."""
         table = sql.Identifier(self._pipeline, self._table)
         text = composed("row_marks", table=table).encode()
         values = {"senders": [sender], "firsts": [first], "untils": [until]}
@@ -112,7 +105,6 @@ class Upstream:
             return Marks.by_sender(await self._patiently(ask)).get(sender, Marks())
 
     def hold(self, user: object) -> None:
-        """Keep the connection for a user."""
         self._users.add(id(user))
 
     def let_go(self, user: object) -> None:
@@ -122,7 +114,6 @@ class Upstream:
             self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.pgconn.finish()  # as `close` does, which cannot be awaited here
@@ -167,11 +158,9 @@ class Upstream:
         )
 
     def _composed(self, name: str, **further: sql.Composable) -> sql.Composed:
-        """The statement in ``sql/NAME.sql``, with the tables and views of the pipeline."""
         return filled("millwheel.following", name, self._pipeline, **further)
 
     async def _patiently(self, ask: Any) -> Any:
-        """Ask until the server answers: it may be away for as long as it takes."""
         told = float("-inf")
         while True:
             try:
@@ -213,8 +202,8 @@ _FORMS = {
     "bytea": "translate(encode({0}, 'base64'), E'\\n', '')",
     "double precision": "CASE WHEN {0}::text = '-0' THEN '-0.0'::json ELSE to_json({0}) END",
 }
-"""How columns become JSON that differs from the form of Postgres: base64 instead of hex, and -0.0
-instead of -0, which is a whole number to a reader and loses its sign."""
+"""Columns with JSON that differs from the form of Postgres: base64 instead of hex, and -0.0 instead
+of -0, a whole number that loses its sign."""
 
 
 def _as_json(column: str, data_type: str) -> sql.Composable:

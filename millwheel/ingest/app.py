@@ -1,14 +1,16 @@
 """The ASGI app: answers ``POST /streams/NAME``.
 
-======  =================================================================================== 200
-the records are committed; those with ids that were sent before have no second effect 400     a
-record is wrong (with `line`), an id is missing or too long, or the query is not known 401     the
-token or the signature is missing or wrong; 403: a web page without a token 404     no such stream
-takes records; 405: not POST; 415: another content type 408     the body did not come in time; 413:
-it is too large; 431: the headers are 422     the id was sent before, with another value 429     too
-many records wait to be processed: send again after `Retry-After` seconds 503     the store or the
-pipeline is away, or too much is being received: send again after `Retry-After` seconds ======
-===================================================================================
+======  ==========================================================================================
+200     the records are committed; those with ids that were sent before have no second effect
+400     a record is wrong (with `line`), an id is missing or too long, or the query is not known
+401     the token or the signature is missing or wrong; 403: a web page without a token
+404     no such stream takes records; 405: not POST; 415: another content type
+408     the body did not come in time; 413: it is too large; 431: the headers are
+422     the id was sent before, with another value
+429     too many records wait to be processed: send again after `Retry-After` seconds
+503     the store or the pipeline is away, or too much is being received: send again after
+        `Retry-After` seconds
+======  ==========================================================================================
 
 A request without a status was perhaps taken: a repeat with the same ``Idempotency-Key`` is safe.
 """
@@ -39,7 +41,6 @@ from millwheel.pipeline import Pipeline
 Answering = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MOST_WAITING = 100_000
-"""Records of a stream that may wait for the injector."""
 
 STATUS = {"another_value": 422, "no_id": 400, "wrong": 400, "no_right": 500}
 """The status of each refusal of the store; of the others it is 503."""
@@ -52,18 +53,23 @@ log = structlog.get_logger("millwheel.ingest")
 class Ingest:
     """An ASGI app that sends request bodies into the streams of a pipeline that have an `Inbox`.
 
+    ```python
+    pipeline.add(AddUp(), ORDERS.by(customer))
+    app = Ingest(pipeline, "postgresql://app@db/shop", tokens=["secret"])
+    # uvicorn serves it, or an app of FastAPI or Starlette: fastapi.mount("/streams", app)
+    ```
+
     It needs the store only, no worker: any number of processes may serve it.
 
     Args:
         pipeline: the pipeline, or a function that makes it.
         store: the address of its store, as for `Client`.
-        tokens: bearer tokens, one of which a request must have. None: no token is asked for, since
-            the server or the app around this one knows who may send. Streams with
-            `Inbox(verify=...)` need none.
+        tokens: bearer tokens, one of which a request must have. None: the server or the app around
+            this one knows who may send. Streams with `Inbox(verify=...)` need none.
         most_waiting: records of a stream that may wait for the injector; with more, requests are
             refused with 429.
         from_pages: take requests of web pages (with a header ``Origin``) also without a token.
-            Without it, a page that is open on this machine cannot send to an address that only this
+            Otherwise a page that is open on this machine cannot send to an address that only this
             machine reaches.
 
     Raises:
@@ -97,7 +103,6 @@ class Ingest:
         await self._sender.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Answering) -> None:
-        """Answer one request, as ASGI asks for."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -123,7 +128,6 @@ class Ingest:
     async def _answer(
         self, scope: Scope, receive: Receive
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
-        """Status, body and headers of the answer."""
         try:
             with self._reader.request(scope, receive) as request:
                 sending = await request.read()
@@ -157,7 +161,6 @@ class Ingest:
         return 200, answer, {}
 
     async def _live(self, receive: Receive, send: Answering) -> None:
-        """Close the connections when the server ends."""
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":

@@ -1,10 +1,9 @@
-"""Checks a record before it is accepted: a value that the injector would not take is refused while
-its sender waits for the answer.
+"""Checks a record before it is accepted: a value that the injector would not take is refused.
 
-A record that was accepted is stored, and a bad row stops the pipeline unless `inject` says
-otherwise. So the door makes every step of the injector on the value: it decodes it, asks
-``timestamp=`` and its like for times, and each reader of the stream for the key. Tables that take
-the stream as it is get the row as well.
+An accepted record is stored, and a bad row stops the pipeline unless `inject` says otherwise. So
+the door makes every step of the injector on the value while its sender waits: it decodes it, asks
+``timestamp=`` and its like for times, each reader of the stream for the key, and tables that take
+the stream as it is for the row.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from millwheel.sources import Row
 from millwheel.streams import Stream
 
 MOST_DIGITS = 1_000
-"""Digits of a number, written out. Postgres writes numbers of JSON out: 1e131071 becomes 131,072
-digits."""
+"""Digits of a number, as Postgres writes numbers of JSON out: 1e131071 becomes 131,072 digits."""
 
 _MAYBE_LONG = re.compile(rb"(?<![0-9.])[0-9.]{1000}|[eE][+-]?[0-9]{3}")
 _NUMBER = re.compile(rb"([0-9]+)(?:\.([0-9]+))?(?:[eE][+-]?([0-9]+))?")
@@ -72,7 +70,6 @@ class Door:
 
     @property
     def takes_times(self) -> bool:
-        """Whether the time at which a record is sent is its event time."""
         return self._injection.timestamp is None
 
     def value(self, raw: bytes, micros: int) -> Any:
@@ -115,7 +112,6 @@ class Door:
 
 
 def _is_long(number: Decimal) -> bool:
-    """Whether a number has too many digits, written out."""
     if not number.is_finite():
         return False
     exponent = number.as_tuple().exponent
@@ -123,10 +119,6 @@ def _is_long(number: Decimal) -> bool:
 
 
 def _row(value: Any, table: Table[Any], make: Callable[[Any], Any] | None) -> tuple[Any, ...]:
-    """
-    Raises:
-        UserCodeError: the value makes no row of the table.
-    """
     try:
         return table.values(make(value) if make else value)
     except (Exception, SystemExit) as error:
@@ -136,10 +128,6 @@ def _row(value: Any, table: Table[Any], make: Callable[[Any], Any] | None) -> tu
 
 
 def _check_numbers(raw: bytes) -> None:
-    """
-    Raises:
-        BadRow: a number is too long to be written out.
-    """
     if _MAYBE_LONG.search(raw) is None:
         return
     for whole, part, exponent in _NUMBER.findall(without_strings(raw)):

@@ -1,7 +1,6 @@
 """Reads a request: its sender's token, its stream and its records.
 
-Everything is checked before anything is sent, so a request is taken as a whole or refused as a
-whole.
+Everything is checked before anything is sent: a request is taken or refused as a whole.
 """
 
 from __future__ import annotations
@@ -24,20 +23,16 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 BODY_SECONDS = 30.0
-"""Longest wait for a request's body."""
 
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 
 MOST_ID = 255
-"""Most characters of an id."""
 
 HELD_BYTES = 64 << 20
-"""Bytes of bodies that are received or sent at once; with more, requests are refused. One body is
-always taken.
-
-Bodies of signed streams are counted apart: their sender has proven nothing until they are
-complete."""
+"""Bytes of bodies that are received or sent at once; with more, requests are refused, except a
+single one. Bodies of signed streams are counted apart: their sender has proven nothing until they
+are complete."""
 
 OF_KEY = "key:"
 """Prefix of an Idempotency-Key of records that have ids of their own: both are ids of one
@@ -46,11 +41,8 @@ stream."""
 
 @dataclass
 class Sending:
-    """The records of one request."""
-
     stream: str
     records: list[bytes]
-    """JSON."""
     ids: list[str | None] = field(default_factory=list)
     batch: str | None = None
     """The id of the whole, from the header Idempotency-Key."""
@@ -59,7 +51,6 @@ class Sending:
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether a repeat has no second effect."""
         return self.batch is not None or None not in self.ids
 
 
@@ -135,7 +126,8 @@ class RequestReader:
         self._held[request.is_signed] += size
 
     def admitted(self, scope: Scope, headers: Mapping[str, str]) -> Door:
-        """The stream that a request is for. Only a request that may send learns which there are.
+        """The stream that a request is for. Only a request that may send learns which streams
+        exist.
 
         Raises:
             RequestRefused: there is no such stream, or the request may not send to it.
@@ -169,16 +161,12 @@ class RequestReader:
 
 
 class RecordsRequest:
-    """One request."""
-
     def __init__(self, reader: RequestReader, scope: Scope, receive: Receive) -> None:
         self._reader = reader
         self._scope = scope
         self._receive = receive
         self.held = 0
-        """Bytes of its body that are held."""
         self.is_signed = False
-        """Whether its body is signed, in place of a token."""
 
     async def read(self) -> Sending:
         """
@@ -235,17 +223,11 @@ class RecordsRequest:
 
 @dataclass(frozen=True)
 class _Records:
-    """Makes records of a body."""
-
     door: Door
     key: str | None
     at: datetime | None
 
     def of(self, body: bytes, *, one: bool) -> Sending:
-        """
-        Raises:
-            RequestRefused: a record is wrong.
-        """
         found = Sending(self.door.stream.name, [], at=self.at)
         if one:
             self._add(found, body, None)
@@ -304,7 +286,6 @@ class _Records:
 
 
 def _name(scope: Scope) -> str:
-    """The name in the path of a request."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if root and path.startswith(f"{root}/"):

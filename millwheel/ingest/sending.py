@@ -6,8 +6,7 @@
     request ──┼──▶ waiting ──▶ one transaction ──▶ answers        while it runs, the next ones wait
     request ──┘
 
-If the store refuses one request of a group, each is sent again in a transaction of its own. That is
-safe, because nothing of the group was committed.
+If the store refuses a group, nothing of it was committed, and each request is sent again alone.
 """
 
 from __future__ import annotations
@@ -30,13 +29,10 @@ GROUP_BYTES = 8 << 20
 """Most bytes of one transaction, unless one request has more."""
 
 COUNT_SECONDS = 0.1
-"""How long a count of waiting records is used."""
 
 
 @dataclass
 class _Waiting:
-    """A request, and its answer."""
-
     sending: Sending
     answer: asyncio.Future[list[bool]]
 
@@ -78,7 +74,6 @@ class GroupSender:
         return await answer
 
     async def close(self) -> None:
-        """Wait for requests that are being sent, and close the connections."""
         if self._task is not None:
             await asyncio.wait([self._task])
         await self._client.close()

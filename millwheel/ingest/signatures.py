@@ -16,9 +16,11 @@ Verify = Callable[[Mapping[str, str], bytes], bool]
 def hmac_sha256(header: str, variable: str, *, prefix: str = "") -> Verify:
     """Requests carry the hexadecimal HMAC-SHA256 of their body in a header.
 
-    ::
-
-        Inbox(verify=hmac_sha256("X-Hub-Signature-256", "GITHUB_SECRET", prefix="sha256="))
+    ```python
+    signed = hmac_sha256("X-Hub-Signature-256", "GITHUB_SECRET", prefix="sha256=")
+    PUSHES = Stream("pushes", Order)
+    pipeline.inject(PUSHES, Inbox(verify=signed))
+    ```
 
     Args:
         header: the header's name.

@@ -1,15 +1,9 @@
 """Kafka as a source and as a sink. Needs the extra ``kafka``.
 
-::
-
-    CLUSTER = KafkaCluster("broker1:9092,broker2:9092")
-    pipeline.inject(ORDERS, Kafka(CLUSTER, "orders"), timestamp=lambda order: order.at)
-    pipeline.sink(ALERTS, KafkaSink(CLUSTER, "alerts", key=lambda alert: alert.customer))
-
-Read these modules in this order: `cluster` (how to connect), `port` (the calls that the rest needs
-of a client), `failures`, `fetcher`, `writing` and `aio` (these calls by aiokafka); for the source
-`names`, `decoding`, `reader` (one partition), `discovery` (the partitions of a topic), `source`;
-for the sink `messages`, `limits`, `positions` (the rules of exactly once), `sink`.
+Read these modules in this order: `cluster` (how to connect), `port` (the calls needed of a client),
+`failures`, `fetcher`, `writing` and `aio` (these calls by aiokafka); for the source `names`,
+`decoding`, `reader` (one partition), `discovery` (the partitions of a topic), `source`; for the
+sink `messages`, `limits`, `positions` (the rules of exactly once), `sink`.
 """
 
 from millwheel.core.distribution import install

@@ -1,8 +1,7 @@
 """The client by aiokafka.
 
 Its admin and offset calls do not retry while a broker or a coordinator moves: `_patiently` does.
-Describing a topic is a request of our own (Metadata, version 12), since aiokafka's own versions do
-not have the topic's id.
+Topics are described by a request of our own (Metadata, version 12), which has the topic's id.
 """
 
 from __future__ import annotations
@@ -46,22 +45,22 @@ PATIENCE_SECONDS = 60.0
 """Time for which a new client waits for an answer: its address may be wrong."""
 
 WARN_SECONDS = 30.0
-"""Time without an answer after which it is logged, and from one such line to the next."""
+"""Time without an answer after which it is logged, and between two such lines."""
 
 UNKNOWN_SECONDS = 5.0
-"""Time for which an unknown topic is asked for again: a broker knows a new one a moment
-later."""
+"""Time for which an unknown topic is asked for again: a broker knows a new one a moment later."""
 
 GONE_SECONDS = 30.0
-"""The same for a client whose cluster was there once: a broker that has crashed may know no topic
-until it has caught up."""
+"""The same once the cluster was there: a broker that has crashed may know no topic until it has
+caught up."""
 
 OFFSETS_SECONDS = 10.0
 """Time for the answer to a question for offsets; aiokafka repeats it for 40 s otherwise."""
 
 
 class AioClient:
-    """A connection to a cluster, for one partition or one topic."""
+    """A connection to a cluster, for one partition or one topic; see `KafkaClient` and
+    `KafkaOutput`."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
@@ -71,15 +70,9 @@ class AioClient:
         self._patience = PATIENCE_SECONDS
 
     def wait_for_ever(self) -> None:
-        """From now on wait for brokers for as long as it takes: the cluster was there once."""
         self._patience = math.inf
 
     async def topic(self, name: str) -> Topic | None:
-        """A topic; None: there is none of this name.
-
-        Raises:
-            InputError: the cluster refuses it, or no broker answers.
-        """
         loop = asyncio.get_running_loop()
         was_there = self._patience == math.inf
         deadline = loop.time() + (GONE_SECONDS if was_there else UNKNOWN_SECONDS)
@@ -121,12 +114,6 @@ class AioClient:
             raise
 
     async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
-        """The offsets of some partitions.
-
-        Raises:
-            InputError: the cluster refuses it, or no broker answers.
-        """
-
         async def ask(consumer: AIOKafkaConsumer, all_: list[TopicPartition]) -> dict[int, Bounds]:
             first = await consumer.beginning_offsets(all_)
             end = await consumer.end_offsets(all_)
@@ -135,13 +122,6 @@ class AioClient:
         return await self._ask(topic, partitions, ask)
 
     async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
-        """For each partition, the offset of the first record at or after an instant; the end if
-        none is.
-
-        Raises:
-            InputError: the cluster refuses it, or no broker answers.
-        """
-
         async def ask(consumer: AIOKafkaConsumer, all_: list[TopicPartition]) -> dict[int, int]:
             end = await consumer.end_offsets(all_)
             found = await consumer.offsets_for_times(dict.fromkeys(all_, millis))
@@ -177,12 +157,6 @@ class AioClient:
     async def fetcher(
         self, topic: str, partition: int, offset: int, group: str | None
     ) -> AioFetcher:
-        """Begin to fetch a partition.
-
-        Raises:
-            InputError: no broker answers.
-        """
-
         async def once() -> AioFetcher:
             consumer = consumer_of(self._cluster, group)
             try:
@@ -198,12 +172,6 @@ class AioClient:
         return await self._patiently(once)
 
     async def writer(self, id: str | None) -> AioWriter:
-        """Become the only writer of a transactional id; None: a writer without transactions.
-
-        Raises:
-            InputError: the cluster refuses it, or no broker answers.
-        """
-
         async def once() -> AioWriter:
             writer = AioWriter(self._cluster, id)
             try:
@@ -219,12 +187,6 @@ class AioClient:
         return await self._patiently(once)
 
     async def position(self, id: str, topic: str) -> Position | None:
-        """The position of the writer of a transactional id in a topic.
-
-        Raises:
-            InputError: the cluster refuses it, or no broker answers.
-        """
-
         place = TopicPartition(topic, 0)
 
         async def ask(admin: Any) -> Position | None:
@@ -238,12 +200,6 @@ class AioClient:
         return await self._administer(ask)
 
     async def settings(self, topic: str) -> Mapping[str, str | None]:
-        """The settings of a topic, by name; none if the user has no right to see them.
-
-        Raises:
-            InputError: no broker answers.
-        """
-
         async def ask(admin: Any) -> Mapping[str, str | None]:
             resource = ConfigResource(ConfigResourceType.TOPIC, topic)
             (answer,) = await admin.describe_configs([resource])
@@ -253,12 +209,6 @@ class AioClient:
         return await self._administer(ask)
 
     async def _administer(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask by the client for administration.
-
-        Raises:
-            InputError: the cluster refuses it, or no broker answers.
-        """
-
         async def once() -> T:
             admin = await self._administration()
             try:
@@ -307,7 +257,6 @@ class AioClient:
             await asyncio.sleep(BACKOFF_SECONDS)
 
     async def close(self) -> None:
-        """Close the connection."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()

@@ -23,14 +23,18 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHB
 class KafkaCluster:
     """The addresses of some brokers of a cluster, and how to speak to them.
 
-    With SASL, name and password are read from ``MILLWHEEL_KAFKA_USER`` and
-    ``MILLWHEEL_KAFKA_PASSWORD`` when a worker connects; other names of variables may be given for a
-    second cluster.
+    ```python
+    CLUSTER = KafkaCluster(
+        "broker1:9093,broker2:9093", security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-512"
+    )
+    ```
+
+    With SASL, a worker reads name and password from ``MILLWHEEL_KAFKA_USER`` and
+    ``MILLWHEEL_KAFKA_PASSWORD`` when it connects; a second cluster may have other variables.
 
     Attributes:
         bootstrap: ``HOST:PORT``, several separated by commas.
-        ca_file: certificates that brokers must have a certificate of; by default those of the
-            system.
+        ca_file: certificates that brokers must have a certificate of; by default the system's.
         cert_file, key_file: the certificate and the key of the client, if brokers ask for one.
         user, password: names of the environment variables.
         token_provider: for OAUTHBEARER: returns an `aiokafka.abc.AbstractTokenProvider`.
@@ -72,12 +76,10 @@ class KafkaCluster:
 
     @property
     def has_tls(self) -> bool:
-        """Whether connections are encrypted."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def has_sasl(self) -> bool:
-        """Whether brokers require authentication."""
         return self.security_protocol.startswith("SASL")
 
     def options(self) -> dict[str, Any]:

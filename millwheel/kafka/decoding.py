@@ -19,18 +19,15 @@ Decode = Callable[[KafkaRecord], Any]
 Tombstones = Literal["skip", "deliver"]
 
 SHOWN_BYTES = 12_000
-"""Maximum bytes of a record's value in its dead letter, which has them in base64."""
+"""Maximum bytes of a record's value in its dead letter, in base64."""
 
 SHOWN_KEY_BYTES = 1_000
-"""The same of its key, and of each header's value."""
+"""The same for its key, and each header's value."""
 
 SHOWN_HEADERS = 20
-"""Headers in a dead letter."""
 
 
 class Decoding:
-    """Decodes the records of one partition."""
-
     def __init__(
         self, place: str, value_type: Any, decode: Decode | None, tombstones: Tombstones
     ) -> None:
@@ -53,11 +50,10 @@ class Decoding:
                 ) from error
 
     async def rows(self, records: Sequence[KafkaRecord]) -> Sequence[Row]:
-        """The rows of some records: as columns if they have no gaps and all of them can be read
-        together.
+        """The rows of some records: as columns if they have no gaps and can be read together.
 
         Raises:
-            InputError: ``decode=`` has raised it: the source cannot continue, and no record is at
+            InputError: ``decode=`` has raised it: the source cannot continue; no record is at
                 fault.
         """
         return self._together(records) or await self._one_by_one(records)

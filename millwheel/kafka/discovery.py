@@ -1,8 +1,7 @@
 """Finds the partitions of a topic, including those that are added later.
 
-Partitions of the first look begin where `start` says; the offsets are resolved then, and stored
-before the partitions are made. A partition that is added later is read from its first record, or
-its first records would be lost: Flink learned it.
+Partitions of the first look begin where `start` says; these offsets are stored before the
+partitions are made. A later one is read from its first record, which would be lost otherwise.
 """
 
 from __future__ import annotations
@@ -22,19 +21,14 @@ from millwheel.kafka.port import KafkaClient, Topic
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 
 LOOK_SECONDS = 10.0
-"""Time between two looks for partitions."""
 
 
 class _Position(msgspec.Struct):
     id: str
-    """The topic's id."""
     starts: dict[int, int]
-    """The first offset of each partition of the first look."""
 
 
 class TopicDiscovery:
-    """Looks for the partitions of a topic."""
-
     def __init__(
         self, client: KafkaClient, topic: str, start: Start, position: dict[str, Any] | None
     ) -> None:
@@ -45,7 +39,6 @@ class TopicDiscovery:
             None if position is None else msgspec.convert(position, _Position, strict=False)
         )
         self.closing: asyncio.Task[None] | None = None
-        """Closes the connection."""
 
     async def look(self) -> Sequence[str]:
         """The identities of all partitions.
@@ -72,7 +65,6 @@ class TopicDiscovery:
         return [PartitionName(self._topic, found.id, n).identity for n in found.partitions]
 
     async def _starts(self, found: Topic) -> dict[int, int]:
-        """The first offset of each partition."""
         start, topic, partitions = self._start, self._topic, found.partitions
         if isinstance(start, datetime):
             return await self._client.since(topic, partitions, to_micros(start) // 1000)
@@ -96,11 +88,9 @@ class TopicDiscovery:
         return {number: start.get(number, bounds[number].first) for number in partitions}
 
     async def wait(self) -> None:
-        """Wait until it is time for another look."""
         await asyncio.sleep(LOOK_SECONDS)
 
     def first_position(self, identity: str) -> dict[str, Any] | None:
-        """The first offset of a partition; None: its first record."""
         assert self._stored is not None
         first = self._stored.starts.get(PartitionName.of(identity).number)
         return None if first is None else {"next": first}
@@ -111,5 +101,4 @@ class TopicDiscovery:
         return found
 
     def close(self) -> None:
-        """Close the connection."""
         self.closing = asyncio.create_task(self._client.close())

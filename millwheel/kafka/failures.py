@@ -28,7 +28,7 @@ OF_RIGHTS = (
 
 
 def lacks_rights(error: BaseException | None) -> bool:
-    """Whether the user lacks the right for it. aiokafka wraps errors of its tasks in others."""
+    """Whether the user lacks a right. aiokafka wraps errors of its tasks in others."""
     while error is not None:
         if isinstance(error, OF_RIGHTS):
             return True
@@ -37,12 +37,10 @@ def lacks_rights(error: BaseException | None) -> bool:
 
 
 def passes(error: kafka_errors.KafkaError) -> bool:
-    """Whether the same call may succeed a moment later."""
     return isinstance(error, PASSING) or bool(getattr(error, "retriable", False))
 
 
 def advice(error: BaseException) -> str:
-    """Advice about an error, for the end of its message."""
     if not lacks_rights(error):
         return ""
     return (
@@ -52,11 +50,7 @@ def advice(error: BaseException) -> str:
 
 
 def no_right(what: str, error: BaseException) -> OutputError:
-    """The error of a user without the right to write.
-
-    Args:
-        what: the topic or the id that cannot be used.
-    """
+    """The error of a user without the right to write a topic or an id."""
     return OutputError(
         f"Kafka: {what} cannot be written: {error!r}. Give the user the rights to read and write "
         "the topic, to write and describe its transactional ids, and to read its groups "

@@ -17,16 +17,14 @@ from millwheel.kafka.failures import BACKOFF_SECONDS, advice, passes
 from millwheel.kafka.port import KafkaRecord, OffsetGone
 
 FETCH_SECONDS = 0.5
-"""How long a fetch waits for a record before it reports the position, which may have passed
-markers."""
+"""Longest wait of a fetch before it reports the position, which may have passed markers."""
 
 ANSWER_SECONDS = 1.0
-"""Age of the leader's last answer from which on the end of the log is not known. It answers every
-half second."""
+"""Age of the leader's last answer (one each half second) at which the end of the log is unknown."""
 
 
 class AioFetcher:
-    """Fetches a partition by a consumer of its own, which has no other partition."""
+    """Fetches a partition by a consumer of its own, which has no other partition; see `Fetcher`."""
 
     def __init__(self, consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> None:
         self._consumer = consumer
@@ -34,15 +32,7 @@ class AioFetcher:
         self._position = position
 
     async def fetch(self, most: int) -> Sequence[KafkaRecord]:
-        """Up to `most` further records; it waits a moment for some, and may return none.
-
-        `getone` waits and `getmany` does not, since a `getmany` that waits leaves a waiter behind
-        each time.
-
-        Raises:
-            OffsetGone: the partition has no record at the offset.
-            InputError: the cluster refuses it.
-        """
+        """As `Fetcher.fetch`. A `getmany` that waits leaves a waiter behind, so `getone` waits."""
         try:
             async with asyncio.timeout(FETCH_SECONDS):
                 records = [await self._consumer.getone(self._place)]
@@ -76,12 +66,10 @@ class AioFetcher:
 
     @property
     def position(self) -> int:
-        """One past the last offset that is passed."""
         return self._position
 
     @property
     def at_end(self) -> bool:
-        """Whether the leader has answered a moment ago, and has nothing from the position on."""
         consumer, place = self._consumer, self._place
         answered_at = consumer.last_poll_timestamp(place)
         if answered_at is None or abs(time.time() - answered_at / 1000) > ANSWER_SECONDS:
@@ -91,23 +79,16 @@ class AioFetcher:
 
     @property
     def stable_end(self) -> int | None:
-        """One past the last committed record, as in the last answer."""
         end: int | None = self._consumer.last_stable_offset(self._place)
         return end if end is not None and end >= 0 else None
 
     async def commit(self, offset: int) -> None:
-        """Store an offset for tools that show the lag of a group.
-
-        Raises:
-            InputError: it could not be stored.
-        """
         try:
             await self._consumer.commit({self._place: offset})
         except kafka_errors.KafkaError as error:
             raise InputError(f"the offset of the group was not stored: {error!r}") from error
 
     async def close(self) -> None:
-        """Close the connections."""
         with suppress(kafka_errors.KafkaError):
             await self._consumer.stop()
 

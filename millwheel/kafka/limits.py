@@ -23,16 +23,14 @@ class TopicLimits(NamedTuple):
     by_record: bool
     """Whether messages keep the timestamps that they are written with."""
     ahead_millis: int | None
-    """Messages with timestamps that are so far in the future are refused."""
+    """Messages with timestamps further in the future are refused."""
     behind_millis: int | None
-    """Messages with timestamps that are so far in the past are refused."""
+    """Messages with timestamps further in the past are refused."""
     bytes: int | None
     """The largest batch that the topic takes."""
 
     @classmethod
     def of(cls, settings: Mapping[str, str | None]) -> TopicLimits:
-        """The limits in the settings that a cluster has for a topic."""
-
         def number(name: str) -> int | None:
             found = settings.get(name)
             return int(found) if found is not None and int(found) >= 0 else None
@@ -62,11 +60,7 @@ class TopicLimits(NamedTuple):
         )
 
     def refusal(self, reason: str, message: Message) -> str:
-        """Why the brokers refuse a message.
-
-        Args:
-            reason: the name of their error.
-        """
+        """Why the brokers refuse a message, by the name of their error."""
         if "TooLarge" in reason:
             size = len(message.key or b"") + len(message.value or b"")
             size += sum(len(name) + len(content or b"") for name, content in message.headers)
@@ -93,7 +87,7 @@ class TopicLimits(NamedTuple):
 
 
 NO_LIMIT = 10**13
-"""Milliseconds; a longer time, as Kafka's largest number, is no limit that a person sets."""
+"""Milliseconds; a longer time, such as Kafka's largest number, is no limit that a person sets."""
 
 UNKNOWN = TopicLimits(None, by_record=True, ahead_millis=None, behind_millis=None, bytes=None)
 """The user may not see the settings of the topic."""

@@ -1,5 +1,4 @@
-"""Turns records into messages: keys, values, headers and timestamps, by the functions that the user
-gave.
+"""Turns records into messages: keys, values, headers and timestamps, by the user's functions.
 
 An error of these functions is the fault of a record, and counts under the sink's ``on_error``.
 """
@@ -24,14 +23,11 @@ Headers = Callable[[Any], Sequence[tuple[str, "bytes | None"]]]
 Timestamp = Literal["event", "written"] | Callable[[Any], datetime]
 
 SHORT_KEY_BYTES = 200
-"""A key of at most so many bytes fits the limit of keys, however it is escaped."""
+"""A key of this many bytes fits the limit of keys, however it is escaped."""
 
 
 class Messages:
     """Makes the messages of a topic.
-
-    Args:
-        what: names the topic in messages.
 
     Raises:
         UsageError: an option does not fit.
@@ -94,7 +90,6 @@ class Messages:
         return Message(partition, key, encoded, self._millis(record, now), headers)
 
     async def _encoded(self, found: Any) -> bytes | None:
-        """The bytes of a value, or None, as ``encode=`` has returned it."""
         encoded = await found if isinstance(found, Awaitable) else found
         if encoded is not None and not isinstance(encoded, bytes):
             what = type(encoded).__name__
@@ -128,8 +123,8 @@ def _bytes(key: Any) -> bytes | None:
 
 
 def _text(key: Any) -> str:
-    """A key of the engine for a key of Kafka, which may have any bytes: it is a digest if the
-    engine's may not."""
+    """A key of the engine for one of Kafka, which may have any bytes: a digest if the engine's may
+    not."""
     found = _bytes(key)
     if found is None:
         return ""

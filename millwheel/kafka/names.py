@@ -9,8 +9,6 @@ _IDENTITY = re.compile(r"(.+)/(\d+) \(([0-9a-f-]+)\)")
 
 
 class PartitionName(NamedTuple):
-    """One partition of one topic."""
-
     topic: str
     topic_id: str
     """A topic that is deleted and made again under its name has another id."""
@@ -24,7 +22,6 @@ class PartitionName(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The identity of the partition, which never changes."""
         return f"{self.topic}/{self.number} ({self.topic_id})"
 
     def __str__(self) -> str:

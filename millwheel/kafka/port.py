@@ -8,16 +8,22 @@ from typing import NamedTuple, Protocol
 
 
 class KafkaRecord(Protocol):
-    """A record as Kafka has it, the argument of ``decode=``."""
+    """A record as Kafka has it, the argument of ``decode=``.
+
+    ```python
+    def decode(record: KafkaRecord) -> Order:
+        return Order((record.key or b"").decode(), record.topic, int(record.value or b"0"))
+
+    pipeline.inject(ORDERS, Kafka(KafkaCluster("broker1:9092"), "orders", decode=decode))
+    ```
+    """
 
     @property
     def topic(self) -> str: ...
     @property
     def partition(self) -> int: ...
     @property
-    def offset(self) -> int:
-        """Its number in the partition."""
-        ...
+    def offset(self) -> int: ...
 
     @property
     def timestamp(self) -> int:
@@ -43,16 +49,12 @@ class KafkaRecord(Protocol):
 
 
 class Topic(NamedTuple):
-    """A topic as the cluster describes it."""
-
     id: str
     """A UUID: a topic that is deleted and made again under its name has another one."""
     partitions: Sequence[int]
 
 
 class Bounds(NamedTuple):
-    """The offsets of a partition."""
-
     first: int
     """The first record that is there: older ones were deleted by retention."""
     end: int
@@ -60,8 +62,6 @@ class Bounds(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record to write."""
-
     partition: int
     key: bytes | None
     value: bytes | None
@@ -82,7 +82,7 @@ class Position(NamedTuple):
 
 class Refused(Exception):
     """The brokers refuse some messages, or a batch with them; nothing of the transaction is
-    written. The writer cannot be used any more.
+    written, and the writer cannot be used any more.
 
     Attributes:
         reasons: the name of the brokers' error for each message, by its place.
@@ -94,7 +94,7 @@ class Refused(Exception):
 
 
 class Interrupted(Exception):
-    """It is not known whether a transaction was committed: the producer cannot be used any more."""
+    """Whether a transaction was committed is unknown: the producer cannot be used any more."""
 
 
 class Writer(Protocol):
@@ -108,15 +108,14 @@ class Writer(Protocol):
         *,
         singly: bool = False,
     ) -> None:
-        """Write messages and the writer's position, all or nothing. Without a position there is no
-        transaction: each message is written at least once.
+        """Write messages and the writer's position, all or nothing.
 
         Args:
+            position: None: there is no transaction; each message is written at least once.
             singly: a batch for each message, so that only those are refused that are at fault.
 
         Raises:
-            Refused: see there.
-            Interrupted: see there.
+            Refused, Interrupted: see there.
             OutputError: the cluster does not let this user write.
         """
         ...
@@ -129,7 +128,7 @@ class OffsetGone(Exception):
 
 
 class Fetcher(Protocol):
-    """Fetches the records of a partition, in order, from an offset on. Only committed records."""
+    """Fetches the committed records of a partition, in order, from an offset on."""
 
     async def fetch(self, most: int) -> Sequence[KafkaRecord]:
         """Up to `most` further records; it waits a moment for some, and may return none.
@@ -144,14 +143,14 @@ class Fetcher(Protocol):
 
     @property
     def position(self) -> int:
-        """One past the last offset that is passed: of a returned record, or of a marker or an
-        aborted record behind it."""
+        """One past the last offset that is passed: of a record, or of a marker or aborted record
+        behind it."""
         ...
 
     @property
     def at_end(self) -> bool:
-        """Whether the partition's leader has answered a moment ago, and has nothing from `position`
-        on: no committed record, and no transaction that is open."""
+        """Whether the leader has answered a moment ago, and has nothing from `position` on: no
+        committed record, and no open transaction."""
         ...
 
     @property
@@ -184,9 +183,7 @@ class KafkaClient(Protocol):
         """A topic; None: there is none of this name, or it may not be read."""
         ...
 
-    async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]:
-        """The offsets of some partitions."""
-        ...
+    async def bounds(self, topic: str, partitions: Sequence[int]) -> dict[int, Bounds]: ...
 
     async def since(self, topic: str, partitions: Sequence[int], millis: int) -> dict[int, int]:
         """For each partition, the offset of the first record at or after an instant; the end if
@@ -201,12 +198,9 @@ class KafkaClient(Protocol):
 
 
 class KafkaOutput(Protocol):
-    """A connection to a cluster that is written to. Its calls raise `InputError` as those of
-    `KafkaClient`."""
+    """A connection to a cluster that is written to, with the errors of `KafkaClient`."""
 
-    def wait_for_ever(self) -> None:
-        """From now on wait for brokers for as long as it takes: the cluster was there once."""
-        ...
+    def wait_for_ever(self) -> None: ...
 
     async def topic(self, name: str) -> Topic | None:
         """A topic; None: there is none of this name, or it may not be described."""
@@ -217,13 +211,18 @@ class KafkaOutput(Protocol):
         ...
 
     async def writer(self, id: str | None) -> Writer:
-        """Become the only writer of a transactional id: others are fenced, and their open
-        transaction has ended before this returns. None: a writer without transactions."""
+        """Become the only writer of a transactional id; None: a writer without transactions.
+
+        Other writers are fenced, and their open transaction has ended before this returns.
+        """
         ...
 
     async def position(self, id: str, topic: str) -> Position | None:
-        """The position of the writer of a transactional id in a topic; None: the cluster has none,
-        or has it no more. During a transaction and for a moment after it, it is the one before."""
+        """The position of the writer of a transactional id in a topic; None: the cluster does not
+        have it.
+
+        During a transaction and for a moment after it, it is the one before.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -1,12 +1,10 @@
 """Decides about a bundle by the position that Kafka has: the one place of the rules of exactly
 once.
 
-The position of a scope in Kafka is the number of the last bundle written there; it is written in
-the same transaction as the bundle. Postgres has the number of the last bundle that was read back as
-written.
-
-A store that has lost commits may give an interval the id of one that is lost. The positions of that
-one are below the numbers of the new one (`BundleId.inherited`), and say nothing of it.
+The position of a scope in Kafka is the number of the last bundle written there, in the same
+transaction. Postgres has the number of the last bundle that was read back as written. A store that
+has lost commits may give an interval the id of a lost one: positions of that one are below the
+numbers of the new one (`BundleId.inherited`), and say nothing of it.
 """
 
 from __future__ import annotations

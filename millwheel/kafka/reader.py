@@ -1,11 +1,11 @@
 """Reads one partition of a topic.
 
-The log of the partition is the log of the source: a row's number is its record's offset (I1, I9).
-Offsets have gaps: markers of transactions, aborted records, compacted ones.
+A row's number is its record's offset (I1, I9). Offsets have gaps: markers of transactions, aborted
+records, compacted ones.
 
-A fetch names the topic, not its id. If the topic was deleted and made again, its offsets mean other
-records. So the id is asked for after each fetch: as ids never come back, the records before the
-answer are of the right topic.
+A fetch names the topic, not its id, and the offsets of a topic that was deleted and made again mean
+other records. So the id is asked for after each fetch: ids never come back, so the records before
+the answer are of the right topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from millwheel.sources import Lag, Row, Rows
 OnTruncation = Literal["fail", "skip"]
 
 FETCH_RECORDS = 1_000
-"""Most records that become rows together."""
 
 START_SECONDS = 60.0
 """Time between two looks for the partition's first record, which retention deletes."""
@@ -39,8 +38,6 @@ logger = structlog.get_logger("millwheel.kafka")
 
 
 class KafkaReader(FetchingReader):
-    """Reads a partition from an offset on."""
-
     def __init__(
         self,
         client: KafkaClient,
@@ -61,19 +58,16 @@ class KafkaReader(FetchingReader):
         self._passed = 0
         """The same without records that are being decoded."""
         self._rows_end = 0
-        """One past the last record that became a row; behind it are markers, aborted records and
-        skipped ones."""
+        """One past the last record that became a row, before markers, aborted and skipped
+        records."""
         self._settled = 0
-        """The position: all records before it are acknowledged. Offsets without one, such as
-        markers, count as well."""
+        """The position: all records before it are acknowledged, or offsets without a record."""
         self._committed = -1
-        """The offset that was stored last for tools."""
         self._start = 0
         """The partition's first offset, as of the last look."""
         self._tasks: list[asyncio.Task[None]] = []
         """They look for it, and store offsets for tools."""
         self.closing: asyncio.Task[None] | None = None
-        """Closes the connections."""
         self._missing: list[Row] = []
         """A row that stands for records that were deleted before they were read."""
 
@@ -121,7 +115,6 @@ class KafkaReader(FetchingReader):
                 self.found_none()
 
     async def _records(self) -> Sequence[KafkaRecord]:
-        """The next records; it may return none."""
         if self._missing:
             return ()
         assert self._fetcher is not None
@@ -143,10 +136,6 @@ class KafkaReader(FetchingReader):
         self._fetcher = await self._client.fetcher(name.topic, name.number, self._next, self._group)
 
     async def _check_topic(self) -> None:
-        """
-        Raises:
-            InputError: the topic is gone, or was created again.
-        """
         name = self._name
         found = await self._client.topic(name.topic)
         if found is None:
@@ -205,10 +194,10 @@ class KafkaReader(FetchingReader):
             self._next = self._rows_end = bounds.first
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """The offset of the first record that is not acknowledged.
+        """The offset of the first record that is not acknowledged, or up to which the partition was
+        passed.
 
-        Once all rows are, it is the offset up to which the partition was passed: offsets between
-        are no records, and may be deleted.
+        Offsets in between are no records, and may be deleted.
         """
         self._settled = max(acknowledged, self._settled)
         self._settle()
@@ -226,7 +215,6 @@ class KafkaReader(FetchingReader):
         return Lag(max(0, end - self._passed) + self.ahead, None, self._start, end)
 
     def close(self) -> None:
-        """Close the connections."""
         super().close()
         for task in self._tasks:
             task.cancel()

@@ -7,11 +7,10 @@
 
 The engine numbers bundles and repeats them unchanged (decision 30). The number is the writer's
 position, which Kafka keeps as the offset of a group, in the transaction of the bundle. An owner
-first becomes the only writer of the scope's transactional id, which ends whatever its predecessor
-has left open; only then it reads the position, and decides (`millwheel.kafka.positions`).
-
-A commit that has returned is no proof: once in ten tries with a frozen broker it was none. So a
-bundle is acknowledged when its position is read back.
+first becomes the only writer of the scope's transactional id, which ends a transaction that its
+predecessor has left open; then it reads the position, and decides (`millwheel.kafka.positions`). A
+commit that has returned is no proof (once in ten tries with a frozen broker it was none): a bundle
+is acknowledged when its position is read back.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ BUNDLES = Bundles(records=2_000, seconds=0.0)
 them."""
 
 PARTITIONS_SECONDS = 60.0
-"""How long the number of the topic's partitions is used."""
 
 RETRY_SECONDS = 0.5
 
@@ -57,33 +55,34 @@ SETTLE_SECONDS = 0.25
 """Wait before the position of a bundle that may be written is read a second time."""
 
 IDLE_SECONDS = 600.0
-"""A writer that was not used for so long is closed."""
+"""Time without use after which a writer is closed."""
 
 STUCK_SECONDS = 60.0
-"""A position that has not followed its commit for so long is a hung transaction."""
+"""Time after its commit after which a position that has not followed is a hung transaction."""
 
 logger = structlog.get_logger("millwheel.kafka")
 
 
 @dataclass
 class _ScopeWriter:
-    """The writer of a scope."""
-
     writer: Writer
     number: int
-    """The number of the last bundle that is written."""
     used_at: float
-    """When that was, by the loop's clock."""
 
 
 class KafkaSink:
     """Writes the values of a stream to a topic, exactly once for readers of committed records.
 
+    ```python
+    CLUSTER = KafkaCluster("broker1:9092,broker2:9092")
+    pipeline.sink(ORDERS, KafkaSink(CLUSTER, "bills", key=lambda order: order.customer))
+    ```
+
     Readers need ``isolation.level=read_committed``: Kafka's own default also shows aborted records.
 
     Args:
         cluster: how to connect.
-        topic: the topic's name; the topic must exist.
+        topic: the name of a topic that exists.
         key: returns the key of a value: a text, bytes, or anything that is JSON. Values of a key go
             to one partition, as Java's producer chooses it, in order. None: no key; then one worker
             writes all values, in order.
@@ -94,12 +93,11 @@ class KafkaSink:
         timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times;
             ``"written"``, the time of writing; or a function that returns an aware datetime for a
             value. A topic deletes messages with timestamps older than its retention, unless its
-            ``message.timestamp.type`` is LogAppendTime: the results of historic data need
-            ``"written"`` or such a topic.
+            ``message.timestamp.type`` is LogAppendTime: results of historic data need ``"written"``
+            or such a topic.
         bundles: how many records a transaction has, and how long it waits for them. By default it
             does not wait: the records that come during a transaction make the next one.
-        exactly_once: False: without transactions and positions; after a crash, records are written
-            again.
+        exactly_once: False: without transactions and positions; a crash repeats records.
         id_prefix: the beginning of the transactional ids and groups. By default made of the
             pipeline and its store; a copy of the store that writes to the same topic needs another
             one.
@@ -142,9 +140,7 @@ class KafkaSink:
         self._on_lost_commits = on_lost_commits
         self._client: KafkaOutput | None = None
         self._writers: dict[int, _ScopeWriter] = {}
-        """The writer of each scope that this worker has delivered for."""
         self._closing: set[asyncio.Future[None]] = set()
-        """Writers that are being closed."""
         self._partitions = 0
         self._partitions_at = 0.0
         self._limits: TopicLimits | None = None
@@ -161,7 +157,6 @@ class KafkaSink:
         return {"kafka": self.topic}
 
     def connect(self) -> KafkaOutput:
-        """A new client of the cluster."""
         return AioClient(self.cluster)
 
     async def close(self) -> None:
@@ -342,8 +337,7 @@ class KafkaSink:
         return found
 
     async def _warn_of_expiry(self, messages: Sequence[Message], now: int) -> None:
-        """Warn once if the topic deletes messages as soon as they are written, as it does with
-        those of old events."""
+        """Warn once if the topic deletes messages at once, as it does with those of old events."""
         if self._limits is None:
             self._limits = await self._look_up_limits()
         if self._has_warned or not messages:
@@ -370,7 +364,6 @@ class KafkaSink:
     async def _explained(
         self, refused: Refused, messages: Sequence[Message], places: Sequence[int]
     ) -> RecordsRefused:
-        """The brokers' refusal, with the limits as they are now."""
         limits = await self._look_up_limits()
         what = f"Kafka topic {self.topic!r}"
         return RecordsRefused(
@@ -381,10 +374,6 @@ class KafkaSink:
         )
 
     async def _partition_count(self) -> int:
-        """
-        Raises:
-            OutputError: there is no such topic.
-        """
         now = _clock()
         if not self._partitions or now - self._partitions_at > PARTITIONS_SECONDS:
             topic = await self._connected().topic(self.topic)
@@ -402,7 +391,6 @@ class KafkaSink:
 
 
 def _clock() -> float:
-    """Seconds, by the event loop's clock."""
     return asyncio.get_running_loop().time()
 
 
@@ -413,13 +401,12 @@ def _places(records: Sequence[Record[Any]], bundle: BundleId) -> list[int]:
 
 
 def _note(refused: Iterable[int]) -> str:
-    """The places of refused records for the note of a position: a bit for each, which fits for any
+    """The places of refused records for the note of a position: a bit each, which fits for any
     bundle."""
     bits = sum(1 << place for place in refused)
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 
 
 def _noted(note: str) -> list[int]:
-    """The places in a note."""
     bits = int.from_bytes(base64.b64decode(note), "little")
     return [place for place in range(bits.bit_length()) if bits >> place & 1]

@@ -19,13 +19,10 @@ from millwheel.sources import Partition
 
 @dataclass(frozen=True)
 class KafkaPartition:
-    """A partition that was found."""
-
     source: Kafka
     identity: str
 
     row_name = "offset"
-    """The name of a row's place in messages."""
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> KafkaReader:
         """Open the partition at a stored offset, or at its first record.
@@ -52,6 +49,12 @@ class KafkaPartition:
 class Kafka:
     """The records of a topic, including future ones.
 
+    ```python
+    CLUSTER = KafkaCluster("broker1:9092,broker2:9092")
+    PAYMENTS = Stream("payments", Order)
+    pipeline.inject(PAYMENTS, Kafka(CLUSTER, "payments"), lateness=timedelta(seconds=10))
+    ```
+
     Each partition of the topic is a partition of the source, read in order by the worker that owns
     it: there is no consumer group, and nothing is rebalanced. Positions are stored with the
     pipeline's state. Only committed records are read.
@@ -61,20 +64,19 @@ class Kafka:
         topic: the topic's name.
         start: where a new pipeline begins: ``"earliest"``, ``"latest"``, an aware datetime (the
             first records that are as new), or offsets by partition (others from their first
-            record). It is resolved once, at the first start, and has no effect later. Partitions
-            that are added later are read from their first record.
-        decode: returns the value of a record, which has key, value, headers and timestamp
-            (`KafkaRecord`), or an awaitable of it. A record for which it raises an error is a bad
-            row; with `InputError` the source stops. By default the record's value is JSON of the
-            stream's type.
+            record). It is resolved once, at the first start. Partitions added later are read from
+            their first record.
+        decode: returns the value of a `KafkaRecord`, or an awaitable of it. A record for which it
+            raises an error is a bad row; with `InputError` the source stops. By default the
+            record's value is JSON of the stream's type.
         tombstones: ``"skip"`` leaves out records without a value; ``"deliver"`` decodes them too,
             by default as None, which the stream's type must allow.
         idle_after: a partition at its end for this long does not hold the low watermark
             (`Pipeline.inject`); None: it does, for ever. One with an open transaction, or without a
             leader that answers, always does.
         on_truncation: if records were deleted before they were read (by retention, for example),
-            stop, or ``"skip"`` them: then one bad row stands for them, which `on_error` of `inject`
-            must allow.
+            stop, or ``"skip"`` them: one bad row stands for them, which `on_error` of `inject` must
+            allow.
         group: stores the position every five seconds as the offset of this group, for tools that
             show the lag. It is never read back.
 
@@ -84,7 +86,6 @@ class Kafka:
 
     bounded = False
     timestamps = True
-    """Each record has a timestamp of its own."""
 
     def __init__(
         self,
@@ -133,11 +134,9 @@ class Kafka:
         return {"kafka": self.topic}
 
     def partition(self, identity: str) -> KafkaPartition:
-        """The partition with an identity that was found before."""
         return KafkaPartition(self, identity)
 
     def discover(self, position: dict[str, Any] | None) -> TopicDiscovery:
-        """Begin to look for partitions."""
         return TopicDiscovery(AioClient(self.cluster), self.topic, self.start, position)
 
     def __repr__(self) -> str:

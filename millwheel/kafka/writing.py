@@ -1,10 +1,9 @@
 """The writer by aiokafka.
 
 * A commit of aiokafka reports success although a message of the transaction failed, and loses those
-  behind it. So the result of each batch is awaited before the commit.
-* A producer that has failed once is thrown away: its further calls raise errors of all kinds,
-  AssertionError among them.
-* Whole batches are written, not single messages, which take ten times the CPU.
+  behind it: the result of each batch is awaited before the commit.
+* A producer that has failed once is thrown away: its further calls raise errors of all kinds.
+* Whole batches are written: single messages take ten times the CPU.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ BATCH_BYTES = 900_000
 """Most bytes of a batch, before compression: a broker takes 1 MiB by default."""
 
 TRANSACTION_SECONDS = 15.0
-"""The brokers abort a transaction that takes longer. A killed writer keeps readers waiting as long,
-unless its successor ends the transaction before."""
+"""The brokers abort a longer transaction. A killed writer keeps readers waiting as long, unless its
+successor ends the transaction before."""
 
 WRITE_SECONDS = 2 * TRANSACTION_SECONDS
 """A transaction is given up after this time: aiokafka asks for ever about a deleted topic."""
@@ -50,7 +49,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 class AioWriter:
-    """Writes by a producer of its own.
+    """Writes by a producer of its own; see `Writer`.
 
     Args:
         id: the transactional id, which is also the group of the position; None: no transactions.
@@ -69,7 +68,6 @@ class AioWriter:
         )
 
     async def start(self) -> None:
-        """Connect; become the only writer of the id."""
         await self._producer.start()
 
     async def write(
@@ -80,13 +78,6 @@ class AioWriter:
         *,
         singly: bool = False,
     ) -> None:
-        """Write messages and the position, all or nothing.
-
-        Raises:
-            Refused: the brokers refuse some messages; nothing is written.
-            Interrupted: it is unknown which records are written.
-            OutputError: the cluster does not let this user write.
-        """
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 refused = await self._write(topic, messages, position, singly=singly)

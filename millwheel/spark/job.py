@@ -33,6 +33,15 @@ OUTPUT = Path("millwheel-output")
 
 @dataclass(frozen=True)
 class Job:
+    """The argument of a job's function.
+
+    ```python
+    def busiest(job: Job) -> None:
+        hours = job.table("airport_hour", columns=["origin", "flights"])
+        hours.groupBy("origin").sum("flights").show()
+    ```
+    """
+
     spark: SparkSession
     output: Path
     """An existing directory."""
@@ -90,6 +99,12 @@ def run_job(
     console: Console | None = None,
 ) -> None:
     """Run a function with a :class:`Job` on a pipeline's store.
+
+    ```python
+    from pathlib import Path
+
+    run_job("report:busiest", "postgresql://app@db/shop", output=Path("report"))
+    ```
 
     Args:
         target: the function, as "MODULE:FUNCTION".

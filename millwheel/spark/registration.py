@@ -7,7 +7,16 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``spark.read.format("millwheel")`` with a session."""
+    """Register ``spark.read.format("millwheel")`` with a session.
+
+    ```python
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    spark.read.format("millwheel").option("table", "airport_hour").load().show()
+    ```
+    """
     from millwheel.spark.source import MillwheelSource
 
     spark.dataSource.register(MillwheelSource)

@@ -53,6 +53,18 @@ log = structlog.get_logger("millwheel.spark")
 
 @dataclass(frozen=True)
 class Snapshot:
+    """A snapshot of a pipeline, held open by this process.
+
+    ```python
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    with snapshot("postgresql://app@db/shop", "shop") as held:
+        hours = spark.read.format("millwheel").options(**held.options("airport_hour")).load()
+    ```
+    """
+
     id: str
     pipeline: str
     store: str = field(repr=False)  # may hold a password
@@ -97,6 +109,11 @@ def snapshot(
 ) -> Iterator[Snapshot]:
     """Hold a snapshot of a pipeline for any number of reads, all of which must run inside the
     block.
+
+    ```python
+    with snapshot("postgresql://app@db/shop", "shop", most_seconds=600) as held:
+        options = held.options("airport_hour", filters=[("origin", "=", "JFK")])
+    ```
 
     Args:
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.

@@ -1,10 +1,5 @@
 """Checks of a source and of a sink that a user has written, against the rules of the engine.
 
-::
-
-    async def test_my_source(tmp_path):
-        await check_source(lambda: Orders(tmp_path / "shop.db"), Order, rows=10)
-
 Each check raises `AssertionError` with the rule that is broken, and the values that show it.
 """
 
@@ -27,22 +22,28 @@ from millwheel.sinks import BundleSink
 from millwheel.sources import GrowingSource, Lag, Partition, Reader, Row, Source
 
 WAIT_SECONDS = 10.0
-"""Longest wait for rows that should be there."""
 
 MORE_ROWS = 200
 """Further rows that are read to come to the end of a source, which may have none."""
 
 
 async def check_source(make: Callable[[], Source], value_type: Any, *, rows: int = 10) -> None:
-    """Check the contract of `millwheel.sources` on a source with at least `rows` rows in each
-    partition.
+    r"""Check the contract of `millwheel.sources` on a source.
+
+    ```python
+    from pathlib import Path
+
+    line = '{"customer": "ann", "item": "tea", "cents": 300}\n'
+    Path("orders.jsonl").write_text(10 * line)
+    await check_source(lambda: JsonLines("orders.jsonl"), Order, rows=10)
+    ```
 
     The source may have more rows, and may grow. Rows that it has shown must not change.
 
     Args:
         make: makes the source; it is called several times, as by several workers.
         value_type: the type of the stream.
-        rows: number of rows of each partition that are read; at least 2.
+        rows: rows of each partition that are read, which it must have; at least 2.
 
     Raises:
         AssertionError: a rule is broken.
@@ -144,7 +145,6 @@ async def _is_cut_short(reader: Reader) -> bool:
 
 
 async def _read(what: str, reader: Reader, rows: int) -> list[Row]:
-    """The next rows, read a few at a time."""
     found: list[Row] = []
     for limit in itertools.cycle((1, 2, 3)):
         some = list(await asyncio.wait_for(reader.read(limit), WAIT_SECONDS))
@@ -235,11 +235,37 @@ async def check_sink(
 ) -> None:
     """Check that a sink writes each bundle once, whatever comes again.
 
+    ```python
+    from collections.abc import Sequence
+    from typing import Any
+
+    from millwheel.context import BundleContext
+
+    class Ledger:
+        bundles, key = Bundles(records=100), None
+        lines: list[str] = []  # in place of another database, which has both
+        last: dict[int, int] = {}
+
+        def describe(self) -> dict[str, str]:
+            return {"ledger": "lines"}
+
+        async def deliver(
+            self, records: Sequence[Record[str]], ctx: BundleContext[Any, Any]
+        ) -> None:
+            if self.last.get(ctx.bundle_id.scope, 0) < ctx.bundle_id.number:
+                self.lines.extend(record.value for record in records)
+                self.last[ctx.bundle_id.scope] = ctx.bundle_id.number
+
+        async def close(self) -> None: ...
+
+    await check_sink(Ledger, ["a", "b", "c", "d", "e"], lambda: Ledger.lines)
+    ```
+
     Args:
         make: makes the sink; it is called several times, as by several workers.
         values: five different values of the stream, or more.
-        read: what the sink has written so far, in its order, in the form of `values`; it may be
-            awaitable.
+        read: returns the values written so far, in the sink's order and in the form of `values`; it
+            may be awaitable.
 
     Raises:
         AssertionError: a rule is broken.
@@ -291,8 +317,6 @@ async def _found(read: Callable[[], Sequence[Any] | Awaitable[Sequence[Any]]]) -
 
 
 class _Context:
-    """The context of a bundle, without an engine."""
-
     def __init__(self, bundle_id: BundleId) -> None:
         self.bundle_id = bundle_id
         self.now = datetime.now(UTC)
@@ -320,7 +344,6 @@ async def _deliver(
 
 
 def _json(what: str, value: Any) -> None:
-    """Check that a value can be stored as JSON."""
     try:
         msgspec.json.encode(value)
     except (TypeError, msgspec.MsgspecError) as error:

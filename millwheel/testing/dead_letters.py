@@ -8,11 +8,10 @@ from millwheel.runtime.interval.step import Step
 from millwheel.store.port.requests import DeadLetter
 
 MOST_SHOWN = 3
-"""Maximum number of dead letters shown."""
 
 
 def format_dead_letters(letters: Sequence[DeadLetter], steps: Mapping[int, Step]) -> str:
-    """Format the number of dead letters, and the first of them with their tracebacks."""
+    """Their number, and the first of them with their tracebacks."""
     count = len(letters)
     lines = ["1 unexpected dead letter" if count == 1 else f"{count:,} unexpected dead letters"]
     for letter in letters[:MOST_SHOWN]:

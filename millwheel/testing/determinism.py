@@ -1,14 +1,13 @@
 """Tests run weak code twice on each record and compare the productions.
 
-The productions of a weak computation must depend on the record alone. When their sender starts
-over, the code runs again and makes them again; a production that differs then is lost or counts
-twice. Therefore a test first calls the code on trial for each record, with effects that are thrown
-away, and then in earnest. Both calls must produce the same values to the same streams, with the
-same timestamps, in the same order. For code that keeps state and declares that its state makes no
-difference (`Computation.order_insensitive`), the test adds a trial with an empty state.
+Productions of weak code must depend on the record alone: when their sender starts over, the code
+makes them again, and one that differs then is lost or counts twice. So a test first calls the code
+on trial, with effects that are thrown away, and then in earnest; both calls must produce the same
+values to the same streams, with the same timestamps, in the same order. For code with a state that
+declares `Computation.order_insensitive`, there is a trial with an empty state as well.
 
-Limit: the test does not detect differences that only appear in another process, such as the order
-of a set of strings.
+A test does not detect differences that only appear in another process, such as the order of a set
+of strings.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ Output = tuple[str, int, bytes]
 """A production: its stream, its timestamp in microseconds, and its encoded value."""
 
 MOST_SHOWN = 20
-"""Maximum number of productions per run that an error shows."""
 
 
 def twice(
@@ -41,8 +39,8 @@ def twice(
     make_context: Callable[[Step, Call], Context[Any, Any]],
     effects: Effects,
 ) -> UserCode:
-    """Wrap user code so that each record runs twice and both runs are compared; for
-    `Options.wrap_weak`."""
+    """Wrap user code so that each record runs twice and both runs are compared
+    (`Options.wrap_weak`)."""
     return Determinism(step, code, make_context, effects).process
 
 
@@ -161,7 +159,6 @@ def _outputs(caused: list[Caused]) -> list[Output]:
 
 
 def _text(outputs: list[Output]) -> str:
-    """Describe productions for an error message."""
     if not outputs:
         return "nothing"
     lines = [

@@ -37,8 +37,6 @@ class Crash(BaseException):
 
 @dataclass(frozen=True)
 class TrialMode:
-    """A mode in which the inputs are run."""
-
     name: str
     settings: Callable[[Settings], Settings]
     copies: int = 1
@@ -69,12 +67,17 @@ async def assert_exactly_once(
 ) -> None:
     """Run `inputs` in every mode, and check that each stream gets the expected values exactly once.
 
-    Modes: coalesced bundles; record by record; every record injected twice; a crash
-    before each commit; a crash after each commit but before its ACKs and sends; a second
-    engine that takes over at each commit while the first still believes it owns the
-    intervals. Productions are strong or weak as in the pipeline. The code of weak computations is
-    called twice on each record and must produce the same outputs. If they declare that their state
-    makes no difference, they are also called for a key without state.
+    ```python
+    pipeline.add(AddUp(), ORDERS.by(customer))
+    inputs = [inject(ORDERS, TEA), inject(ORDERS, MILK)]
+    await assert_exactly_once(pipeline, inputs, expected={SPENT: [300, 390]})
+    ```
+
+    Modes: coalesced bundles; record by record; every record injected twice; a crash before each
+    commit; a crash after each commit but before its ACKs and sends; a second engine that takes over
+    at each commit while the first still believes it owns the intervals. Weak code is called twice
+    on each record, as in `Harness`, and also without state if it declares that its state makes no
+    difference.
 
     Args:
         inputs: steps made by `inject` and `advance`.
@@ -115,6 +118,11 @@ async def assert_at_least_once(
 ) -> None:
     """Like `assert_exactly_once`, for computations added with ``exactly_once=False``.
 
+    ```python
+    pipeline.add(AddUp(), ORDERS.by(customer), exactly_once=False)
+    await assert_at_least_once(pipeline, [inject(ORDERS, TEA)], expected={SPENT: [300]})
+    ```
+
     Every expected value must be produced; additional ones are allowed.
     """
     await _run_all_modes(pipeline, inputs, expected, _missing, max_crashes, dead_letters)
@@ -130,8 +138,13 @@ async def assert_at_most_once(
 ) -> None:
     """Like `assert_exactly_once`, for computations added with ``delivery="at_most_once"``.
 
-    No value may be produced that is not expected, or more often than expected. In runs without
-    faults no value may be missing.
+    ```python
+    pipeline.add(AddUp(), ORDERS.by(customer), delivery="at_most_once")
+    await assert_at_most_once(pipeline, [inject(ORDERS, TEA)], expected={SPENT: [300]})
+    ```
+
+    No value may be produced that is not expected, or more often. In runs without faults no value
+    may be missing.
     """
     await _run_all_modes(pipeline, inputs, expected, _too_much, max_crashes, dead_letters)
 
@@ -263,7 +276,6 @@ class Trial:
         return self._newest
 
     async def count_commits(self) -> int:
-        """Count the commits of a run without faults."""
         await self.run()
         return self._commits
 
@@ -317,7 +329,6 @@ class Trial:
         await engine.stop()
 
     async def _hand_over(self, first: Engine) -> None:
-        """Let a second engine claim all intervals while the first keeps running."""
         second = self._engine(take_over=True)
         await second.start()
         try:

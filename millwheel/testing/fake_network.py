@@ -6,15 +6,11 @@
     one = Links(Identity("p", "one", SECRET), network.medium("one"), clock=clock)
     two = Links(Identity("p", "two", SECRET), network.medium("two"), clock=clock)
 
-Everything above the bytes is the production code: `millwheel.runtime.network.links` with its
-handshake, frames, pings and flow control. Only the transport is fake. It carries whole frames, each
-with a `Fate`: its delay, the number of copies (0: the frame is lost), and whether it may overtake
-earlier frames. Connections between two workers can be *cut*, which both sides notice, or *parted*:
-then frames are held back and neither side notices, until the two are *joined* again and held frames
-are delivered.
-
-With a `VirtualClock` and a seed, runs are reproducible: events due at the same time happen in the
-order in which they were sent.
+Only the transport is fake: `millwheel.runtime.network.links` with its handshake, frames, pings and
+flow control is the production code. The transport carries whole frames, each with a `Fate`.
+Connections between two workers can be *cut*, which both sides notice, or *parted*: then frames are
+held back and neither side notices, until the two are *joined* again. With a `VirtualClock` and a
+seed, runs are reproducible: simultaneous events happen in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -32,13 +28,10 @@ from millwheel.runtime.network.handshake import Secret
 from millwheel.runtime.network.ports import Admit, Make
 
 SECRET = Secret(b"what workers on the network know", "given")
-"""Default secret of the workers in a test."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """How the network treats one frame."""
-
     delay: float = 0.0
     """Delay in seconds. Later frames wait for this one, unless they overtake."""
     copies: int = 1
@@ -73,7 +66,6 @@ class Weather:
 
 
 def fair(sender: str, receiver: str, body: bytes) -> Fate:
-    """Deliver every frame immediately, and once."""
     return FAIR
 
 
@@ -94,7 +86,6 @@ class FakeNetwork:
         self._alarm_at = 0.0
 
     def medium(self, name: str) -> FakeMedium:
-        """Return the medium of the worker with this name."""
         return FakeMedium(self, name)
 
     def cut(self, one: str, other: str) -> None:
@@ -298,8 +289,7 @@ class FakeTransport(asyncio.Transport):
         return self._closing
 
     def get_write_buffer_size(self) -> int:
-        """The number of bytes not delivered to the other end. A real network hides a part of
-        them."""
+        """Bytes not delivered to the other end, of which a real network hides a part."""
         return self._waiting
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -32,7 +32,7 @@ V = TypeVar("V")
 
 
 def quick(settings: Settings) -> Settings:
-    """Adapt settings to tests: one interval per computation, and commits do not wait for more
+    """Settings for tests: one interval per computation, and commits do not wait for more
     records."""
     return replace(settings, intervals=1, idle_commit_seconds=0.0, watermark_commit_seconds=0.0)
 
@@ -40,17 +40,17 @@ def quick(settings: Settings) -> Settings:
 class Harness:
     """Runs a pipeline on an in-memory store, step by step.
 
-    ::
-
-        async with Harness(pipeline) as harness:
-            await harness.inject(WORDS, "cat")
-            await harness.advance(WORDS, at(60))
-            assert harness.produced(COUNTS) == [...]
+    ```python
+    pipeline.add(AddUp(), ORDERS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, MILK)
+        assert harness.produced(SPENT) == [300, 390]
+    ```
 
     Each call returns when all its effects are durable. Wall time only advances in `sleep`. The
-    block ends with an `AssertionError` if there are dead letters that the test has not read from
-    `dead_letters`, unless another error ends it. The code of weak computations is called twice on
-    each record and must produce the same outputs; otherwise `NotTheSameAgain` shows both.
+    block ends with an `AssertionError` if there are dead letters that the test has not read, unless
+    another error ends it. The code of weak computations is called twice on each record and must
+    produce the same outputs; otherwise `NotTheSameAgain` shows both.
 
     Args:
         start: wall time at the beginning.
@@ -104,6 +104,12 @@ class Harness:
     async def inject(self, stream: Stream[V], *values: V, at: datetime | None = None) -> None:
         """Inject values into a stream, one after the other.
 
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA, MILK, at=at(60))
+        ```
+
         Args:
             at: the event time that the source gives them, for an injector without ``timestamp=``;
                 None: the harness's wall time.
@@ -113,13 +119,27 @@ class Harness:
         await self._settle()
 
     async def advance(self, stream: Stream[Any], at: datetime) -> None:
-        """Advance the watermark of a stream's source: values older than `at` are late from now
-        on."""
+        """Advance the watermark of a stream's source: values older than `at` are late from now on.
+
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.advance(ORDERS, at(60))
+            assert harness.low_watermark("add_up") == at(60)
+        ```
+        """
         self._copy.append(advance(stream, at))
         await self._settle()
 
     async def sleep(self, seconds: float) -> None:
-        """Advance wall time, firing the wall-clock timers that become due."""
+        """Advance wall time, firing the wall-clock timers that become due.
+
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.sleep(seconds=60)
+        ```
+        """
         until = self.clock.now() + int(seconds * 1e6)
         while self.clock.now() < until:
             due = [t for i in self._engine.intervals if (t := i.timers.next_wall()) is not None]
@@ -133,7 +153,14 @@ class Harness:
             await self._settle()
 
     def produced(self, stream: Stream[V]) -> list[V]:
-        """Return the values produced to `stream` so far, in the order of their commits.
+        """The values produced to `stream` so far, in the order of their commits.
+
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert harness.produced(SPENT) == [300]
+        ```
 
         Raises:
             GraphError: the pipeline does not write the stream.
@@ -144,7 +171,14 @@ class Harness:
         return [stream.codec.decode(str(row[0]).encode()) for row in rows]
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a table sink.
+        """The rows of a table sink.
+
+        ```python
+        pipeline.sink(ORDERS, Table("bill", Order))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert harness.rows("bill") == [("ann", "tea", 300)]
+        ```
 
         Raises:
             UsageError: the pipeline has no such table.
@@ -156,12 +190,18 @@ class Harness:
         return self.store.rows(table)
 
     def statements(self) -> list[tuple[str, tuple[Any, ...]]]:
-        """Return the statements of `Context.execute` that were committed, with their parameters, in
-        order."""
+        """The committed statements of `Context.execute` with their parameters, in order."""
         return [(str(text), tuple(values or ())) for text, values in self.store.statements]
 
     def state(self, computation: str, key: Key) -> dict[str, Any]:
-        """Return a key's stored state: entry -> decoded JSON; the state object's entry is ``""``.
+        """A key's stored state: entry -> decoded JSON; the state object's entry is ``""``.
+
+        ```python
+        pipeline.add(AddUp(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert harness.state("add_up", "ann") == {"": {"cents": 300}}
+        ```
 
         It is empty for a key that has none.
 
@@ -172,9 +212,8 @@ class Harness:
         return self.store.state(computation, encode_key(key)[0])
 
     def shared(self, computation: str, key: Key) -> Any:
-        """Return the stored broadcast table that the records of a key see.
-
-        Decoded JSON, or None while the table is in its initial state.
+        """The stored broadcast table of a key's records, decoded JSON; None: it is in its initial
+        state.
 
         Raises:
             UsageError: there is no such computation, or it does not read a broadcast stream.
@@ -186,7 +225,7 @@ class Harness:
         return self.store.state(computation, cell_address(slot // grain, grain).key_text).get("")
 
     def counters(self, computation: str) -> dict[str, int]:
-        """Return the counters of a computation, summed over its intervals.
+        """The counters of a computation, summed over its intervals.
 
         Raises:
             UsageError: the pipeline has no such computation.
@@ -200,7 +239,7 @@ class Harness:
         return totals
 
     def low_watermark(self, computation: str) -> datetime:
-        """Return the low watermark that a computation has published to its readers.
+        """The low watermark that a computation has published to its readers.
 
         Raises:
             UsageError: the pipeline has no such computation.
@@ -229,8 +268,19 @@ class Harness:
     def dead_letters(self) -> list[Any]:
         """The dead letters so far: records and rows that failed for good.
 
-        Reading this property marks them as expected: dead letters that appear later, or are never
-        read, raise an `AssertionError` at the end of the block.
+        ```python
+        class Refuse(Computation[Order, None]):
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                raise ValueError("no order is good enough")
+
+        pipeline.add(Refuse(), ORDERS.by(customer), on_error="dead_letter")
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert len(harness.dead_letters) == 1
+        ```
+
+        Reading it marks them as expected: dead letters that appear later, or are never read, raise
+        an `AssertionError` at the end of the block.
         """
         self._letters_read = len(self.store.dead_letters)
         return self.store.dead_letters

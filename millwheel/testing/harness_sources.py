@@ -26,7 +26,6 @@ class Captured(msgspec.Struct):
 
 
 def capture_table(stream: Stream[Any]) -> Table[Captured]:
-    """Return the table that captures every value of a stream."""
     return Table(f"captured_{stream.name}", Captured, numbered=True)
 
 
@@ -34,11 +33,11 @@ class HarnessPipeline:
     """A copy of a pipeline with scripts as sources and tables that capture the given streams.
 
     Sinks to files and the terminal are removed; tables stay. A stream is captured in the commit
-    that produces its values. For a stream of weak productions a separate step captures it, since
-    otherwise the test would force them to be stored.
+    that produces its values, one of weak productions by a separate step: otherwise the test would
+    force them to be stored.
 
     Args:
-        clock: gives the time of values whose source gives them a timestamp.
+        clock: gives the timestamps of values, where the source has them.
     """
 
     def __init__(
@@ -100,8 +99,7 @@ class HarnessPipeline:
 
 
 def _row_of(stream: Stream[V]) -> Callable[[V], Captured]:
-    """Return a function that encodes a captured value, and raises if it is not of the stream's
-    type."""
+    """A function that encodes a captured value, and raises if it is not of the stream's type."""
 
     def row(value: V) -> Captured:
         encoded = stream.codec.encode(value)

@@ -30,7 +30,11 @@ class ScriptStep(Generic[V]):
 
 
 def inject(stream: Stream[V], value: V, *, at: datetime | None = None) -> ScriptStep[V]:
-    """Return a step that injects a value into a stream.
+    """A step that injects a value into a stream.
+
+    ```python
+    inputs = [inject(ORDERS, TEA, at=at(0)), inject(ORDERS, MILK, at=at(30))]
+    ```
 
     Args:
         at: the event time that the source gives the value, for an injector without ``timestamp=``
@@ -41,9 +45,12 @@ def inject(stream: Stream[V], value: V, *, at: datetime | None = None) -> Script
 
 
 def advance(stream: Stream[Any], at: datetime) -> ScriptStep[Any]:
-    """Return a step that advances the watermark of a stream's source.
+    """A step that advances the watermark of a stream's source: values older than `at` are late
+    then.
 
-    Values older than `at` are late from then on.
+    ```python
+    inputs = [inject(ORDERS, TEA, at=at(0)), advance(ORDERS, at(60))]
+    ```
     """
     return ScriptStep(stream, None, to_micros(at))
 
@@ -52,8 +59,8 @@ class Script:
     """A replayable source with rows appended by the test; it is also its only partition.
 
     It behaves like any live source: a reader that has read all rows waits, and an appended row
-    wakes it. It ends when the test calls `end`. Each reader returns separate values, decoded to the
-    stream's type, as file readers do.
+    wakes it. It ends when the test calls `end`. Each reader decodes separate values, as file
+    readers do.
     """
 
     bounded = True
@@ -74,14 +81,12 @@ class Script:
             self.append(step)
 
     def append(self, step: ScriptStep[Any]) -> None:
-        """Append a row and wake the readers."""
         self.steps.append(step)
         self.ended = False
         self.caught_up.clear()
         self.wake()
 
     def end(self) -> None:
-        """Mark the script as complete."""
         self.ended = True
         self.wake()
 
@@ -90,15 +95,13 @@ class Script:
             reader.wake()
 
     def partitions(self) -> list[Partition]:
-        """Return the script itself as the only partition."""
         return [self]
 
     def describe(self) -> dict[str, Any]:
-        """Return its name only, since rows may be appended."""
+        """Its name only, since rows may be appended."""
         return {"script": self.identity}
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
-        """Open a reader at the stored row."""
         return self.opened(ScriptReader(self, value_type, position["row"] if position else 0))
 
     def opened(self, reader: ScriptReader) -> ScriptReader:
@@ -111,8 +114,6 @@ class Script:
 
 
 class ScriptReader:
-    """Reads a script's rows; more may be appended while it is open."""
-
     def __init__(self, script: Script, value_type: Any, start: int) -> None:
         self._script = script
         self._decode = msgspec.json.Decoder(value_type).decode
@@ -121,16 +122,14 @@ class ScriptReader:
 
     @property
     def ended(self) -> bool:
-        """Whether the script is complete and all rows were read."""
         return self._script.ended and self._next >= len(self._script.steps)
 
     @property
     def caught_up(self) -> bool:
-        """Whether all rows appended so far were read."""
         return self._next >= len(self._script.steps)
 
     async def read(self, limit: int) -> Sequence[Row]:
-        """Return up to `limit` of the next rows: those before a watermark as columns."""
+        """Up to `limit` of the next rows: those before a watermark as columns."""
         first, steps = self._next, self._script.steps
         if first < len(steps) and (watermark := steps[first].watermark) is not None:
             self._next += 1
@@ -149,28 +148,22 @@ class ScriptReader:
         return self._decode(msgspec.json.encode(step.value))
 
     async def wait(self) -> None:
-        """Wait until the script wakes this reader."""
         if self._next >= len(self._script.steps):
             self._script.caught_up.set()
         await self._more.wait()
         self._more.clear()
 
     def wake(self) -> None:
-        """Wake the reader: there may be more rows, or the script may be complete."""
         self._more.set()
 
     def position(self, acknowledged: int) -> dict[str, Any]:
-        """Return the position of the first unacknowledged row."""
         return {"row": acknowledged}
 
     def progress(self) -> float:
-        """The share of the rows that was read, 0 to 1."""
         return self._next / len(self._script.steps) if self._script.steps else 1.0
 
     def lag(self) -> Lag:
-        """The number of rows appended and not read yet."""
         return Lag(rows=max(0, len(self._script.steps) - self._next))
 
     def close(self) -> None:
-        """Unregister from the script."""
         self._script.closed(self)

@@ -8,18 +8,15 @@
     loop.run(play())                # an hour of sleeping takes no real time
 
 When no callback is ready the loop jumps to the next timer. There are no sockets, threads or signals
-(`run_in_executor` runs the function immediately), and callbacks run in the order in which they
-became ready. A program's behaviour is therefore deterministic.
-
-A *machine* is a group of tasks that pause or crash together::
+(`run_in_executor` runs the function at once), and callbacks run in the order in which they became
+ready: behaviour is deterministic. A *machine* is a group of tasks that pause or crash together,
+with all that they start, between any two steps::
 
     runs ──pause──> paused ──resume──> runs
      └──────crash──────┴─────────────> crashed
 
-Everything that a machine's callbacks start belongs to the machine. While it is paused, its
-callbacks are queued; `resume` runs them, so a paused process continues without knowing how long it
-was paused. After a crash none of its callbacks run, not even ``finally`` blocks. Both can happen at
-any time, thus between any two steps of its tasks; `Machine.after` triggers them after N more steps.
+Callbacks of a paused machine are queued until `resume`. After a crash none run, not even
+``finally`` blocks. `Machine.after` triggers either after N more steps.
 """
 
 from __future__ import annotations
@@ -49,8 +46,8 @@ class NothingToDo(Exception):
 
 
 class VirtualTask(asyncio.Task[T]):
-    """A task with a hash that does not depend on its address, so that sets of tasks are ordered
-    alike in every process."""
+    """A task with a hash that does not depend on its address: sets of tasks are ordered alike
+    everywhere."""
 
     _log_destroy_pending: bool
 
@@ -90,15 +87,12 @@ class Machine:
 
     @property
     def context(self) -> Context:
-        """A context for callbacks and tasks that belong to this machine."""
         return self._context.copy()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task on this machine."""
         return self._loop.create_task(work, context=self.context)
 
     def do(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Call a function on this machine soon."""
         self._loop.call_soon(callback, *args, context=self.context)
 
     def after(self, steps: int, then: Callable[[], None]) -> None:
@@ -110,20 +104,19 @@ class Machine:
         self.paused = True
 
     def resume(self) -> None:
-        """Resume it, running the callbacks queued during the pause in order."""
         self.paused = False
         kept, self._kept = self._kept, []
         self._loop.run_again(kept)
 
     def crash(self) -> None:
-        """Crash it: none of its callbacks will run again."""
+        """None of its callbacks will run again."""
         self.crashed = True
 
     def may_run(self, handle: asyncio.Handle) -> bool:
         """Whether one of its callbacks may run now; if not, the callback is queued.
 
-        The callbacks of a crashed machine are kept too: cleaning up their coroutines would run
-        ``finally`` blocks.
+        Those of a crashed machine are kept too: cleaning up their coroutines would run ``finally``
+        blocks.
         """
         if self.crashed or self.paused:
             self._kept.append(handle)
@@ -137,7 +130,7 @@ class Machine:
 
 
 def current_machine() -> Machine | None:
-    """Return the machine whose callback is running; None outside of all machines."""
+    """The machine that runs a callback now; None outside of all machines."""
     return _machine.get()
 
 
@@ -165,17 +158,13 @@ class _IdleMethods(asyncio.AbstractEventLoop):
         pass
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing when a timer is cancelled: the next turn drops it."""
+        """The next turn drops a cancelled timer."""
 
 
 class VirtualLoop(_IdleMethods):
-    """An event loop on virtual time; created by `new_loop`."""
-
     def __init__(self, now: float = 0.0) -> None:
         self.steps = 0
-        """Number of callbacks that have run."""
         self.errors: list[dict[str, Any]] = []
-        """Contexts passed to the exception handler."""
         self._now = now
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, _TimerHandle]] = []
@@ -251,7 +240,6 @@ class VirtualLoop(_IdleMethods):
                 raise error
 
     def fail(self, error: BaseException) -> None:
-        """End the run with an error, from any machine."""
         self._error = self._error or error
 
     def stop(self) -> None:
@@ -323,7 +311,6 @@ class VirtualLoop(_IdleMethods):
         return handle
 
     def run_again(self, handles: list[asyncio.Handle]) -> None:
-        """Schedule callbacks that were queued during a pause."""
         self._ready.extend(handles)
 
     # -- futures, tasks, executors --------------------------------------------------

@@ -18,6 +18,7 @@ from bench.__main__ import parsed
 from millwheel.graph.checks import check_sink as check_sink_of_graph
 from millwheel.sources import Row
 from millwheel.testing import advance, assert_exactly_once, check_sink, check_source, inject
+from tests.support.code_blocks import python_blocks, run_block
 from tests.support.values import TALLY
 
 ROOT = Path(__file__).parents[2]
@@ -34,13 +35,13 @@ PAGES = (
 
 
 async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", COMPUTATIONS.read_text("utf-8"), re.DOTALL)
+    blocks = python_blocks(COMPUTATIONS.read_text("utf-8"))
     assert len(blocks) == 5
     module = types.ModuleType("computations_page")
     sys.modules["computations_page"] = module
     try:
         for block in blocks:
-            exec(compile(block, str(COMPUTATIONS), "exec"), module.__dict__)
+            await run_block(block, module.__dict__, COMPUTATIONS)
         await module.test_a_spike_is_reported_once()
         await check_reminders(module)
         assert {"views", "clicks", "seen", "visits", "prices", "priced"} <= set(
@@ -93,9 +94,9 @@ class Order(msgspec.Struct):
 
 async def test_the_sink_of_the_guide_writes_each_bundle_once(tmp_path: Path) -> None:
     guide = SINKS.read_text("utf-8").partition("## A sink of your own")[2]
-    (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (block,) = python_blocks(guide)
     names: dict[str, Any] = {}
-    exec(compile(block, str(SINKS), "exec"), names)
+    await run_block(block, names, SINKS)
     path = tmp_path / "books.db"
     check_sink_of_graph(TALLY, names["Sqlite"](str(path)), row=None, on_error="dead_letter")
 
@@ -111,10 +112,10 @@ async def test_the_sink_of_the_guide_writes_each_bundle_once(tmp_path: Path) -> 
 
 async def test_the_source_of_the_guide_keeps_the_protocol(tmp_path: Path) -> None:
     guide = SOURCES.read_text("utf-8").partition("## A source of your own")[2]
-    (block,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (block,) = python_blocks(guide)
     assert len(block.splitlines()) < 75
     names: dict[str, Any] = {}
-    exec(compile(block, str(SOURCES), "exec"), names)
+    await run_block(block, names, SOURCES)
     database = sqlite3.connect(tmp_path / "shop.db")
     database.execute("CREATE TABLE orders (id integer PRIMARY KEY, body text)")
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.support.code_blocks import python_blocks
 from tests.support.product import ROOT, product_files
 
 METHODS = 25
@@ -69,8 +70,20 @@ def size_of(class_: ast.ClassDef, path: str) -> ClassSize:
         for node in class_.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    lines = class_.end_lineno - class_.lineno + 1
+    lines = class_.end_lineno - class_.lineno + 1 - lines_of_examples(class_)
     return ClassSize(class_.name, path, len(methods), lines, len(attributes_of(class_)))
+
+
+def lines_of_examples(class_: ast.ClassDef) -> int:
+    """Lines of the blocks of code in the class's docstrings, which are not its own size."""
+    texts = (
+        node.value.value
+        for node in ast.walk(class_)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+    return sum(len(block.splitlines()) + 2 for text in texts for block in python_blocks(text))
 
 
 def attributes_of(class_: ast.ClassDef) -> set[str]:
@@ -117,6 +130,13 @@ def test_each_class_has_a_name_of_its_own() -> None:
 def test_the_figures_of_a_class() -> None:
     (class_,) = ast.parse("""
 class Lane:
+    '''The docstring.
+
+    ```python
+    lane = Lane()
+    ```
+    '''
+
     limit: ClassVar[int] = 3
     name: str
 
@@ -132,4 +152,4 @@ class Lane:
 """).body
     assert isinstance(class_, ast.ClassDef)
     assert attributes_of(class_) == {"name", "queue", "a"}
-    assert size_of(class_, "lane.py") == ClassSize("Lane", "lane.py", 2, 13, 3)
+    assert size_of(class_, "lane.py") == ClassSize("Lane", "lane.py", 2, 17, 3)

@@ -83,14 +83,14 @@ def python_files(folder: Path) -> Iterator[Path]:
 
 
 def docstrings(source: str) -> Iterator[Text]:
-    """The docstrings of a file: every bare string statement."""
+    """The docstrings of a file (every bare string statement) without their blocks of code."""
     for node in ast.walk(ast.parse(source)):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
             and isinstance(node.value.value, str)
         ):
-            yield Text(node.lineno, "docstring", WORD.findall(node.value.value))
+            yield Text(node.lineno, "docstring", WORD.findall(without_code(node.value.value)))
 
 
 def messages(source: str) -> Iterator[Text]:
@@ -109,14 +109,19 @@ def messages(source: str) -> Iterator[Text]:
 
 def paragraphs(page: str) -> Iterator[Text]:
     """The text of a Markdown page, without its blocks of code."""
+    yield Text(1, "page", WORD.findall(without_code(page)))
+
+
+def without_code(text: str) -> str:
+    """A text without its fenced blocks of code."""
     fenced = False
     kept: list[str] = []
-    for line in page.splitlines():
+    for line in text.splitlines():
         if line.lstrip().startswith("```"):
             fenced = not fenced
         elif not fenced:
             kept.append(line)
-    yield Text(1, "page", WORD.findall("\n".join(kept)))
+    return "\n".join(kept)
 
 
 def count(files: Iterable[Path], texts: Callable[[str], Iterator[Text]] = docstrings) -> Count:
