@@ -16,29 +16,27 @@ from millwheel.core.model import Key
 from millwheel.core.names import check_name
 from millwheel.errors import GraphError
 from millwheel.graph.checks import (
-    check_acknowledgement,
     check_broadcast,
     check_bundles,
     check_failures,
     check_inbox,
     check_injection,
     check_inputs,
-    check_modes,
     check_no_rows,
-    check_parking,
     check_readings,
     check_repeatable,
     check_shared,
     check_sink,
     check_sink_of_bundles,
     check_source,
-    check_spread,
     check_stream,
-    check_weak,
+    check_values,
+    check_waits,
 )
 from millwheel.graph.class_checks import check_computation, check_settings
 from millwheel.graph.labels import free_name
 from millwheel.graph.node import DeliveryMode, Injection, Node, OnError, OnFailure, Reading
+from millwheel.graph.options import check_options
 from millwheel.graph.order import Graph
 from millwheel.graph.relays import identify_node, relay_node, sink_node
 from millwheel.inbox import Inbox
@@ -243,40 +241,33 @@ class Pipeline:
         check_computation(computation)
         label = check_name(name or computation.name, "computation")
         check_readings(label, inputs)
-        check_modes(label, inputs, productions, exactly_once, delivery, straggler_after)
-        check_bundles(label, computation, inputs, productions, exactly_once, delivery)
-        if productions == "weak":
-            check_weak(label, computation)
-        check_acknowledgement(
-            label, computation, inputs, productions, delivery, acknowledgement, replay_after
-        )
-        check_inputs(label, inputs)
-        park = check_failures(label, on_error, retries)
-        check_parking(label, park, inputs, computation, productions, exactly_once, delivery)
+        check_values(label, productions, exactly_once, delivery, acknowledgement)
+        check_waits(label, straggler_after=straggler_after, replay_after=replay_after)
+        check_bundles(label, computation)
         keyed = tuple(i for i in inputs if isinstance(i, Input))
-        check_spread(label, computation, keyed)
+        node = Node(
+            name=label,
+            kind="computation",
+            inputs=inputs,
+            writes=tuple(computation.writes),
+            computation=computation,
+            cells=self.settings.broadcast_cells if len(keyed) < len(inputs) else 0,
+            bundles=computation.bundles,
+            on_error="park" if isinstance(on_error, Park) else on_error,
+            park=check_failures(label, on_error, retries),
+            retries=retries,
+            productions=productions,
+            exactly_once=exactly_once and delivery != "at_most_once",
+            delivery=delivery,
+            straggler_seconds=straggler_after.total_seconds(),
+            acknowledgement=acknowledgement,
+            replay_seconds=replay_after.total_seconds(),
+        )
+        check_options(node)
+        check_inputs(label, inputs)
         check_broadcast(label, computation, inputs, self.settings.broadcast_cells)
         computation.check_inputs(keyed)
-        self._add(
-            Node(
-                name=label,
-                kind="computation",
-                inputs=inputs,
-                writes=tuple(computation.writes),
-                computation=computation,
-                cells=self.settings.broadcast_cells if len(keyed) < len(inputs) else 0,
-                bundles=computation.bundles,
-                on_error="park" if isinstance(on_error, Park) else on_error,
-                park=park,
-                retries=retries,
-                productions=productions,
-                exactly_once=exactly_once and delivery != "at_most_once",
-                delivery=delivery,
-                straggler_seconds=straggler_after.total_seconds(),
-                acknowledgement=acknowledgement,
-                replay_seconds=replay_after.total_seconds(),
-            )
-        )
+        self._add(node)
 
     def sink(
         self,

@@ -6,7 +6,7 @@ A combination of options that could not keep its guarantees is refused here, bef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -178,109 +178,29 @@ def check_inputs(label: str, inputs: tuple[Reading, ...]) -> None:
         raise GraphError(f"{label!r} reads one stream twice ({', '.join(names)}); read it once")
 
 
-def check_modes(
-    label: str,
-    inputs: tuple[Reading, ...],
-    productions: str,
-    exactly_once: object,
-    delivery: str,
-    straggler_after: object,
+def check_values(
+    label: str, productions: str, exactly_once: object, delivery: str, acknowledgement: str
 ) -> None:
-    """Refuse unknown values, and reading by broadcast and at most once."""
+    """Refuse unknown values of options."""
     if productions not in ("strong", "weak"):
         raise GraphError(f"{label!r}: productions must be 'strong' or 'weak', not {productions!r}")
     if not isinstance(exactly_once, bool):
         raise GraphError(f"{label!r}: exactly_once must be True or False, not {exactly_once!r}")
-    if not isinstance(straggler_after, timedelta) or straggler_after <= timedelta(0):
-        raise GraphError(
-            f"{label!r}: straggler_after must be a timedelta above zero, not {straggler_after!r}"
-        )
     if delivery not in ("acknowledged", "at_most_once"):
         raise GraphError(
             f"{label!r}: delivery must be 'acknowledged' or 'at_most_once', not {delivery!r}"
         )
-    if delivery == "at_most_once" and any(isinstance(i, Broadcast) for i in inputs):
-        raise GraphError(
-            f"{label!r} reads a stream by broadcast, and at most once: a record lost on its way "
-            "to one range of keys but not to another would leave them with different tables for "
-            'good. Remove delivery="at_most_once"'
-        )
-
-
-def check_weak(label: str, computation: Computation[Any, Any, Any, Any]) -> None:
-    """Refuse weak productions of a computation with state or a shared table that is not declared
-    order-insensitive."""
-    if computation.order_insensitive:
-        return
-    if computation.state_type not in (None, type(None)):
-        what = "keeps state"
-    elif computation.shared_type not in (None, type(None)):
-        what = "reads a table that broadcast records build"
-    else:
-        return
-    raise GraphError(
-        f"{label!r} {what}, so its productions cannot be weak: a record that is processed again "
-        "after a crash, perhaps in another order, may see different state and produce different "
-        "values, which would be dropped or counted twice. Add it with "
-        'productions="strong", or, if its output for a record does not depend on earlier records, '
-        "declare that in the class: order_insensitive = True"
-    )
-
-
-def check_acknowledgement(
-    label: str,
-    computation: Computation[Any, Any, Any, Any],
-    inputs: tuple[Reading, ...],
-    productions: str,
-    delivery: str,
-    acknowledgement: str,
-    replay_after: object,
-) -> None:
-    """Refuse a way of acknowledgement that is unknown or does not fit the computation."""
     if acknowledgement not in ("chain", "tree"):
         raise GraphError(
             f"{label!r}: acknowledgement must be 'chain' or 'tree', not {acknowledgement!r}"
         )
-    if not isinstance(replay_after, timedelta) or replay_after <= timedelta(0):
-        raise GraphError(
-            f"{label!r}: replay_after must be a timedelta above zero, not {replay_after!r}"
-        )
-    if acknowledgement == "tree":
-        check_tree(label, computation, productions, delivery, inputs)
 
 
-def check_tree(
-    label: str,
-    computation: Computation[Any, Any, Any, Any],
-    productions: str,
-    delivery: str,
-    inputs: tuple[Reading, ...],
-) -> None:
-    """Refuse tree acknowledgement for a computation that does more than pass records on: other
-    effects have to be stored."""
-    if productions != "weak":
-        raise GraphError(
-            f'{label!r} is added with acknowledgement="tree" and productions="strong": strong '
-            "productions are stored, so no tree is needed to reproduce them; add it with "
-            'productions="weak", or leave acknowledgement out'
-        )
-    if delivery != "acknowledged":
-        raise GraphError(
-            f'{label!r} is added with acknowledgement="tree", which processes a record again when '
-            'any of its output is lost, and with delivery="at_most_once"; leave one of them out'
-        )
-    if computation.state_type not in (None, type(None)):
-        what = "keeps state"
-    elif computation.defines("process_timer"):
-        what = "has timers"
-    elif any(isinstance(input_, Broadcast) for input_ in inputs):
-        what = "builds a table from a broadcast input"
-    else:
-        return
-    raise GraphError(
-        f'{label!r} {what}, so its records have to be stored: acknowledgement="tree" is for '
-        'computations that only pass things on. Add it with acknowledgement="chain"'
-    )
+def check_waits(label: str, **waits: object) -> None:
+    """Refuse waits that are not above zero."""
+    for option, wait in waits.items():
+        if not isinstance(wait, timedelta) or wait <= timedelta(0):
+            raise GraphError(f"{label!r}: {option} must be a timedelta above zero, not {wait!r}")
 
 
 def check_no_rows(writer: Node, use: SinkUse) -> None:
@@ -323,43 +243,8 @@ def check_failures(label: str, on_error: object, retries: int) -> Park | None:
     return (on_error if isinstance(on_error, Park) else Park()) if parks else None
 
 
-def check_parking(
-    label: str,
-    park: Park | None,
-    inputs: Sequence[Reading],
-    computation: Computation[Any, Any, Any, Any],
-    productions: str,
-    exactly_once: bool,
-    delivery: str,
-) -> None:
-    """Refuse to park keys of a computation with records that do not wait for a commit of their
-    own."""
-    if park is None:
-        return
-    for reason, holds in (
-        ('productions="weak"', productions == "weak"),
-        ("exactly_once=False", not exactly_once),
-        ('delivery="at_most_once"', delivery == "at_most_once"),
-        ("bundles", computation.bundles is not None),
-        ("a broadcast input", any(isinstance(reading, Broadcast) for reading in inputs)),
-    ):
-        if holds:
-            raise GraphError(
-                f'{label!r}: on_error="park" does not go with {reason}: a record that waits is '
-                'stored and run in a commit of its key. Use on_error="dead_letter"'
-            )
-
-
-def check_bundles(
-    label: str,
-    computation: Computation[Any, Any, Any, Any],
-    inputs: tuple[Reading, ...],
-    productions: str,
-    exactly_once: bool,
-    delivery: str,
-) -> None:
-    """Refuse numbered bundles for a computation with state, timers or tables by key, or with
-    options that would make the numbers useless."""
+def check_bundles(label: str, computation: Computation[Any, Any, Any, Any]) -> None:
+    """Refuse numbered bundles of a class that does not define how to process them."""
     defined = computation.defines("process_bundle")
     if computation.bundles is None:
         if defined:
@@ -374,36 +259,10 @@ def check_bundles(
         )
     if not defined:
         raise GraphError(f"{label!r} sets `bundles`, but defines no process_bundle to receive them")
-    why = f"{label!r} reads in numbered bundles, whose records have many keys"
     if computation.defines("process_record"):
         raise GraphError(
             f"{label!r} defines both process_record and process_bundle; its records come in "
             "bundles, so remove process_record, or `bundles` and process_bundle"
-        )
-    if computation.state_type not in (None, type(None)):
-        raise GraphError(f"{why}, but keeps state by key; keep it in a computation before this one")
-    if computation.defines("process_timer"):
-        raise GraphError(f"{why}, but has timers by key; set them in a computation before this one")
-    broadcast = [i.stream.name for i in inputs if isinstance(i, Broadcast)]
-    if broadcast or computation.defines("process_broadcast"):
-        raise GraphError(
-            f"{why}, but has a table built from a broadcast input; look values up in a computation "
-            "before this one"
-        )
-    if exactly_once is not True:
-        raise GraphError(
-            f"{label!r} reads in numbered bundles, with each record in exactly one of them: that "
-            "takes exactly_once=True"
-        )
-    if delivery != "acknowledged":
-        raise GraphError(
-            f"{label!r} reads in numbered bundles, and their records are sent until they are "
-            'acknowledged: remove delivery="at_most_once"'
-        )
-    if productions != "strong":
-        raise GraphError(
-            f"{label!r} reads in numbered bundles: its productions belong to the commit that marks "
-            "the bundle as delivered, so they must be 'strong'"
         )
 
 
@@ -471,24 +330,3 @@ def check_shared(node: Node) -> None:
             f"{shared.state_type!r}, which cannot be changed in place; make it a "
             "msgspec.Struct or a dataclass that is not frozen"
         )
-
-
-def check_spread(
-    label: str, computation: Computation[Any, Any, Any, Any], inputs: tuple[Input[Any], ...]
-) -> None:
-    """Refuse state and timers by key, and other inputs by a real key, where the engine chooses the
-    keys."""
-    spread = [i.stream.name for i in inputs if i.extractor is None]
-    if not spread:
-        return
-    why = f"{label!r} reads {spread[0]!r} spread: the engine chooses its keys, which mean nothing"
-    for input_ in inputs:
-        if input_.extractor is not None:
-            raise GraphError(
-                f"{why}, and {input_.stream.name!r} by {input_.extractor_name}; read both by a key "
-                "if the key matters, both spread if it does not"
-            )
-    if computation.state_type not in (None, type(None)):
-        raise GraphError(f"{why}, but keeps state by key; read the stream by a key: STREAM.by(...)")
-    if computation.defines("process_timer"):
-        raise GraphError(f"{why}, but has timers by key; read the stream by a key: STREAM.by(...)")
