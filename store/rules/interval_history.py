@@ -168,7 +168,9 @@ def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:
-    """Args:
+    """Raise the reason for which intervals cannot be split or merged.
+
+    Args:
         sequencers: by interval, the sequencer that was read.
         found: by interval, the stored sequencer and owner.
 
