@@ -105,7 +105,7 @@ class Engine:
         self.heartbeat: Heartbeat | None = None
         """None before the worker has registered."""
         self.blocked_by: str | None = None
-        """What blocks the event loop at this moment, set by another thread; None: nothing does."""
+        """The code that blocks the event loop at this moment, set by another thread."""
         self.blocked_seconds = 0.0
         """Total time for which the event loop was blocked, without short times."""
         self._processed_before = 0

@@ -33,7 +33,6 @@ TO_DO: dict[str, dict[str, int]] = {
     "runtime/interval": {"what": 3},
     "runtime/keys": {"what": 2},
     "runtime/modes": {"who": 2, "what": 2},
-    "runtime": {"what": 1},
     "examples": {"who": 5},
     "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},
     "docs": {"who": 41, "what": 97, "idiom": 15},
