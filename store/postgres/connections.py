@@ -266,7 +266,8 @@ class Connections:
 
     async def _begin_pool(self, connection: AsyncConnection[Any]) -> None:
         """Store the server process of a connection at once: a fold locks its interval, so a
-        successor must be able to end it even if the worker hangs before the next heartbeat. (It cannot commit after a claim.)"""
+        successor must be able to end it even if the worker hangs before the next heartbeat. (It
+        cannot commit after a claim.)"""
         async with closed_on_failure(connection):
             await self._begin_pooled(connection)
             self._pool_backends.append((connection, self._backend_of[connection]))

@@ -1,8 +1,8 @@
 """First commits of split and merged intervals, from their parents (paper 7.2, decision 22).
 
 A new part has the lowest of its parents' low watermarks and floors; the floor of a part without
-logs to send again is its stamp. Its input watermark is the highest of theirs, so that it goes back for no key: all
-intervals of a computation receive the lowest watermark of the same senders.
+logs to send again is its stamp. Its input watermark is the highest of theirs, so that it goes back
+for no key: all intervals of a computation receive the lowest watermark of the same senders.
 
 Of a position only the higher bundle number is kept, with the incarnation of the server in which it
 was closed, so that a number used for some keys is not used again for others (decision 30). An
