@@ -96,7 +96,8 @@ _REFUSALS = (
 
 
 def encode_key(key: Key) -> tuple[bytes, int]:
-    """`UserCodeError` unless it is a str, an int or a tuple of these, and not too long."""
+    """A key's canonical bytes and slot; `UserCodeError` unless it is a str, an int or a tuple of
+    these, and not too long."""
     encoded = key_text(key)
     return encoded, _hash(encoded) >> 48
 
@@ -268,7 +269,8 @@ class Facts:
 
 
 def facts_of(value_type: Any) -> Facts:
-    """`TypeError`, `NotImplementedError` or `NameError` if the values cannot be JSON."""
+    """Facts of a type, cached; `TypeError`, `NotImplementedError` or `NameError` if the values
+    cannot be JSON."""
     try:
         hash(value_type)
     except TypeError:  # an annotation may hold anything
@@ -396,7 +398,8 @@ class Codec(Generic[T]):
             )
 
     def _check_floats(self, encoded: bytes, value: T) -> None:
-        """msgspec encodes NaN and infinity as null; a field may not allow None."""
+        """Refuse NaN and infinity, which msgspec encodes as null, and None in a field without
+        it."""
         found = _find_not_finite(value)
         if found is not None:
             raise UserCodeError(f"{self.what}: JSON cannot hold {found} in {shown(value)}")
@@ -445,7 +448,7 @@ class Codec(Generic[T]):
         return encoded
 
     def check_texts(self, encoded: Sequence[bytes], values: Sequence[T]) -> None:
-        """Size, and NUL, which `encode_unchecked` does not check."""
+        """Check size and NUL, which `encode_unchecked` does not."""
         if encoded and (max(map(len, encoded)) > self.limit or b"\\" in b"".join(encoded)):
             for text, value in zip(encoded, values, strict=True):
                 self._check_text(text, value)
@@ -590,7 +593,7 @@ def apply_migrations(
     what: str,
     decode: Callable[[bytes], Any],
 ) -> bytes:
-    """One step at a time, up or down.
+    """Bring JSON from version `stored` to `current`, one step at a time, up or down.
 
     `decode` refuses JSON that is not a value of the current type. `MigrationFailed` if a step is
     missing or fails, or its result is not a value of the type.

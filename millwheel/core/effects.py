@@ -118,7 +118,7 @@ class Effects:
         other.counters.clear()
 
     def are_stored(self) -> bool:
-        """Weak productions need no commit."""
+        """Whether a commit has to carry any of the effects; weak productions need none."""
         return bool(
             self.productions
             or self.timers
@@ -136,8 +136,8 @@ class Effects:
         Effects().take(self)
 
     def others(self) -> tuple[Sized, ...]:
-        """The containers of all effects besides productions and timers, which stay the same objects
-        until `split`."""
+        """The containers of all effects besides productions and timers: if they are empty, so is
+        their `mark`. They stay the same objects until `split`."""
         return (*[getattr(self, name) for name in _LISTS], self.counters)
 
     def mark(self) -> EffectsMark:
@@ -177,7 +177,7 @@ EffectsMark = tuple[list[int], dict[str, int], int]
 
 class Keeper(Protocol):
     promised: int
-    """Microseconds."""
+    """The published low watermark, in microseconds."""
 
     def keep_back(self, micros: int) -> None:
         """Publish no later watermark until `let_up` has been called as often."""
@@ -274,5 +274,5 @@ class BundleCall(Call):
 
     bundle_id: Any
     latest: datetime
-    """That of the newest record."""
+    """Timestamp of the newest record, the default of productions."""
     owner: ScopeOwner

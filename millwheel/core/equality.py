@@ -56,7 +56,7 @@ def canonical_number(number: float) -> int | float | str:
 
 
 def decimal_text(number: Decimal | int) -> str:
-    """NaN equals itself, as in Postgres."""
+    """The shortest exact text; NaN equals itself, as in Postgres."""
     number = Decimal(number)
     if number.is_nan():
         return "NaN"

@@ -57,7 +57,8 @@ class _NoSource(Exception):
 
 
 def fingerprint(extractor: Callable[..., Any]) -> str | None:
-    """Prefixed with its origin; None if the code is not accessible."""
+    """A hash of an extractor's code, prefixed with its origin; None if the code is not
+    accessible."""
     reading = _Reading()
     try:
         said = reading.of(extractor)

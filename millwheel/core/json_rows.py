@@ -17,8 +17,8 @@ import msgspec
 from millwheel.core.codec import reason
 
 MOST_DEPTH = 500
-"""The decoder has the room that its caller leaves of the interpreter's 1,000 frames, so a row near
-that limit can be decoded in one place and not in another."""
+"""Maximum levels of nesting. The decoder has the room that its caller leaves of the interpreter's
+1,000 frames, so a row near that limit can be decoded in one place and not in another."""
 
 _NUL = b"\\u0000"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*(?:"|\\?\Z)', re.DOTALL)
@@ -35,7 +35,8 @@ class BadRow(Exception):
 
 
 class JsonRows:
-    """`TypeError`, `NotImplementedError` or `NameError` if no JSON can be decoded to the type."""
+    """A decoder of one type; `TypeError`, `NotImplementedError` or `NameError` if it cannot be
+    decoded from JSON."""
 
     def __init__(self, value_type: Any) -> None:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(value_type).decode

@@ -161,10 +161,11 @@ record_id: Callable[[int, int], bytes] = Struct(">QQ").pack
 log_and_number: Callable[[bytes], tuple[int, int]] = Struct(">QQ").unpack
 
 NAME_BYTES = 12
-"""Name at the beginning of the id of a weak production."""
+"""Length of the name at the beginning of the id of a weak production."""
 
 RUN_BYTES = 2
-"""Mark of the producing worker, which follows the name. The rest is a digest of the production."""
+"""Length of the mark of the producing worker, which follows the name. The rest is a digest of the
+production."""
 
 
 def is_derived(id_: bytes) -> bool:
@@ -186,9 +187,12 @@ def digest_of(id_: bytes) -> bytes:
 
 
 class Delivery(Record[V], gc=False, eq=False):
-    """Strong productions get `log`, `seq`, `stamp` and `id` when their commit is built; records of
-    a replayable source when they are read. Weak productions get `id`, `origin` and `stamp` from
-    their input record, and `log` and `seq` when they are sent."""
+    """A record on its way to one interval.
+
+    Strong productions get `log`, `seq`, `stamp` and `id` when their commit is built; records of a
+    replayable source when they are read. Weak productions get `id`, `origin` and `stamp` from their
+    input record, and `log` and `seq` when they are sent.
+    """
 
     key_text: bytes
     slot: int

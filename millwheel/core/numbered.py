@@ -82,8 +82,10 @@ class Marks:
         return Sign(until - first, digest, str(self._columns))
 
     def contradict(self, sign: Sign | None, until: int) -> bool:
-        """Rows that were deleted since, and rows with other columns than then, contradict
-        nothing."""
+        """Whether the rows before a number are not those of a sign.
+
+        Rows that were deleted since, and rows with other columns than then, contradict nothing.
+        """
         now = None if sign is None else self.sign(until, sign.rows)
         if sign is None or now is None:
             return False
@@ -157,7 +159,7 @@ def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[
 def refuse_other_rows(
     read: Vector, signs: Mapping[int, Sign], there: Mapping[int, Marks], table: str
 ) -> None:
-    """`StoreError` if the rows that are `there` do not have a sign."""
+    """`StoreError` if a sign is not that of the rows that are `there`."""
     for sender, sign in sorted(signs.items()):
         if sender in there and there[sender].contradict(sign, read[sender]):
             raise StoreError(

@@ -105,7 +105,7 @@ class Engine:
         self.heartbeat: Heartbeat | None = None
         """None before the worker has registered."""
         self.blocked_by: str | None = None
-        """What blocks the event loop at this moment, set by another thread; None: nothing does."""
+        """The code that blocks the event loop at this moment, set by another thread."""
         self.blocked_seconds = 0.0
         """Total time for which the event loop was blocked, without short times."""
         self._processed_before = 0
@@ -170,7 +170,7 @@ class Engine:
     # -- start ------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """A worker that is alone claims every interval.
+        """Deploy and run; a worker that is alone claims every interval.
 
         Raises:
             DeployRefused: the stored pipeline and this code do not agree.
@@ -361,7 +361,8 @@ class Engine:
 
     @property
     def out_of_touch(self) -> frozenset[str]:
-        """Empty unless it keeps this worker from sharing the pipeline."""
+        """Workers that this one cannot reach; empty unless that keeps it from sharing the
+        pipeline."""
         return frozenset() if self.courier is None else self.courier.remotes.out_of_touch
 
     @property

@@ -66,11 +66,13 @@ class StoreWait:
 
 
 class Environment:
-    """Args:
-    fail: stops the engine with an error; the first one counts.
-    check_finished: called when work has ended that may have been the last.
-    done: set when all input is processed; a source clears it when a row arrives.
-    is_shared: other workers may hold intervals of the pipeline.
+    """The environment of one worker since its last start.
+
+    Args:
+        fail: stops the engine with an error; the first one counts.
+        check_finished: called when work has ended that may have been the last.
+        done: set when all input is processed; a source clears it when a row arrives.
+        is_shared: other workers may hold intervals of the pipeline.
     """
 
     def __init__(

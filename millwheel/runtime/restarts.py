@@ -37,7 +37,8 @@ class Restartable(Protocol):
 
     async def begin(self) -> None: ...
 
-    async def drop_and_forget(self) -> None: ...
+    async def drop_and_forget(self) -> None:
+        """Stop as in a crash, and drop everything in memory that is not in the store."""
 
     def fail(self, error: BaseException | None) -> None: ...
 

@@ -43,7 +43,6 @@ NOTICE_SECONDS = 2.0
 """A loop that is blocked for this long is logged; again at each doubling of the time."""
 
 LOOKS_PER_BEAT = 8
-"""Looks at the loop between two heartbeats."""
 
 LONGEST_LOOK_SECONDS = 0.25
 
@@ -62,10 +61,9 @@ class Culprit(NamedTuple):
     interval: Interval | None
     item: Item | None
     lines: list[str]
-    """The innermost last."""
+    """Lines of code, the innermost last."""
 
     def fields(self) -> dict[str, Any]:
-        """The known facts by name, for a line of the log."""
         found: dict[str, Any] = {"task": self.task}
         if self.interval is not None:
             found = {"computation": self.interval.step.name}
@@ -107,7 +105,6 @@ class BlockWatch:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._turned = threading.Event()
-        """Set by the loop when it turns."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="block watch", daemon=True)
         self._beaten_at = 0.0
@@ -115,7 +112,6 @@ class BlockWatch:
         self._notice_at = 0.0
         """Blocked seconds at which it is logged next."""
         self._gave_up = False
-        """The limit was reached."""
 
     def start(self) -> None:
         self._thread.start()

@@ -41,7 +41,7 @@ class Certificate(NamedTuple):
         return f"the certificate in {self.file}, which expires at {self.expires:%Y-%m-%d %H:%M} UTC"
 
     def seconds_left(self, now: float) -> float:
-        """Given the time in seconds since 1970; negative: it has expired."""
+        """The time is in seconds since 1970; negative: the certificate has expired."""
         return self.expires.timestamp() - now
 
 
@@ -93,7 +93,6 @@ class CertificateWatch(Service):
 
 
 def _ends(file: Path) -> list[datetime]:
-    """When the certificates of a PEM file expire."""
     try:
         ends = [
             _end(ssl.PEM_cert_to_DER_cert(text)) for text in PEM.findall(file.read_text("latin-1"))

@@ -73,9 +73,7 @@ class Crew:
         self._relay = relay
         self._clock = clock or SystemClock()
         self._killed: list[float] = []
-        """Times of the last minute at which workers were killed."""
         self._errors: set[str] = set()
-        """Error messages that workers have printed."""
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ending = False
 
@@ -99,7 +97,6 @@ class Crew:
         return "stopped" if stop.is_set() else "complete"
 
     async def _supervise(self, place: int) -> None:
-        """Run one worker, and restart it whenever it is killed."""
         while not self._ending:
             process = await self._start(place)
             code = await self._relay_log(place, process)
@@ -169,7 +166,6 @@ class Crew:
                 process.kill()
 
     def _shut_down(self) -> None:
-        """Ask all workers to shut down; kill those that take longer than `END_SECONDS`."""
         if self._ending:
             return
         self._ending = True

@@ -32,8 +32,7 @@ class Tally:
     def counted(
         self, owned: Iterable[tuple[int, str, Mapping[str, int]]]
     ) -> dict[str, Counter[str]]:
-        """The counts of this process per computation, from interval, computation and current totals
-        of each owned interval."""
+        """From interval, computation and current totals of each owned interval."""
         found = {computation: Counter(counted) for computation, counted in self._gone.items()}
         for interval, computation, totals in owned:
             counted = found.setdefault(computation, Counter())
@@ -51,7 +50,7 @@ class ComputationFigures:
 
     name: str
     intervals: int = 0
-    """That the worker owns."""
+    """Intervals of the node that the worker owns."""
     counters: Mapping[str, int] = field(default_factory=dict)
     """processed, records_out, duplicates_dropped, bloom_maybes, dead_letters, bad_rows, late_… and
     the counters of user code."""
@@ -60,7 +59,7 @@ class ComputationFigures:
     keys_at_work: int = 0
     """Keys with user code that has begun and waits."""
     oldest_at_work_seconds: float = 0.0
-    """0: none is at work."""
+    """0 if no key is at work."""
     unacked: int = 0
     """Records sent and not yet acknowledged."""
     lag_rows: int | None = None
@@ -78,9 +77,9 @@ class ComputationFigures:
     """Age of the oldest bundle in delivery to a sink outside the store; 0: none is; None: it has no
     numbered bundles."""
     input_watermark: int
-    """Lowest of its intervals on this worker, microseconds."""
+    """Lowest input watermark of its intervals on this worker, microseconds."""
     low_watermark: int
-    """Lowest published by its intervals on this worker, microseconds."""
+    """Lowest published watermark of its intervals on this worker, microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,13 +100,12 @@ class RunProgress:
     per_second: float
     """Records and timers per second since the previous report."""
     low_watermark: int
-    """Lowest of all intervals, microseconds."""
+    """Lowest low watermark of all intervals, microseconds."""
     backlog: int | None
     """Records waiting to be processed."""
     share: float | None
     """Share of the input read so far, 0 to 1."""
     seconds: float
-    """Seconds since the run started."""
 
 
 class Reporter(Service):
@@ -203,8 +202,6 @@ class Tending(Service):
 
 @dataclass(frozen=True)
 class Beside:
-    """Callbacks to run beside an engine."""
-
     show: Callable[[RunProgress], None] | None = None
     """Called every `show_seconds`."""
     show_seconds: float = 1.0

@@ -97,7 +97,7 @@ class _Silent(Exception):
 
 
 class _Routes:
-    """The response for each path; called in the server's thread."""
+    """Called in the server's thread."""
 
     def __init__(
         self,

@@ -129,7 +129,6 @@ class HttpServer:
         handler.add_done_callback(partial(self._close, connection))
 
     def _close_one(self) -> None:
-        """Close the connection that has waited longest for its client, or otherwise the oldest."""
         for connections in (self._idle, self._answering):
             for handler in connections:
                 del connections[handler]

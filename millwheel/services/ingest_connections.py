@@ -46,7 +46,7 @@ REST_SECONDS = 2.0
 """Longest time that the rest of a body comes after the answer, which would be lost in a reset."""
 
 MOST_CONNECTIONS = 1_000
-"""If the process may open three times as many files."""
+"""Most open connections, if the process may open three times as many files."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection:"
@@ -73,8 +73,8 @@ class Places:
         self._of_address: Counter[str] = Counter()
 
     def take(self, connection: BoundedProtocol, address: str) -> bool:
-        """Give a connection a place, if necessary that of one that waits for its client; false:
-        there is none."""
+        """If no place is free, that of a connection that waits for its client is used; false: there
+        is none."""
         if self._of_address[address] >= self._most // 2:
             if not self._end_one(address):
                 return False
@@ -256,7 +256,6 @@ class BoundedServer(uvicorn.Server):
         self._listener = Listener(sockets or [], lambda _: make(), None, 0, callers="clients")
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        """Stop accepting, answer the requests in progress, and close."""
         if self._listener is not None:
             await self._listener.closed()
         await super().shutdown(sockets=[])

@@ -53,8 +53,6 @@ def exposition(figures: Figures, accept: str = "") -> tuple[bytes, str]:
 
 
 class Families:
-    """Makes metrics of one pipeline, with its name as the first label."""
-
     def __init__(self, pipeline: str) -> None:
         self.pipeline = pipeline
 
@@ -95,8 +93,6 @@ class Families:
 
 
 class _Moment(Collector):
-    """The metrics of one moment, as a collector of prometheus_client."""
-
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self._of = Families(figures.pipeline)

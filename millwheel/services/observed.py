@@ -34,8 +34,6 @@ STORE_SECONDS = 1.0
 
 
 class EngineObserved(Observer):
-    """Counts an engine's events and implements `millwheel.services.figures.Observed`."""
-
     def __init__(self, engine: Engine, certificates: Sequence[Certificate] = ()) -> None:
         self._engine = engine
         self._certificates = certificates

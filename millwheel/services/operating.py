@@ -49,8 +49,6 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Relocation:
-    """Move an interval to a worker and pin it there."""
-
     interval_id: int
     worker: str
 
@@ -351,7 +349,6 @@ def _require_released(row: PlacedInterval) -> None:
 
 
 def _waits_for_owner(row: PlacedInterval, worker: str) -> str:
-    """The event to wait for until a worker owns an interval."""
     if row.is_free:
         return f"worker {short(worker)} to take interval {row.id}"
     if row.owner == worker:
@@ -363,7 +360,6 @@ def _waits_for_owner(row: PlacedInterval, worker: str) -> str:
 
 
 def _waits_for_cut(row: PlacedInterval, placement: Placement) -> str:
-    """The event to wait for until an interval is split or merged."""
     if row.is_free:
         return f"a worker to take interval {row.id}"
     if row.wanted_by not in (None, row.owner) and _is_alive(placement, row.wanted_by):

@@ -127,8 +127,6 @@ class StoreEndpoint:
 
 
 class StoreMetrics(Collector):
-    """The metrics of some pipelines, as a collector of prometheus_client."""
-
     def __init__(self, found: list[StoreLook]) -> None:
         self._found = found
 

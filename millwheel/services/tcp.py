@@ -200,7 +200,6 @@ class Tcp:
         return frozenset(host_of(shown(place)) for *_, place in found)
 
     def stop_listening(self) -> None:
-        """Stop accepting connections, and abandon those in their TLS handshake."""
         if self._listener is not None:
             self._listener.close()
 
@@ -211,8 +210,6 @@ class Tcp:
 
 @dataclass(eq=False)
 class Arrival:
-    """An accepted connection until its transport is ready."""
-
     connected: socket.socket
     visitor: Visitor
     taken: bool = False
@@ -376,7 +373,6 @@ async def _bound(host: str | None, port: int) -> list[socket.socket]:
 
 
 def _has_spare_descriptors(descriptor: int) -> bool:
-    """Whether the process could open `SPARE_DESCRIPTORS` more files now."""
     taken: list[int] = []
     try:
         while len(taken) < SPARE_DESCRIPTORS:
@@ -405,7 +401,6 @@ def _as_os_errors(address: str) -> Iterator[None]:
 
 
 def _is_number(host: str) -> bool:
-    """Whether a host is an IP address, and no name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -86,8 +86,7 @@ class PipelineWorker:
         self._clock = clock or SystemClock()
 
     async def run(self, stop: asyncio.Event) -> bool:
-        """Work until `stop` is set or, with `until_done`, until everything is done; returns whether
-        that is so.
+        """Returns whether everything is done.
 
         `MillwheelError` if the worker failed; nothing that was acknowledged is lost.
         """

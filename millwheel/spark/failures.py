@@ -36,7 +36,6 @@ def user_error(what: str) -> Iterator[None]:
 
 
 def from_worker(error: Exception) -> MillwheelError | None:
-    """The millwheel error that ended a Spark worker, from the text of Spark's error."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException):

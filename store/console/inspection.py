@@ -64,7 +64,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     started_at: datetime
     heartbeat_at: datetime
     lease_seconds: float
-    """0 or less if the lease has expired."""
+    """Remaining seconds of the lease; 0 or less if it has expired."""
     state: Literal["running", "silent", "dead"]
     """running or silent, by its lease; dead: its process ran on this machine and has ended."""
     intervals: int
@@ -100,7 +100,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ParkedStatus(msgspec.Struct, frozen=True):
-    """See ``on_error="park"``."""
+    """Keys that stand still since a record failed (``on_error="park"``)."""
 
     keys: int = 0
     records: int = 0
@@ -129,11 +129,13 @@ class ComputationStatus(msgspec.Struct):
     """Records sent to readers (one for each reader), and rows and lines written."""
     duplicates_dropped: int = 0
     bloom_maybes: int = 0
-    """A Bloom filter may have seen them, so they were looked up in the table."""
+    """Records that a Bloom filter may have seen, and that were looked up in the table."""
     late: int = 0
+    """Sum of all counters that begin with late_."""
     dead_letters: int = 0
+    """Dead letters since deploy."""
     dead_letters_kept: int = 0
-    """Neither retried nor discarded."""
+    """Dead letters that are neither retried nor discarded."""
     parked: ParkedStatus = ParkedStatus()
     backlog: int = 0
     """The larger of records that were sent to it and are not acknowledged, and of those that its
@@ -142,7 +144,7 @@ class ComputationStatus(msgspec.Struct):
     at_work: int = 0
     """Keys with user code that had begun and waited, at the last heartbeat of their owners."""
     oldest_key: str | None = None
-    """Waits for the longest time."""
+    """The key that has waited for the longest time."""
     oldest_seconds: float = 0.0
     user_code: CodeStatus | None = None
     """Time of its user code between the last two heartbeats; None: none ran."""
@@ -229,7 +231,7 @@ class SinkStatus(msgspec.Struct, frozen=True):
 class SparkQueryStatus(msgspec.Struct, frozen=True):
     checkpoint: str
     batch: int
-    """-1: there is no batch in the tables yet."""
+    """The last batch in the tables; -1: there is none yet."""
     low_watermark: str
     """The promise of the sources when that batch was cut."""
     age_seconds: float
@@ -244,6 +246,7 @@ class PipelineStatus(msgspec.Struct):
     schema_current: bool
     """Whether this code can work with the schema; if not, all other fields are empty."""
     at: str = ""
+    """Time of these figures, by the database's clock."""
     deployed: bool = False
     complete: bool = False
     """All input was read and processed, and event time has ended."""
@@ -286,7 +289,7 @@ class DiskStatus(msgspec.Struct, frozen=True):
     """Empty: nothing keeps the oldest bucket."""
     unfolded: int
     fold_age_seconds: float | None
-    """The oldest unfolded commit; None: all are folded."""
+    """Age of the oldest unfolded commit; None: all are folded."""
     dead_rows: int
     snapshot: str | None
     """The session with the oldest snapshot, if that has kept dead rows for longer than a minute."""
@@ -320,14 +323,14 @@ class DeadLetterEntry(msgspec.Struct, frozen=True):
 
 
 class DeadLetterKind(msgspec.Struct, frozen=True):
-    """Numbers in the error may differ."""
+    """Dead letters of one computation with the same error, but for the numbers in it."""
 
     computation: str
     error: str
     letters: int
     keys: int
     oldest: int
-    """Number of a letter."""
+    """Number of the oldest letter."""
     newest_at: str
 
 

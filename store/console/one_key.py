@@ -56,6 +56,7 @@ class KeyStatus(msgspec.Struct, frozen=True):
     state: msgspec.Raw | None
     """JSON."""
     version: int | None
+    """Version of the state's type when it was written."""
     entries: dict[str, msgspec.Raw]
     """JSON by field/entry."""
     entries_total: int

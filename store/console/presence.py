@@ -51,7 +51,6 @@ class Presence:
         self.url = self._enter(self.directory)
 
     def _enter(self, directory: Path) -> str:
-        """Start or adopt the server, and connect before another process finds it unused."""
         url = self._start(directory)
         try:
             self._connection = _connect(url, self.address)
@@ -90,7 +89,8 @@ class Presence:
         log.warning("store_restarted", store=str(self.directory))
 
     def close(self) -> None:
-        """Unless other clients use it, an embedded server that this object started is stopped."""
+        """Disconnect, and stop an embedded server that this object started, unless other clients
+        use it."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

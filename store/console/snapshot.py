@@ -42,7 +42,7 @@ LOCK_SECONDS = 3
 STATEMENT_SECONDS = 60
 
 LOCK_ATTEMPTS = 5
-"""Another session may drop a pipeline between list and lock."""
+"""Attempts to lock the buckets: another session may drop a pipeline between list and lock."""
 
 
 @contextlib.contextmanager
@@ -79,7 +79,8 @@ def snapshot(
 def reading(
     url: str, seconds: float = STATEMENT_SECONDS, search_path: tuple[str, ...] = ()
 ) -> Iterator[psycopg.Connection[Any]]:
-    """No statement runs longer than `seconds`."""
+    """A connection that changes nothing and commits each statement, none of which runs longer than
+    `seconds`."""
     path = sql.SQL(",").join(map(sql.Identifier, search_path)).as_string(None)
     try:
         connection = psycopg.connect(

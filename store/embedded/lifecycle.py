@@ -283,7 +283,7 @@ def _settle(site: Site) -> Postmaster | None:
 
 
 def _try_to_reach(postmaster: Postmaster) -> str:
-    """Connect, and check that it is this store's server. Returns the problem, or ''."""
+    """Returns the problem, or ''."""
     try:
         with _connect(postmaster) as connection:
             row = connection.execute(text_of("data_directory")).fetchone()

@@ -21,9 +21,8 @@ warning names the place. ``embedded.remove`` deletes both parts.
 
 **The alive lock** shows whether a server runs, without a guess from process ids. The server
 inherits the starter's open file, and the kernel releases the flock when the last process of that
-server has ended, orphaned backends of a killed postmaster included; it works for processes in
-another container too. Where flock is not inherited (NFS), ``postmaster.pid`` and that process's
-command line decide.
+server has ended, orphaned backends of a killed postmaster included, also in another container.
+Where flock is not inherited (NFS), ``postmaster.pid`` and that process's command line decide.
 """
 
 from __future__ import annotations
@@ -252,7 +251,7 @@ def find_site(store: Path) -> Site | None:
 
 
 def choose_site(store: Path) -> Site:
-    """Recorded before any data is made."""
+    """Choose the place of a new store's data, and record it before any data is made."""
     account = server_account(store.stat().st_uid, decided=False)
     site = Site(store, secrets.token_hex(8), outside=False, ready=False)
     if account.borrowed and not account.can_enter(store):
@@ -307,7 +306,7 @@ def erase(site: Site) -> None:
 
 
 def clear_half_made(base: Path) -> None:
-    """One initdb may still be ending, so errors are ignored."""
+    """Remove the files of interrupted initdbs. One may still be ending, so errors are ignored."""
     for path in base.glob(HALF_MADE + "*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -322,7 +321,6 @@ def sync_directory(path: Path) -> None:
 
 
 def _open_shared(path: Path, owner_of: Path) -> int:
-    """Open a lock file, made if necessary, usable by the owner of ``owner_of`` and root."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags)
@@ -333,7 +331,6 @@ def _open_shared(path: Path, owner_of: Path) -> int:
 
 
 def _hand_over(made: Path | int, directory: Path) -> None:
-    """Give a file that root has made in another user's store directory to that user."""
     if os.geteuid() == 0:
         owner = directory.stat()
         if isinstance(made, int):
@@ -461,7 +458,7 @@ def new_data_directory(site: Site, account: Account) -> Path:
 
 @dataclass(frozen=True)
 class Postmaster:
-    """The server may have ended long ago."""
+    """The content of ``postmaster.pid``; the server may have ended long ago."""
 
     pid: int
     data: Path

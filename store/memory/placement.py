@@ -152,7 +152,7 @@ class MemoryPlacement(MemoryWorkers):
         ]
 
     def _wish(self, change: PlacementChange) -> bool:
-        """Whether it has changed anything."""
+        """Apply a wish; returns whether it has changed anything."""
         row, reason = self.tables.intervals[change.interval_id], change.reason
         match change:
             case Wish(worker=worker, pinned=pinned):

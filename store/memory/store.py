@@ -96,7 +96,7 @@ class MemoryStore(
         administration.remove(self.tables, names)
 
     def pause(self, *injectors: str) -> None:
-        """Resume all other injectors, as an operator does."""
+        """Pause these injectors and resume all others, as an operator does."""
         administration.pause(self.tables, injectors)
 
     async def open_lane(self) -> MemoryLane:

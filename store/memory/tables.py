@@ -38,7 +38,7 @@ class ComputationRow:
 
 @dataclass(slots=True)
 class LivenessLocks:
-    """No part of a backup."""
+    """Liveness locks of the sessions of heartbeats; no part of a backup."""
 
     starts: int = 1
     held: set[str] = field(default_factory=set)

@@ -39,7 +39,7 @@ class ShownTimer(NamedTuple):
 
 
 def states(tables: Tables) -> list[ShownState]:
-    """Current tables and unfolded tail together, decoded."""
+    """Every entry of state: current tables and unfolded tail together, decoded."""
     names = tables.names()
     return [
         ShownState(names[computation], slot, json.loads(key), entry, json.loads(value), version)

@@ -39,11 +39,13 @@ class Store(
     """
 
     async def incarnation(self) -> str:
-        """The same for all workers, and different after a crash or a failover of the server."""
+        """The incarnation of the server: the same for all workers, and another one after a crash or
+        a failover."""
         ...
 
     def begin_again(self) -> None:
-        """The caller drops all data in memory and closes its lanes before."""
+        """Work with the incarnation that was met last; the caller drops all data in memory and
+        closes its lanes before."""
         ...
 
     async def open_lane(self) -> StoreLane: ...

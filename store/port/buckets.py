@@ -48,7 +48,7 @@ class StoreBuckets(Protocol):
     async def live_buckets(self) -> list[Bucket]: ...
 
     async def view_buckets(self) -> BucketView:
-        """Oldest first, with the time of the look."""
+        """All buckets, oldest first, with the time of the look."""
         ...
 
     async def open_bucket(self, family: str, log: int, low: int, high: int) -> Bucket:
@@ -72,9 +72,9 @@ class StoreBuckets(Protocol):
         ...
 
     async def advance_gc_watermark(self) -> int:
-        """The GC watermark is the lowest stored floor."""
+        """Store and return the GC watermark: the lowest stored floor."""
         ...
 
     async def drop_bucket(self, bucket: Bucket) -> bool:
-        """Drop a bucket, unless stored data needs it."""
+        """Drop a bucket, unless stored data needs it; returns whether it was dropped."""
         ...

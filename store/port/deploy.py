@@ -15,7 +15,7 @@ class Deployment:
     streams: dict[str, int]
     intervals: list[IntervalRow]
     generation: int
-    """The intervals that the worker may own depend on it."""
+    """Generation of the code, which decides the intervals that the worker may own."""
     rekeyed: frozenset[str] = frozenset()
     """Computations that may have stored records under other keys than this code gives them."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
@@ -33,7 +33,9 @@ class NodeDeploy:
     state: dict[str, Any]
     upstream: list[str]
     slots: list[tuple[int, int]]
+    """Intervals of a new node: slot ranges, or partition numbers of an injector."""
     sources: list[str]
+    """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
     """The code has migrations from these versions of the state."""
     shared_migrates_from: list[int] = field(default_factory=list)

@@ -14,7 +14,7 @@ class SentRecord(NamedTuple):
     value: bytes
     """JSON."""
     ts: int
-    """Microseconds."""
+    """Event time in microseconds."""
 
 
 class TakenRecords(NamedTuple):

@@ -35,7 +35,7 @@ class PlacedInterval:
     lease_over: bool
     """The owner has stopped, is unknown, or has an expired lease."""
     generation: int
-    """Workers of older code than this cannot claim it."""
+    """Newest generation of code that has owned it: workers of older code cannot claim it."""
     name: str
     """The computation may be unknown to the code of this worker."""
     kind: NodeKind
@@ -66,7 +66,7 @@ class PlacedWorker:
     pid_started: str
     backends: list[tuple[int, str]]
     lease_left: float
-    """0.0 when the lease has expired."""
+    """Seconds; 0.0 when the lease has expired."""
     load: dict[str, Any]
     generation: int
 
@@ -145,6 +145,8 @@ class MergeWish:
 
 @dataclass(frozen=True, slots=True)
 class Lapse:
+    """Takes back the wish to split or merge an interval."""
+
     interval_id: int
     sequencer: int
     reason: str

@@ -47,7 +47,7 @@ class KeptLetter(NamedTuple):
     parked: Parked | None = None
     watermark: int | None = None
     stamp: int = 0
-    """Microseconds."""
+    """When the engine gave up on it, in microseconds."""
 
 
 class ParkedRows(NamedTuple):
@@ -56,11 +56,11 @@ class ParkedRows(NamedTuple):
     key: bytes
     rows: int
     size: int
-    """Characters."""
+    """Characters of the values."""
     failed: bool
     """A failed one stops the key."""
     times: list[int]
-    """Microseconds."""
+    """Timestamps in microseconds."""
 
 
 class BlockingItem(NamedTuple):
@@ -132,4 +132,5 @@ class StoreRequests(Protocol):
         """
         ...
 
-    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None: ...
+    async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
+        """Settle requests that have no effect."""

@@ -52,9 +52,12 @@ class StoreWorkers(Protocol):
 
     async def other_workers(self, worker: str) -> list[OtherWorker]: ...
 
-    def is_dead(self, other: OtherWorker) -> bool: ...
+    def is_dead(self, other: OtherWorker) -> bool:
+        """Whether a worker's process ran on this machine and is known to have ended."""
+        ...
 
-    async def end_worker(self, other: OtherWorker) -> None: ...
+    async def end_worker(self, other: OtherWorker) -> None:
+        """End the server processes of a dead worker, and its lease."""
 
     async def end_lost_leases(self, suspects: Sequence[str]) -> list[str]:
         """End the leases of suspected workers that hold their liveness lock no more (decision 58);

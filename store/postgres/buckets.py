@@ -24,11 +24,13 @@ from millwheel.store.postgres.statements import BUCKETED, Statements, composed
 from millwheel.store.postgres.translation import translate
 
 LOCK_TIMEOUT = "1s"
-"""An ANALYZE of the pipeline's tables holds a conflicting lock (share update exclusive), and every
-session that reads the buckets waits behind this one, commits among them."""
+"""Longest wait for the lock under which a bucket is made. An ANALYZE of the pipeline's tables holds
+a conflicting one (share update exclusive), and every session that reads the buckets waits behind
+this one, commits among them."""
 
 DROP_LOCK_MILLISECONDS = 50
-"""Readers of the parents queue behind this lock."""
+"""Longest wait for the lock under which a bucket is dropped: readers of the parents queue behind
+it."""
 
 IDLE_TIMEOUT = "5s"
 """Postgres ends a change whose process was stopped after this time, so that others do not wait
@@ -52,7 +54,7 @@ def _parents(family: str) -> tuple[str, ...]:
 
 
 async def newest_commit_table(connection: AsyncConnection[Any], statements: Statements) -> str:
-    """New chains begin there."""
+    """The newest table of commits, where new chains begin."""
     cursor = await connection.execute(statements.get("newest_time_bucket"))
     row = await cursor.fetchone()
     assert row is not None, "there is always a bucket to write to"

@@ -40,7 +40,7 @@ from millwheel.store.postgres.translation import translate, unreached
 SEQUENCE = "sequence_number"
 
 RECONNECT_SECONDS = 1.0
-"""Time for the two attempts of a pool to connect, which it repeats while a caller waits."""
+"""Pause between the two attempts of a pool to connect, which it repeats while a caller waits."""
 
 POOL_BACKENDS = 16
 """The newest server processes of the pool are stored with the worker; a few of them serve a
@@ -144,8 +144,8 @@ class Connections:
             configure=self._begin_pooled,
             kwargs=options,
         )
-        """The lease does not wait for a free connection of the pool. A heartbeat that finds no
-        connection fails after two seconds."""
+        """A connection for heartbeats alone: the lease does not wait for a free one of the pool. A
+        heartbeat that finds no connection fails after two seconds."""
 
     async def open(self) -> None:
         """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
@@ -171,7 +171,7 @@ class Connections:
     async def connection(
         self, pool: AsyncConnectionPool[OwnSession] | None = None
     ) -> AsyncIterator[AsyncConnection[Any]]:
-        """Errors of Postgres are raised as the engine's."""
+        """A connection of a pool; errors of Postgres are raised as the engine's."""
         try:
             async with self.checked(pool) as connection:
                 yield connection
@@ -265,8 +265,9 @@ class Connections:
         self._backend_of[connection] = session.backend
 
     async def _begin_pool(self, connection: AsyncConnection[Any]) -> None:
-        """Do not wait for the next heartbeat: a fold locks its interval, so a successor must be
-        able to end it even if the worker hangs before that heartbeat."""
+        """Store the server process of a connection at once: a fold locks its interval, so a
+        successor must be able to end it even if the worker hangs before the next heartbeat. (It
+        cannot commit after a claim.)"""
         async with closed_on_failure(connection):
             await self._begin_pooled(connection)
             self._pool_backends.append((connection, self._backend_of[connection]))

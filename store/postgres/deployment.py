@@ -239,7 +239,6 @@ class Deploy:
         return Deployment(computations, streams, intervals, generation, is_first=is_first)
 
     async def _create_table(self, table: Table[Any]) -> None:
-        """Create a sink's table from its row type, or check that the existing table fits."""
         schema = self._statements.schema
         existing = dict(await self._rows("table_columns", {"schema": schema, "table": table.name}))
         if existing:

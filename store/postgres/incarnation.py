@@ -50,7 +50,6 @@ class Incarnations:
         self._met: str | None = None
 
     def meet(self, found: str) -> None:
-        """Note the incarnation of a new connection; the first one becomes the worker's."""
         if self._known is None:
             self._known = found
         elif found != self._known:
@@ -88,7 +87,6 @@ class Warnings:
         self._given: set[str] = set()
 
     def look_at(self, session: ServerSession) -> None:
-        """Warn if a crash of the server or its machine may lose commits."""
         if session.synchronous_commit in TOO_WEAK:
             self._warn(
                 "commits_do_not_wait",

@@ -231,7 +231,6 @@ class PostgresLane:
 
     @staticmethod
     def _add_settled(settled: list[SettledRequest], parts: Parts) -> None:
-        """Add the outcomes of requests, and the changes of the dead letters that they are about."""
         parts.append((("settle_requests", ()), _as_json(rows.settled_rows(settled))))
         if failed := rows.failed_rows(settled):
             parts.append((("fail_dead_letters", ()), _as_json(failed)))
@@ -297,7 +296,6 @@ class PostgresLane:
             raise StatementError(f"{what} cannot be sent to Postgres: {error}") from error
 
     async def _roll_back(self, connection: AsyncConnection[Any]) -> None:
-        """Make the connection ready for the next commit, if it is still open."""
         if connection.closed:
             return
         if connection.info.transaction_status != TransactionStatus.IDLE:
@@ -348,5 +346,4 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
 
 
 def _named(statement: str, table: Table[Any] | None) -> str:
-    """Name a user's statement, or rows for a table, in error messages."""
     return f"rows for table {table.name!r}" if table is not None else f"the statement {statement!r}"

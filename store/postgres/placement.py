@@ -50,7 +50,7 @@ from millwheel.store.rules.interval_history import (
 )
 
 LOCK_TIMEOUT = "500ms"
-"""A commit of a live owner releases its interval sooner."""
+"""Longest wait for a lock; a commit of a live owner releases its interval sooner."""
 
 ATTEMPTS = 20
 
@@ -355,8 +355,8 @@ class PostgresPlacement(Subject):
         *,
         also_live: bool = False,
     ) -> T:
-        """Sessions that block the change for longer than a moment are ended, but not the worker's
-        own.
+        """Run a change as one transaction. Sessions that block it for longer than a moment are
+        ended, but not the worker's own.
 
         Args:
             also_live: end sessions of the owner even if its lease is valid.

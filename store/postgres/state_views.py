@@ -132,8 +132,10 @@ class Versions(NamedTuple):
 async def keep_state_views(
     connection: AsyncConnection[Any], statements: Statements, nodes: Iterable[NodeDeploy]
 ) -> None:
-    """`DeployRefused` if a name is taken, or another object depends on a view that must be
-    dropped."""
+    """Create, replace and drop views within a deploy's transaction.
+
+    `DeployRefused` if a name is taken, or another object depends on a view that must be dropped.
+    """
     cursor = await connection.execute(
         statements.get("state_relations"), {"schema": statements.schema, "prefix": STATE_VIEWS}
     )
@@ -337,7 +339,6 @@ _VERSION = ViewColumn(
 
 
 def _free_name(name: str, taken: set[str]) -> str:
-    """`name`, cut to `NAME_BYTES` and numbered if it is taken; adds it to `taken`."""
     free = _cut(name, NAME_BYTES)
     number = 2
     while free in taken:

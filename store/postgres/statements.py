@@ -23,7 +23,8 @@ TABLES = (
     "request", "sent_id", "sent_record",
     "spark_query", "spark_start", "state", "stream", "taken_record", "timer", "worker",
 )  # fmt: skip
-"""The import of `millwheel.store.postgres.schema` would take 0.13 s. A test compares both."""
+"""Names of the tables: the import of `millwheel.store.postgres.schema` would take 0.13 s. A test
+compares both."""
 
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
@@ -37,7 +38,7 @@ READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
 isolation is."""
 
 KEPT = 500
-"""Tables of buckets come and go."""
+"""Composed statements in the cache; tables of buckets come and go."""
 
 
 @cache
@@ -137,5 +138,4 @@ class Statements:
 
 
 def _numbered(text: str, place: int) -> str:
-    """The place is appended to each parameter's name."""
     return PARAMETER.sub(rf"%(\1_{place})s", text)

@@ -56,8 +56,6 @@ class PostgresStore(
         """Id and version by name, of the deployed code."""
 
     async def open(self) -> PostgresStore:
-        """`StoreUnavailable` if the server does not answer, `PooledStore` if a connection pooler
-        does."""
         await self.connections.open()
         return self
 

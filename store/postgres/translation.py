@@ -32,10 +32,12 @@ that psycopg could not send (a NUL in a text, a number out of range)."""
 
 
 def translate(error: psycopg.Error, *, user: str = "", alive: bool = True) -> MillwheelError:
-    """Args:
-    user: the user's statement or rows that were running. Then every SQLSTATE counts against a
-        record, except those of the server and of a race: users and extensions have their own.
-    alive: the connection is still there.
+    """The engine's error for one of Postgres.
+
+    Args:
+        user: the user's statement or rows that were running. Then every SQLSTATE counts against a
+            record, except those of the server and of a race: users and extensions have their own.
+        alive: the connection is still there.
     """
     state = error.sqlstate or ""
     text = str(error).strip()

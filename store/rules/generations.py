@@ -39,7 +39,7 @@ version."""
 class Admission:
     generation: int
     begins: bool = False
-    """The deploy stores it."""
+    """It is the first code of its generation: the deploy stores it."""
     is_older: bool = False
     """The deploy stores nothing: there is a newer generation."""
     outgrown: frozenset[str] = frozenset()
@@ -162,7 +162,6 @@ def _refuse_removed(pipeline: str, removed: Collection[str], code: Code) -> None
 
 
 def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
-    """Check that the deployed graph equals this code's, or is a part of it."""
     new = dict(new)
     for part in ("nodes", "streams"):
         if set(stored.get(part, ())) < set(new.get(part, ())):  # it has grown: compare the rest

@@ -1,9 +1,8 @@
-"""First commits of split and merged intervals, computed from their parents (paper 7.2, decision
-22).
+"""First commits of split and merged intervals, from their parents (paper 7.2, decision 22).
 
-A new part has the lowest of its parents' low watermarks and floors; without logs to send again it
-has no old floor. Its input watermark is the highest of theirs, so that it goes back for no key: all
-intervals of a computation receive the lowest watermark of the same senders.
+A new part has the lowest of its parents' low watermarks and floors; the floor of a part without
+logs to send again is its stamp. Its input watermark is the highest of theirs, so that it goes back
+for no key: all intervals of a computation receive the lowest watermark of the same senders.
 
 Of a position only the higher bundle number is kept, with the incarnation of the server in which it
 was closed, so that a number used for some keys is not used again for others (decision 30). An
@@ -168,7 +167,9 @@ def _numbering(*parents: IntervalHistory) -> dict[str, Any] | None:
 
 
 def refuse(sequencers: Mapping[int, int], found: Mapping[int, tuple[int, str | None]]) -> None:
-    """Args:
+    """Raise the reason for which intervals cannot be split or merged.
+
+    Args:
         sequencers: by interval, the sequencer that was read.
         found: by interval, the stored sequencer and owner.
 

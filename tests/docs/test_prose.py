@@ -27,7 +27,6 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 TO_DO: dict[str, dict[str, int]] = {
     "cli": {"who": 2, "what": 2},
     "runtime/keys": {"what": 2},
-    "runtime": {"what": 1},
     "examples": {"who": 5},
     "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},
     "docs": {"who": 41, "what": 97, "idiom": 15},

@@ -6,8 +6,8 @@
                  ^────────── pause ────────────────┘        pauses grow, with jitter
     incoming:  accepted ──> (TLS) ──> greeting ──> up ──> down   no task; the caller reconnects
 
-There is at most one link to each worker and one from each. If a worker connects again while its
-previous connection looks alive, the newer one is used: the caller notices a broken line earlier.
+There is at most one link to each worker and one from each. If a worker connects again, the newer
+connection is used: the caller notices a broken line earlier.
 
 An incoming connection is a *stranger* until its greeting ends. `Limits.strangers` bounds their
 number, `Limits.greeting_seconds` the time, TLS included. Machines of workers have places of their

@@ -162,7 +162,7 @@ class Medium(Protocol):
 
 
 LONGEST_BURST_BYTES = 4 * MEBIBYTE
-"""More makes nothing faster: some milliseconds of a fast network."""
+"""Maximum bytes in a transport, some milliseconds of a fast network: more makes nothing faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,8 @@ class Limits:
     """Maximum bytes buffered per peer; beyond it the connection is closed."""
 
     greeting_seconds: float = 5.0
-    """Includes TLS. A caller has this time to connect, and again for its greeting."""
+    """Deadline of a greeting from the accept on, TLS included. A caller has this time to connect,
+    and again for its greeting."""
 
     ping_seconds: float = 2.0
 
@@ -190,7 +191,7 @@ class Limits:
     closing_seconds: float = 1.0
 
     first_pause_seconds: float = 0.1
-    """Doubles with each failure, less a random part."""
+    """First pause before connecting again; it doubles with each failure, less a random part."""
 
     longest_pause_seconds: float = 5.0
 
@@ -218,8 +219,8 @@ class Limits:
     def burst_bytes(self) -> int:
         """Bytes waiting for one peer at which the link is full.
 
-        Half of the room besides one frame and the transport is for small frames, which are sent
-        even over a full link.
+        The transport may hold as many again, and one more frame may follow. Half of the remaining
+        room is for small frames, which are sent even over a full link.
         """
         return min(LONGEST_BURST_BYTES, (self.waiting_bytes - self.frame_bytes) // 4)
 

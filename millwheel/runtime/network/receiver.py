@@ -46,7 +46,7 @@ from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
-"""Further questions are dropped: the peer repeats them."""
+"""Maximum of deferred questions per peer; further ones are dropped, and repeated."""
 
 
 class Receiver:
@@ -138,7 +138,8 @@ class Receiver:
         return False
 
     def knows(self, link: Link) -> bool:
-        """If not, it may have just joined: request a refresh."""
+        """Whether a peer is a worker of the pipeline. If not, it may have just joined: request a
+        refresh."""
         remotes = self._remotes
         if remotes.trust.knows(link.peer):
             return True
@@ -209,7 +210,8 @@ class Receiver:
             self._refused["loose"] += self._exchange.trees.receive(step, found, link.peer)
 
     def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
-        """If not, the peer's code must be of another generation, or it is a `PeerError`."""
+        """Whether the computation reads the frame's streams in their versions. If not, the peer's
+        code must be of another generation, or it is a `PeerError`."""
         streams = self._env.graph.streams
         for name, version in {(row[1], row[11]) for row in rows}:
             stream = streams.get(name) if name in step.codecs else None

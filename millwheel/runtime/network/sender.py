@@ -37,7 +37,7 @@ from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 
 FRAME_BYTES = 1 << 20
-"""A longer record has its own frame."""
+"""Values in one frame; a longer record has its own frame."""
 
 
 class Sender:
@@ -75,7 +75,8 @@ class Sender:
         self.has_work(remote)
 
     def begin(self, remote: Remote, log: int) -> None:
-        """The epoch is above all earlier ones of this worker."""
+        """Send a stream from its first un-ACKed record, in an epoch above all earlier ones of this
+        worker."""
         if numbers := remote.streams[log].begin(next(self._numbers)):
             self.finish_sent(remote, log, numbers)
 
@@ -106,8 +107,10 @@ class Sender:
         self._schedule_flush()
 
     def ask_first(self, remote: Remote) -> None:
-        """A stream sent to another worker, or not at all, is not held: the owner cannot answer for
-        it."""
+        """Hold records until the owner answers which of them it has.
+
+        A stream sent to another worker, or not at all, is not held: the owner cannot answer for it.
+        """
         link = self._peers.link(remote.owner)
         for log, stream in remote.streams.items():
             if stream.epoch and stream.receiver == remote.owner:

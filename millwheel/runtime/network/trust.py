@@ -26,7 +26,7 @@ from millwheel.runtime.network.frames import IntervalReport
 from millwheel.store.port.placement import PlacedInterval, Placement
 
 KEPT_REPORTS = 10_000
-"""Further reports are refused; peers repeat them."""
+"""Reports of one peer that wait for a refresh; further ones are refused, and repeated."""
 
 
 class ClaimStatus(enum.Enum):
@@ -90,7 +90,8 @@ class Trust:
         return self._seen > refreshes
 
     def keep(self, peer: str, report: IntervalReport, refreshes: int) -> bool:
-        """The newest per interval, until a refresh names the owner; false: there was no room."""
+        """Keep the newest report per interval, until a refresh names the owner; false: there was no
+        room."""
         pending = self._pending.setdefault(peer, {})
         id_, sequencer, watermark = report[0], report[4], report[5]
         before = pending.get(id_)

@@ -55,8 +55,8 @@ NOTHING = -1
 """The previous number in the first frame of an epoch."""
 
 FIRST_PATIENCE_SECONDS = 2.0
-"""Time the oldest record may stay un-ACKed before its receiver is asked. A link that is up loses no
-frame by itself, but a middlebox may."""
+"""Time the oldest record may stay un-ACKed before its receiver is asked; each restart doubles it,
+and an answer resets it. A link that is up loses no frame by itself, but a middlebox may."""
 
 LONGEST_PATIENCE_SECONDS = 30.0
 
@@ -74,7 +74,7 @@ class Due(enum.Enum):
 
 
 class Outgoing:
-    """The un-ACKed records of a log for one interval."""
+    """The sender's end: the un-ACKed records of a log for one interval."""
 
     __slots__ = (
         "_asked",
@@ -281,7 +281,7 @@ class Verdict(enum.Enum):
 
 
 class Incoming:
-    """The newest epoch seen, and the records accepted in it."""
+    """The receiver's end: the newest epoch seen, and the records accepted in it."""
 
     __slots__ = ("epoch", "last", "pending")
 
@@ -293,7 +293,7 @@ class Incoming:
         epoch are sent again in this epoch, or were acknowledged before it began."""
 
     def judge(self, epoch: Epoch, previous: int, seqs: Sequence[int]) -> Verdict:
-        """Records `seqs` follow number `previous`."""
+        """Decide on a frame of records `seqs` that follows number `previous`."""
         if epoch < self.epoch:
             return Verdict.IGNORED
         if epoch > self.epoch:

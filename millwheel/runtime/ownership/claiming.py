@@ -238,7 +238,8 @@ class Claiming(Service):
         await self._owned.give_up(interval)
 
     def _keep(self, placement: Placement, wished: Set[Interval]) -> list[Act]:
-        """One that cannot be resumed is given up, and claimed again if it is free."""
+        """Resume intervals with a withdrawn wish; one that cannot be resumed is given up, and
+        claimed again if it is free."""
         draining = [i for i in self._owned.draining if i in self._draining]
         self._draining = set(draining)
         self._drained_since = {i: t for i, t in self._drained_since.items() if i in self._draining}

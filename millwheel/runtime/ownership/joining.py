@@ -20,8 +20,11 @@ async def register(env: Environment, lease: Lease, address: str) -> None:
 
 
 async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) -> None:
-    """`take_over` ends live workers as well: their commits will be fenced. Otherwise a live one is
-    a `UsageError`."""
+    """End the dead workers of a pipeline that only one worker may run.
+
+    `take_over` ends live workers as well: their commits will be fenced. Otherwise a live one is a
+    `UsageError`.
+    """
     for other in await env.store.other_workers(env.worker):
         if take_over or other.lease_left <= 0 or env.store.is_dead(other):
             await env.store.end_worker(other)
@@ -35,7 +38,10 @@ async def end_dead_workers(env: Environment, pipeline: str, *, take_over: bool) 
 
 
 async def hand_all_over(env: Environment, owned: OwnedIntervals) -> None:
-    """Other workers claim the rest after this worker has given up its lease."""
+    """Drain and release intervals within `HAND_OVER_SECONDS`.
+
+    Other workers claim the rest after this worker has given up its lease.
+    """
     handing = asyncio.create_task(owned.give_up_all())
     late = asyncio.create_task(env.clock.sleep(HAND_OVER_SECONDS))
     await asyncio.wait((handing, late), return_when=asyncio.FIRST_COMPLETED)

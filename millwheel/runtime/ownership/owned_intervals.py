@@ -73,7 +73,8 @@ class OwnedIntervals:
     async def take(
         self, interval_ids: list[int], sequencers: Mapping[int, int] | None = None
     ) -> list[Interval]:
-        """Returns those that are still here and do not leave.
+        """Claim intervals and begin to work on them; returns those that are still here and do not
+        leave.
 
         An interval whose sequencer is not that of `sequencers` is not claimed. None: claim all,
         even from their present owners.
@@ -134,8 +135,10 @@ class OwnedIntervals:
         await self.take(interval_ids)
 
     async def retire(self, interval_ids: list[int]) -> None:
-        """The intervals are deleted in the store next; an owner elsewhere finds its interval
-        gone."""
+        """Stop work on intervals of ended partitions, which are deleted in the store next.
+
+        An owner elsewhere finds its interval gone.
+        """
         for interval in [i for i in self.held if i.id in interval_ids and not i.leaving]:
             interval.leaving = True
             await self._drain(interval)
@@ -223,9 +226,11 @@ class OwnedIntervals:
             interval.lane.resume(interval)
 
     async def give_up(self, interval: Interval) -> bool:
-        """Whether it is free now; false if another worker has claimed it, it was kept, or another
-        task gives it up. After a `StoreError` it is as it is stored, and no work runs on it
-        here."""
+        """Drain, fold and release an interval; returns whether it is free now.
+
+        It is not if another worker has claimed it, it was kept, or another task gives it up. After
+        a `StoreError` it is as it is stored, and no work runs on it here.
+        """
         if interval.leaving and interval not in self._drains:
             return False  # another task gives it up or loses it
         await asyncio.wait((self.drain(interval),))
@@ -289,7 +294,7 @@ class OwnedIntervals:
         self._exchange.remove(interval)
 
     async def lose(self, interval: Interval) -> None:
-        """Everything since its last durable commit is discarded."""
+        """Stop work on an interval; everything since its last durable commit is discarded."""
         interval.transition("fenced")
         interval.leaving = True
         if interval.source_task is not None:
@@ -301,7 +306,7 @@ class OwnedIntervals:
     # -- all intervals ----------------------------------------------------------------------
 
     async def change(self, work: Coroutine[Any, Any, None]) -> None:
-        """`lose_all` cancels it."""
+        """Run a coroutine that claims or hands over intervals; `lose_all` cancels it."""
         task = asyncio.ensure_future(work)
         self._changes.add(task)
         try:

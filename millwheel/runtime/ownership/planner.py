@@ -66,6 +66,7 @@ class WorkerLoad:
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
     cpu: float = 0.0
     records: float = 0.0
+    """Records per second."""
     queue: int = 0
     state_bytes: int = 0
     histogram: tuple[tuple[int, float], ...] = ()
@@ -101,13 +102,13 @@ class IntervalLoad:
     """The interval may be split at multiples of this number of slots."""
     sequencer: int = 0
     generation: int = 1
-    """Workers of older code cannot claim it."""
+    """Newest generation of code that owned it; workers of older code cannot claim it."""
     owner: str | None = None
     wanted_by: str | None = None
     pinned: bool = False
     """An operator's wish: the interval stays on `wanted_by` while that worker is alive."""
     to_be: Literal["split", "merged"] | None = None
-    """A merge joins it with its upper neighbour."""
+    """Pending change; a merge joins the interval with its upper neighbour."""
     cpu: float = 0.0
     """CPU seconds per second."""
     records: float = 0.0

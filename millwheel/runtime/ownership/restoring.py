@@ -37,7 +37,10 @@ class Restoring:
         self._lose = lose
 
     async def restore(self, intervals: list[Interval]) -> None:
-        """Skips intervals that another worker has claimed, or that are lost by then."""
+        """Claim intervals again, and start them over from their durable data.
+
+        Skips intervals that another worker has claimed, or that are lost by then.
+        """
         for interval in intervals:
             if interval.source_task is not None:
                 await interval.source_task.stop()
@@ -72,8 +75,8 @@ class Restoring:
         self._exchange.wake.set()
 
     async def _claim_again(self, intervals: list[Interval]) -> dict[int, Claim]:
-        """Loses those that another worker owns (I12); `Fenced` if this one has the pipeline to
-        itself."""
+        """Claim intervals again, and lose those that another worker owns (I12); `Fenced` if this
+        one has the pipeline to itself."""
         while True:
             ids = [i.id for i in intervals if self._exchange.owns(i)]
             if not ids:

@@ -21,7 +21,7 @@ from millwheel.state import StateLayout
 from millwheel.store.port.state import OldState
 
 TRIED_STATES = 100
-"""Per computation and version."""
+"""Most states that are tried, per computation and version."""
 
 
 async def try_migrations(env: Environment) -> None:

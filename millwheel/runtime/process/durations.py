@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""A commit of one record takes about a millisecond, a full one some tens."""
+"""Seconds. A commit of one record takes about a millisecond, a full one some tens."""
 
 CODE_BOUNDS = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, *BOUNDS)
-"""Some microseconds, or as long as a service takes to answer."""
+"""Seconds of one call of user code: some microseconds, or as long as a service takes to answer."""
 
 
 @dataclass(frozen=True)
 class Distribution:
     bounds: tuple[float, ...]
-    """Upper bounds of the buckets, ascending."""
+    """Upper bounds of the buckets in seconds, ascending."""
     counts: tuple[int, ...]
     """Durations up to each bound; the last entry counts all."""
     total: float
+    """Sum of the durations, seconds."""
 
     @property
     def count(self) -> int:

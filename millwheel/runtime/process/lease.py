@@ -29,5 +29,5 @@ class Lease:
 
     @property
     def left(self) -> float:
-        """Negative after the end."""
+        """Seconds for which this worker may work; negative after the end of the lease."""
         return self._ends - self._clock.monotonic()

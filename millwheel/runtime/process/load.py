@@ -78,8 +78,9 @@ class Workload:
         first, end = slots
         self.run_seconds = 0.0
         self.records = 0
-        """Processed and durable; for an injector, rows read."""
+        """Records that are processed and durable; for an injector, rows read."""
         self.records_out = 0
+        """Records for readers, rows and lines, that durable commits counted."""
         self.code = Durations(CODE_BOUNDS)
         self._first = first
         self._width = -(-(end - first) // BARS)
@@ -117,7 +118,7 @@ class Workload:
         self._record_bytes = (self.decided_bytes - self._bytes_before) / records
 
     def forget(self, seconds: float) -> None:
-        """Decays the histogram by the time that has passed."""
+        """Reset the counts, and decay the histogram by the time that has passed."""
         self.run_seconds = 0.0
         self.records = self.records_out = 0
         self.code = Durations(CODE_BOUNDS)

@@ -21,15 +21,18 @@ from millwheel.errors import (
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 0.1
-"""Then a cancelled task that still runs is cancelled again."""
+"""Time after which a cancelled task that still runs is cancelled again."""
 
 
 _ending: WeakSet[asyncio.Task[Any]] = WeakSet()
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Wait until all have ended, with any outcome. Before Python 3.12 ``asyncio.wait_for``, which
-    the connection pool uses, swallows a cancellation that arrives when its awaitable is done."""
+    """Cancel tasks and wait until all have ended, with any outcome.
+
+    Once is not enough: before Python 3.12 ``asyncio.wait_for``, which the connection pool uses,
+    swallows a cancellation that arrives when its awaitable is done.
+    """
     left = set(tasks)
     _ending.update(left)
     while left:

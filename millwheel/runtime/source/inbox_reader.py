@@ -47,6 +47,7 @@ MOST_MARKS = 1_000
 """If there are more marks, every second one is dropped, and event time advances in larger steps."""
 
 COUNTED_RECORDS = 100_000
+"""The count of waiting records ends here."""
 
 
 class _Mark(NamedTuple):

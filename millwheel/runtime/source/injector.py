@@ -147,8 +147,8 @@ class Injector(SourceTask):
             self.credit.set()
 
     def read_up_to(self, offset: int) -> None:
-        """The cap may have been higher before the restart, and nothing is acknowledged before this
-        row arrives."""
+        """Read up to a row of before the restart: the cap may have been higher then, and nothing is
+        acknowledged before this row arrives."""
         if offset >= max(self._awaited_end, self.log.next_seq):
             self._awaited_end = offset + 1
             self.credit.set()

@@ -35,7 +35,7 @@ FIRST_CAP = 16
 """An adaptive cap doubles while it is too small."""
 
 READINGS = 20
-"""One of them may be slow: the target is a 95th percentile."""
+"""Remembered readings. One of them may be slow: the target is a 95th percentile."""
 
 AIM = 0.75
 """Aim as a part of the target; the second summand adds at most a seventh."""
@@ -63,7 +63,7 @@ class Estimate(NamedTuple):
     allowed: float
     """Pending roots at which the latency would be the aim."""
     tried: float
-    """The latency belongs to this number of roots."""
+    """Pending roots that the latency belongs to."""
 
 
 class Flow(NamedTuple):
@@ -76,7 +76,7 @@ class Flow(NamedTuple):
     target: float | None
     """Target of `latency`; None: the cap is fixed."""
     lag_rows: int | None = None
-    """Available, but not read yet."""
+    """Available rows that were not read yet."""
     lag_bytes: int | None = None
     log_start: int | None = None
     """Offset of the first row that the partition still has."""
@@ -119,7 +119,7 @@ class Pace:
         return min(room, chunk if self.target_seconds is None else part)
 
     def read(self, end: int, pending: int, now: float) -> None:
-        """The rows before number `end` were read."""
+        """Note that the rows before number `end` were read, with `pending` roots by now."""
         if not self._readings:
             self._moved_at = now
         self._readings.append(Reading(end, pending, self._cap, now))

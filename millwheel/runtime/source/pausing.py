@@ -19,8 +19,11 @@ class PausedInjectors:
         return bool(self._paused)
 
     def set(self, computations: frozenset[int]) -> None:
-        """Rows that were already read are processed. A paused injector's watermark stands still,
-        since its next rows are unknown."""
+        """Pause exactly these injectors.
+
+        Rows that were already read are processed. A paused injector's watermark stands still, since
+        its next rows are unknown.
+        """
         if computations == self._paused:
             return
         exchange = self._exchange

@@ -52,8 +52,11 @@ class RowSender:
         self._named = any(reader.step.node.named for reader in self._route.readers)
 
     def send(self, rows: Sequence[Row]) -> None:
-        """A row holds the watermark at no less than the source's promise when it was read: an older
-        row is late by declaration, and must not hold the watermark back while it is queued."""
+        """Send rows to all readers of the stream; bad rows become dead letters.
+
+        A row holds the watermark at no less than the source's promise when it was read: an older
+        row is late by declaration, and must not hold the watermark back while it is queued.
+        """
         if isinstance(rows, Rows) and rows.are_columns:
             together = range(rows.offset, rows.offset + len(rows))
             if not self._send_together(together, rows.values, rows.raws or None, rows.micros):
@@ -248,7 +251,7 @@ def _is_plain(row: Row) -> bool:
 
 
 def _gaps(numbers: Iterable[int], start: int) -> Iterator[tuple[int, int]]:
-    """First, and one past the last."""
+    """Numbers from `start` on that are left out, as runs: first, and one past the last."""
     for number in numbers:
         if number > start:
             yield start, number

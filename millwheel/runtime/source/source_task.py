@@ -97,7 +97,7 @@ class SourceTask(ABC):
 
     @abstractmethod
     def progress(self) -> float | None:
-        """0 to 1; None if the input has no end."""
+        """Share of the input that was read, 0 to 1; None if the input has no end."""
 
     @abstractmethod
     def lag(self) -> Lag: ...

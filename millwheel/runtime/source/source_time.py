@@ -28,7 +28,7 @@ class SourceTime:
     ) -> None:
         stored = SourceProgress.stored(position.value)
         self.lateness = int(lateness.total_seconds() * 1e6)
-        """Microseconds behind the newest seen time."""
+        """Microseconds by which the watermark stays behind the newest seen time."""
         self.seen = stored.event_time
         self._marks: deque[tuple[int, int, int]] = deque()
         """Number of rows before this point, newest seen time, and time at which the last of these
@@ -44,7 +44,7 @@ class SourceTime:
         self._marks.append((rows_before, self.seen, read_at))
 
     def show(self, moment: int | None, rows_before: int, read_at: int) -> bool:
-        """Whether the event time that the source itself shows is news."""
+        """Adopt an event time that the source itself shows; returns whether it is news."""
         if moment is None or moment <= self.seen:
             return False
         self.seen = moment

@@ -32,7 +32,7 @@ class Folding(Service):
         self._buckets = buckets
         self._settings = env.settings
         self._folded_at: dict[Interval, float] = {}
-        """Or when the interval was first seen here."""
+        """Time of the last fold, or when the interval was first seen here."""
         self._last_collection = float("-inf")
 
     async def run_once(self) -> None:

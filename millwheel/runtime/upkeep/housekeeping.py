@@ -11,8 +11,8 @@ from millwheel.runtime.process.service import Service
 from millwheel.runtime.seen.buckets import Buckets
 
 WAITING_SECONDS = 30.0
-"""Several leases: by then the missing members' logs have an owner, which has sent the members
-again."""
+"""Time until a waiting bundle is logged, several leases: by then the missing members' logs have an
+owner, which has sent the members again."""
 
 
 class Housekeeping(Service):

@@ -14,7 +14,7 @@ from millwheel.runtime.environment import Environment, StoreWait
 from millwheel.runtime.process.service import Service
 
 WAIT_SECONDS = 5.0
-"""A commit takes milliseconds."""
+"""A commit or heartbeat that takes this long is reported; a commit takes milliseconds."""
 
 
 class StoreWaits(Service):

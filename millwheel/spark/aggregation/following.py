@@ -63,7 +63,7 @@ class Changes:
         self._lookout.close()
 
     def _groups(self, start: Vector, end: Vector) -> tuple[Groups, int]:
-        """With the number of rows."""
+        """The groups of the rows between two vectors, and the number of rows."""
         aggregate = self._stored.aggregate
         ranges = between(start, end)
         with reading(self._stored.store) as connection:

@@ -280,7 +280,7 @@ class Moving:
         commits: str,
         stamp: int,
     ) -> None:
-        """Partitions were found while the pipeline ran on Spark."""
+        """Make the intervals of partitions that were found while the pipeline ran on Spark."""
         known: set[tuple[str, str]] = set()
         searches: dict[str, tuple[int, int]] = {}
         """Interval and sequencer of each injector's search for partitions."""

@@ -95,7 +95,7 @@ class LevelOperator(StatefulProcessor):
         yield from self._run(self._runners[key[0]], key[1], [], timerValues)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """It was exported from the engine."""
+        """Take over an entry or a timer that was exported from the engine."""
         if key[0] not in self._runners:
             return
         if initialState.kind == CELLS:
