@@ -73,7 +73,7 @@ def _place(item: Delivery[Any] | Firing) -> str:
 
 
 def name_in_store(item: Delivery[Any] | Firing) -> str:
-    """The name of a record or timer among those of its key: the same when it runs again."""
+    """Name of a record or timer within its key: the same when it runs again."""
     if isinstance(item, Delivery):
         return f"record:{item.id.hex()}"
     timer = item.timer
@@ -81,7 +81,7 @@ def name_in_store(item: Delivery[Any] | Firing) -> str:
 
 
 def settled_by(error: BaseException) -> list[SettledRequest]:
-    """The operator's request that is done with an item that was given up on, if there is one."""
+    """The operator's request that is done with an item that was given up on."""
     return [SettledRequest(error.request, "done")] if isinstance(error, SetAside) else []
 
 
@@ -118,7 +118,6 @@ def _letter(
 def dead_letter(
     step: Step, item: Delivery[Any] | Firing, error: BaseException, attempts: int, now: int
 ) -> DeadLetter:
-    """The row that keeps an item that was given up on."""
     lines = storable("".join(traceback.format_exception(error)))
     texts = storable(reason(error)), lines[-LETTER_CHARACTERS:]
     if isinstance(item, Delivery):
@@ -131,7 +130,6 @@ def dead_letter(
 
 
 def waiting_letter(step: Step, record: Delivery[Any], watermark: int, now: int) -> DeadLetter:
-    """The row that keeps a record which waits in its parked key."""
     letter = _letter_of(step, record, (WAITS, ""), 0, now)
     return letter._replace(parked="waiting", watermark=watermark)
 
@@ -152,8 +150,7 @@ def _text(encoded: bytes) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """A value as JSON text, or its description; without the codecs' limits, since the column is
-    text."""
+    """A value as JSON text, or its description; without the codecs' limits: the column is text."""
     try:
         return msgspec.json.encode(value).decode()
     except Exception:

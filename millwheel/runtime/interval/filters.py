@@ -17,8 +17,7 @@ FIRST_ID = (bytes(16), -1)
 """Sorts before all (id, slot) pairs."""
 
 FIRST_DERIVED = (b"\x80" + bytes(15), -1)
-"""Sorts before the (id, slot) pairs of weak productions, and after those of ids that arrive in
-order."""
+"""Sorts before the pairs of weak productions, and after those of ids that arrive in order."""
 
 REBUILD_ROWS = 1000
 """Ids added before a rebuild yields to the event loop: about 3 ms."""
@@ -27,8 +26,8 @@ REBUILD_ROWS = 1000
 async def rebuild_filters(env: Environment, buckets: Buckets, interval: Interval) -> None:
     """Read the ids that other owners of an interval have seen into its filters.
 
-    Buckets that share a filter come last, and the filter is sized for all their ids: a filter that
-    has to grow becomes several, and each record asks all of them.
+    Buckets that share a filter come last, and it is sized for all their ids: a filter that grows
+    becomes several, and each record asks all of them.
     """
 
     async def read(bucket: int, learn: Callable[[int], Awaitable[None]]) -> None:
@@ -54,7 +53,7 @@ async def rebuild_filters(env: Environment, buckets: Buckets, interval: Interval
 
 
 async def expect(dedup: Dedup, bucket: int) -> None:
-    """Make room for the user-supplied ids of an inherited bucket that other owners have seen."""
+    """Make room for the user-supplied ids of an inherited bucket."""
     span = dedup.buckets.named_span(bucket)
     if span is not None:
         found = await dedup.store.count_seen(bucket, dedup.computation, dedup.slots)
@@ -62,11 +61,8 @@ async def expect(dedup: Dedup, bucket: int) -> None:
 
 
 async def rebuild(dedup: Dedup, bucket: int) -> None:
-    """Read the ids of an inherited bucket that other owners have seen.
-
-    Reads the newest number of each log, whatever its slot, and page by page the ids that arrive in
-    no order.
-    """
+    """Read the ids of an inherited bucket that other owners have seen: the newest number of each
+    log, whatever its slot, and page by page the ids that arrive in no order."""
     found = dedup.seen_in(bucket)
     span = dedup.buckets.named_span(bucket)
     if span is not None:

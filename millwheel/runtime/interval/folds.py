@@ -7,11 +7,8 @@ from millwheel.store.port import Store
 
 
 async def fold(store: Store, interval: Interval) -> bool:
-    """Fold one interval's durable changes into the current tables (I15).
-
-    Returns:
-        Whether the store has folded it: False if the interval has another owner, or was claimed
-            again.
+    """Returns:
+    False: the interval has another owner, or was claimed again.
     """
     async with interval.commits.folding:
         upto, changed = interval.commits.durable_n, interval.commits.changed_since_fold

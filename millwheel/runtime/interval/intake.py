@@ -1,4 +1,4 @@
-"""The queue of an interval: chunks and single records, in the order of their arrival."""
+"""The queue of an interval: chunks and single records, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -20,28 +20,25 @@ class Intake:
     def __init__(self) -> None:
         self._queue: deque[Chunk | Delivery[Any]] = deque()
         self.length = 0
-        """Number of records, for code that asks for each record."""
 
     def __len__(self) -> int:
         return self.length
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """Add a chunk or a record at the end."""
         self._queue.append(item)
         self.length += len(item) if type(item) is Chunk else 1
 
     def extend(self, items: Iterable[Chunk | Delivery[Any]]) -> None:
-        """Add chunks and records at the end."""
         for item in items:
             self.append(item)
 
     def put_first(self, items: Sequence[Chunk | Delivery[Any]]) -> None:
-        """Put chunks and records before all others, in their order."""
+        """Put items before all others, in their order."""
         self._queue.extendleft(reversed(items))
         self.length += sum(len(item) if type(item) is Chunk else 1 for item in items)
 
     def take(self, most: int) -> Chunk | list[Delivery[Any]]:
-        """Take at most so many records from the head: a chunk, or single records up to the next
+        """Take at most this many records from the head: a chunk, or single records up to the next
         chunk."""
         queue = self._queue
         head = queue[0]
@@ -59,7 +56,6 @@ class Intake:
         return taken
 
     def places(self, start: int, stop: int) -> Iterator[Place]:
-        """The keys and slots of the records from one place in the queue to another."""
         return islice(self._places(), start, stop)
 
     def _places(self) -> Iterator[Place]:
@@ -70,7 +66,6 @@ class Intake:
                 yield item.key, item.key_text, item.slot  # type: ignore[union-attr]
 
     def drop_logs(self, logs: set[int]) -> None:
-        """Drop the records of some logs."""
         kept = [item for item in self._queue if item.log not in logs]
         self.clear()
         self.extend(kept)
@@ -80,7 +75,6 @@ class Intake:
         return (item for item in self._queue if type(item) is not Chunk)  # type: ignore[misc]
 
     def clear(self) -> None:
-        """Drop all records."""
         self._queue.clear()
         self.length = 0
 

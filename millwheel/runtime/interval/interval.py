@@ -50,7 +50,7 @@ from millwheel.timers.watermark import WatermarkReport
 
 
 class Ownership(enum.Enum):
-    """State of an interval's ownership, as far as this worker knows."""
+    """As far as this worker knows."""
 
     FREE = "free"
     HELD = "held"
@@ -79,8 +79,7 @@ class ModesPort(Protocol):
 class Interval:
     """A range of slots of one step (or a partition of an injector) and its owner's soft state.
 
-    `restore` can rebuild all of it from the store. It lives as long as the claim (paper 6.2, soft
-    state).
+    `restore` can rebuild all of it from the store; it lives as long as the claim (paper 6.2).
     """
 
     is_here = True
@@ -98,34 +97,30 @@ class Interval:
         self.name = f"{step.name}[{self.slots[0]}:{self.slots[1]}]"
         self.ownership = Ownership.FREE
         self.intake = Intake()
-        """Queue of received records."""
         self.backlog: dict[bytes, list[Item] | None] = {}
-        """Keys that are running or waiting in user code, with items that have arrived for them
-        since."""
+        """Keys that are running or waiting in user code, with items that have arrived since."""
         self.requests = IntervalRequests()
         """Requests of operators to its keys."""
         self.lane: LanePort | None = None
-        """The lane that works on it; None before it takes records, and after it was removed."""
+        """None before it takes records, and after it was removed."""
         self.dirty = False
         """The next commit has to store something for it."""
         self.leaving = False
-        """It is being handed over: work that has begun is finished, and no new work is taken."""
+        """It is being handed over: it finishes work that has begun, and takes no new work."""
         self.drained = False
         """No more commits; the next owner recovers later ACKs."""
         self.states: StateCache = None  # type: ignore[assignment]
-        """The states of its keys in memory."""
         self.tables: BroadcastTables | None = None
-        """The tables that its keys share; None: its computation reads no broadcast."""
+        """None: its computation reads no broadcast."""
         self.state_of: Callable[[Key, bytes, int], KeyState]
         """The state of a key, or the table of a cell, loaded or not."""
         self.dedup: Dedup = None  # type: ignore[assignment]
         self.part_file: PartFile | None = None
-        """The file of its JSON Lines sink; None: it has no such sink."""
+        """None: it has no JSON Lines sink."""
         self.source_task: SourcePort | None = None
-        """The task of an injector's interval: reads its partition, or looks for partitions."""
+        """Reads an injector's partition, or looks for partitions."""
         self.sent_before = 0
-        """Number of records sent before a commit, by an injector or a weak computation, since one
-        counted them."""
+        """Uncounted records that an injector or a weak computation sent before a commit."""
         self.workload = Workload(self.slots)
         self.counters = IntervalCounters(claim)
         self.commits = IntervalCommits(claim)
@@ -152,8 +147,7 @@ class Interval:
     def attach(
         self, states: StateCache, tables: BroadcastTables | None, dedup: Dedup, claim: Claim
     ) -> None:
-        """Take the parts that need the store, and restore the changes of state that are not
-        folded."""
+        """Take the parts that need the store; restore unfolded changes of state."""
         self.states = states
         self.tables = tables
         self.state_of = states.get if tables is None else self._state_of_key_or_cell
@@ -170,17 +164,12 @@ class Interval:
         return self.states.get(key, key_text, slot)
 
     def transition(self, event: str) -> None:
-        """Move along the ownership protocol.
-
-        Raises:
-            InvariantBroken: the event is illegal in this state.
-        """
         self.ownership = next_state(TRANSITIONS, self.ownership, event, self.name)
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether user code may run on a chunk as a whole. Otherwise its records need ids, tables
-        or a mode of their own."""
+        """Whether user code may run on a whole chunk: its records need no ids, tables or special
+        mode."""
         node = self.step.node
         one_by_one = node.named or node.is_weak or node.at_most_once or self.tables is not None
         return node.exactly_once and not one_by_one and self.mode.is_strong
@@ -189,7 +178,6 @@ class Interval:
 
     @property
     def queued(self) -> int:
-        """Number of records in its queue."""
         return self.intake.length
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
@@ -198,7 +186,7 @@ class Interval:
         self.wake()
 
     async def store_all(self) -> None:
-        """Store the interval as it is now, and return once that is durable.
+        """Store the interval as it is now; return once that is durable.
 
         A commit that is on the wire already was built before, so the next one counts.
         """
@@ -209,7 +197,7 @@ class Interval:
             await self.lane.settled()
 
     def put_back(self, item: Item) -> None:
-        """Keep an item until its key, which is running, has finished."""
+        """Keep an item until its running key has finished."""
         waiting = self.backlog[item.key_text]
         if waiting is None:
             self.backlog[item.key_text] = [item]
@@ -217,7 +205,7 @@ class Interval:
             waiting.append(item)
 
     def requeue(self, apart: set[int]) -> None:
-        """Put received records that are not durable back into the queue, in their order.
+        """Queue received records that are not durable again, in their order.
 
         Records with an identity (`id`) in `apart` are left out: recovery runs them separately.
         """
@@ -232,17 +220,15 @@ class Interval:
         self.intake.put_first(again)
 
     def forget_queued(self, logs: set[int]) -> None:
-        """Drop queued records of `logs`: their sender is about to send all of them again, except
-        records that it sends only once."""
+        """Drop queued records of `logs`, whose sender sends them again, except those sent only
+        once."""
         if self.step.node.at_most_once:
             return
         self.intake.drop_logs(logs)
 
     def retake(self, items: list[Item]) -> list[Item]:
-        """Take items that were requeued `apart`: they are in flight again.
-
-        A timer that is no longer set is left out.
-        """
+        """Take items that were requeued `apart` into flight again; timers no longer set are left
+        out."""
         taken: list[Item] = []
         for item in items:
             if isinstance(item, Delivery):
@@ -257,20 +243,19 @@ class Interval:
     # -- its lane ---------------------------------------------------------------------------
 
     def touch(self, *, urgent: bool) -> None:
-        """Store something for it with a later commit: soon if `urgent`, when readers wait for its
-        low watermark."""
+        """Store something with a later commit: soon if `urgent`, when readers wait for its low
+        watermark."""
         if self.lane is None:
             self.dirty = True
         else:
             self.lane.touch(self, urgent=urgent)
 
     def wake(self) -> None:
-        """Wake its lane's runner."""
         if self.lane is not None:
             self.lane.wake.set()
 
     def next_alarm(self) -> int | None:
-        """Wall time when a timer or work of the mode becomes due, in microseconds; None: never."""
+        """Wall time, in microseconds, when a timer or the mode's work is due; None: never."""
         timer = self.timers.next_wall()
         due = None if self.leaving else self.mode.due_at()
         if timer is None or due is None:
@@ -289,7 +274,6 @@ class Interval:
 
     @property
     def log(self) -> SentLog:
-        """The log that the interval writes."""
         return self.logs.newest
 
     def events(self) -> list[dict[str, int]]:
@@ -307,14 +291,13 @@ class Interval:
     def take_sent_before(self) -> int:
         """Number of records sent before a commit since the last call.
 
-        If the commit that should count them fails, the number is lost, and they count when they are
-        sent again.
+        If the commit that should count them fails, they count when they are sent again.
         """
         sent, self.sent_before = self.sent_before, 0
         return sent
 
     def encoded_position(self, work: IntervalWork) -> bytes | None:
-        """The position, as JSON, from which a next owner continues after the commit being built."""
+        """The JSON position from which a next owner continues after the commit being built."""
         if self.source_task is not None:
             return msgspec.json.encode(self.source_task.position())
         if self.part_file is not None:
@@ -322,7 +305,6 @@ class Interval:
         return self.mode.position(work)
 
     def settled(self, work: IntervalWork) -> None:
-        """A commit is durable."""
         self.watermarks.settled(work)
         self.commits.durable_n = work.n
         self.counters.settled(work.n)
@@ -335,12 +317,11 @@ class Interval:
     # -- reports ------------------------------------------------------------
 
     def report(self, watermark: int) -> WatermarkReport:
-        """Its low watermark, as it is published."""
         idle = self.source_task is not None and self.source_task.idle
         return WatermarkReport(self.step.id, *self.slots, self.commits.sequencer, watermark, idle)
 
     def figures(self) -> dict[str, Any]:
-        """Sizes of its queue and state, and its source's flow: published with the heartbeat."""
+        """Sizes of its queue and state, and its source's flow, for the heartbeat."""
         found: dict[str, Any] = {
             "queue": waiting(self),
             "state_bytes": 0 if self.states is None else self.states.size,
@@ -379,14 +360,13 @@ class Interval:
 
 
 def waiting(interval: Interval) -> int:
-    """Number of records that were received and are not durable: in the queue, at work, or behind a
-    key at work."""
+    """Number of records received and not durable: queued, at work, or behind a key at work."""
     taken = () if interval.dedup is None else interval.dedup.in_flight.values()
     return interval.intake.length + sum(len(one) if type(one) is Chunk else 1 for one in taken)
 
 
 class StoredPosition:
-    """The stored position of an interval, from which its owner continues."""
+    """The stored position of an interval."""
 
     def __init__(self, claim: Claim) -> None:
         self.value = claim.position

@@ -1,5 +1,4 @@
-"""The position in one interval's chain of commits (I12), and how much of the chain is folded
-(I15)."""
+"""The position in one interval's chain of commits (I12), and how much of it is folded (I15)."""
 
 from __future__ import annotations
 
@@ -9,33 +8,29 @@ from millwheel.store.port.claims import Claim
 
 
 class IntervalCommits:
-    """Numbers of an interval's commits; numbering starts at its first claim."""
+    """Numbering starts at the interval's first claim."""
 
     def __init__(self, claim: Claim) -> None:
         self.folding = asyncio.Lock()
-        """Held while the interval is folded."""
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
-        """Start from the stored numbers."""
         self.sequencer = claim.interval.sequencer
-        """The claim's sequencer: the store refuses commits under a lower one (I3)."""
+        """The store refuses commits under a lower sequencer (I3)."""
         self.n = claim.n
-        """The number of the last commit built."""
+        """Number of the last commit built."""
         self.durable_n = claim.n
-        """The number of the last commit known to be durable."""
+        """Number of the last commit known to be durable."""
         self.last_bucket = claim.bucket
-        """The bucket of the last commit built."""
+        """Bucket of the last commit built."""
         self.folded = claim.folded
-        """The number of the last folded commit."""
+        """Number of the last folded commit."""
         self.table_rows = dict(claim.table_rows)
-        """By numbered table: the rows that the interval has written, so the number of the next
-        one."""
+        """Rows written, by numbered table: the number of the next row."""
         self.changed_since_fold = len(claim.states)
-        """Number of changes of state and timers that are not folded."""
+        """Changes of state and timers that are not folded."""
 
     def number_row(self, table: str) -> int:
-        """The number of the next row of a numbered table."""
         number = self.table_rows.get(table, 0)
         self.table_rows[table] = number + 1
         return number

@@ -13,20 +13,19 @@ class IntervalCounters:
     """Totals since the deploy.
 
     User code counts with its effects. Events (duplicates, replays) are counted as they happen: they
-    do not happen again if the commit that counts them fails.
+    do not recur if the commit that counts them fails.
     """
 
     def __init__(self, claim: Claim) -> None:
         self._built: dict[int, tuple[dict[str, int], bytes]] = {}
-        """Commits that are built and not durable, by number: the events that each counts, and its
-        totals."""
+        """Per commit that is built and not durable: the events that it counts, and its totals."""
         self._uncounted: dict[str, int] = {}
         """Events of commits that have failed."""
         self._totals: dict[str, int]
         self.restore(claim)
 
     def restore(self, claim: Claim) -> None:
-        """Start from the stored totals; keep events of commits that the totals do not include."""
+        """Start from the stored totals; keep events of commits that they do not include."""
         for n, (events, _) in self._built.items():
             if claim.n < n:
                 _add(self._uncounted, events)
@@ -40,8 +39,7 @@ class IntervalCounters:
         return self._totals
 
     def count(self, n: int, counters: dict[str, int], events: Iterable[dict[str, int]]) -> None:
-        """Add to the totals of commit `n`, which is being built: counters of user code, and
-        events."""
+        """Add to the totals of commit `n`, which is being built."""
         happened, self._uncounted = self._uncounted, {}
         for each in events:
             _add(happened, each)
@@ -52,7 +50,6 @@ class IntervalCounters:
         self._built[n] = happened, self.encoded
 
     def settled(self, n: int) -> None:
-        """Commit `n` is durable."""
         _, self.durable = self._built.pop(n)
 
 

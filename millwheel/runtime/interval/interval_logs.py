@@ -1,4 +1,4 @@
-"""The logs of one interval: the log that it writes, and the logs that it has inherited."""
+"""The log that an interval writes, and those that it has inherited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millwheel.timers.holds import Holds
 
 
 class IntervalLogs(list[SentLog]):
-    """The logs since the last claim; the last one is written, the others are inherited."""
+    """The logs since the last claim; the last one is written."""
 
     def __init__(self, claim: Claim, settings: Settings, holds: Holds) -> None:
         for row in claim.logs:
@@ -29,7 +29,6 @@ class IntervalLogs(list[SentLog]):
         if claim.new_log:
             self.append(SentLog(claim.new_log, holds))
         self.newest = self[-1]
-        """The log that is written."""
         self._settings = settings
 
     def may_send(self, decided: int) -> bool:
@@ -49,12 +48,10 @@ class IntervalLogs(list[SentLog]):
 
     @property
     def are_drained(self) -> bool:
-        """Whether every record of every log is acknowledged."""
         return all(log.drained for log in self)
 
     def floor(self, stamp: int) -> int:
-        """The oldest stamp of a production that may be sent again (I9); `stamp` if there is
-        none."""
+        """The oldest stamp of a production that may be sent again (I9), or `stamp`."""
         floors = [floor for log in self if (floor := log.floor()) is not None]
         return min(floors, default=stamp)
 

@@ -34,19 +34,17 @@ class IntervalTimers:
         self._backlog = backlog
         self._durable = claim.n
         self.queues: dict[str, TimerQueue] = {}
-        """Timers by kind, of the kinds that the interval has had; holds of user code are stored as
-        timers that never fire."""
+        """Timers by kind; holds of user code are stored as timers that never fire."""
         self.firings = 0
         """Due timers taken from the queues that have not run yet."""
         self.taken: dict[TimerIdentity, Firing] = {}
-        """Due timers that have not run yet; a timer that is replaced or cancelled is removed."""
+        """Due timers that have not run yet, without replaced or cancelled ones."""
         for kind in ("watermark", "wall", "hold"):
             changes = [change for change in claim.timers if change.kind == kind]
             if changes or kind in claim.more_timers:
                 self.add_page(kind, None, changes, more=kind in claim.more_timers)
 
     def queue(self, kind: str) -> TimerQueue:
-        """The timers of a kind."""
         found = self.queues.get(kind)
         if found is None:
             watermarks = self._watermarks
@@ -63,7 +61,7 @@ class IntervalTimers:
     def add_page(
         self, kind: str, after: TimerPlace | None, changes: list[TimerChange], *, more: bool
     ) -> None:
-        """Add a page of stored timers, read from a place on.
+        """Add a page of stored timers.
 
         Args:
             after: the place of the last timer of the preceding page; None: the first page.
@@ -78,7 +76,7 @@ class IntervalTimers:
         self.queue(kind).add_page(after, rows, more=more)
 
     def lacking(self, now: int) -> list[str]:
-        """The kinds with due timers that may be in the store and are not in memory."""
+        """Kinds with due timers that may be only in the store."""
         watermark = self._watermarks.input
         return [
             kind
@@ -87,7 +85,6 @@ class IntervalTimers:
         ]
 
     def settled(self, n: int) -> None:
-        """Commit `n` is durable."""
         self._durable = n
         for queue in self.queues.values():
             queue.durable = n
@@ -95,7 +92,7 @@ class IntervalTimers:
     # -- setting and firing ------------------------------------------------------------------
 
     def set(self, name: TimerIdentity, timer: tuple[int, int, Key, int] | None, n: int) -> None:
-        """Set, replace or (None) cancel a timer with commit `n`, which releases the old timer's
+        """Set, replace or (None) cancel a timer with commit `n`; that releases the old timer's
         hold."""
         key_text, kind, tag = name
         self.taken.pop(name, None)
@@ -108,8 +105,8 @@ class IntervalTimers:
             self._put_off(waiting, kind, due, n)
 
     def _put_off(self, waiting: list[Item], kind: str, due: int, n: int) -> None:
-        """Put due timers that wait behind their key back into the queue: they fire after a timer
-        that was just set for an earlier instant (I6)."""
+        """Queue due timers that wait behind their key again: they fire after a timer just set for
+        an earlier instant (I6)."""
         for item in waiting:
             if (
                 isinstance(item, Firing)
@@ -124,10 +121,10 @@ class IntervalTimers:
                 self.queue(kind).put(name, item.timer.micros, item.hold, item.key, item.slot, n)
 
     def take_due(self, now: int, limit: int) -> list[Firing]:
-        """Take up to `limit` timers that are due, in order of time.
+        """Take up to `limit` due timers, in order of time.
 
-        A watermark timer at T is due when the input watermark is past T; a wall timer
-        when the clock has reached T.
+        A watermark timer at T is due when the input watermark is past T; a wall timer when the
+        clock has reached T.
         """
         firings = [
             Firing(p.key, name[0], p.slot, Timer(name[1], "watermark", p.due), p.hold)
@@ -143,7 +140,7 @@ class IntervalTimers:
         return firings
 
     def take_again(self, firing: Firing) -> Firing | None:
-        """Take again a due timer that was taken before a restart; None: it is no longer set."""
+        """Take a due timer again that was taken before a restart; None: it is no longer set."""
         queue = self.queue(firing.timer.kind)
         pending = queue.take((firing.key_text, firing.timer.tag), firing.timer.micros)
         if pending is None:
@@ -156,7 +153,7 @@ class IntervalTimers:
         return again
 
     def fired(self, firing: Firing) -> None:
-        """Note that a due timer has run (or was replaced): the next commit releases its hold."""
+        """A due timer has run (or was replaced): the next commit releases its hold."""
         self.firings -= 1
         if self.still_due(firing):
             del self.taken[(firing.key_text, firing.timer.kind, firing.timer.tag)]
@@ -164,12 +161,12 @@ class IntervalTimers:
             self._watermarks.release.append(firing.hold)
 
     def still_due(self, firing: Firing) -> bool:
-        """Whether a due timer was neither replaced nor cancelled before its turn came."""
+        """Whether a due timer was neither replaced nor cancelled."""
         name = (firing.key_text, firing.timer.kind, firing.timer.tag)
         return self.taken.get(name) is firing
 
     def due_at(self, name: TimerIdentity) -> tuple[bool, int | None]:
-        """Whether memory knows a timer, and when it is due; None: it is not set."""
+        """Whether memory knows a timer, and its due time; None: not set."""
         key_text, kind, tag = name
         firing = self.taken.get(name)
         if firing is not None:
@@ -178,17 +175,15 @@ class IntervalTimers:
         return known, None if timer is None else timer.due
 
     def may_have_due(self, key_text: bytes, before: int) -> bool:
-        """Whether a watermark timer of a key may be due before an instant, and was not taken. It
-        looks at all timers in memory."""
+        """Whether a key may have a due watermark timer that was not taken; looks at all timers in
+        memory."""
         return self.queue("watermark").may_have(key_text, before)
 
     def next_wall(self) -> int | None:
-        """Wall time of the next wall timer in memory; None: there is none."""
         queue = self.queues.get("wall")
         return None if queue is None else queue.next_due()
 
     def has_due(self, now: int) -> bool:
-        """Whether any timer is due."""
         if not self.queues:
             return False
         due = self._next("watermark")

@@ -13,40 +13,38 @@ class IntervalWatermarks:
 
     def __init__(self, claim: Claim) -> None:
         self.input = claim.input_watermark
-        """The low watermark that timers fire by and user code sees."""
+        """The low watermark that fires timers and that user code sees."""
         self.exact = claim.low_watermark
         """The input watermark that the output follows: after a claim it begins at the output."""
         self.promised = claim.low_watermark
-        """The low watermark of the last commit built: the next one follows it or fails."""
+        """Low watermark of the last commit built: the next one follows it or fails."""
         self.durable = claim.low_watermark
-        """The low watermark of the last commit known to be durable."""
+        """Low watermark of the last commit known to be durable."""
         self.holds = Holds()
-        """Holds of timers, and of sent records that are un-ACKed."""
+        """Holds of timers and of un-ACKed records."""
         self.release: list[int] = []
-        """Holds that the next commit releases: of fired timers, and of productions that get their
-        number in the log."""
+        """Holds that the next commit releases: of fired timers, and of productions that it
+        numbers."""
         self.state_holds = Holds()
         """Holds that user code has set (`Context.hold_watermark`)."""
         self.state_release: list[int] = []
-        """Holds of user code that the next commit releases."""
 
     # -- the input moves ------------------------------------------------------------------
 
     def raise_input(self, watermark: int) -> None:
-        """Raise the input watermark: no later record on time is older than `watermark`."""
+        """Promise that no later record on time is older than `watermark`."""
         self.exact = max(self.exact, watermark)
         self.input = max(self.input, watermark)
 
     def advance(self, watermark: int) -> bool:
-        """Raise the input watermark; whether more may be promised than is stored."""
+        """Raise the input watermark; True: more may be promised than is stored."""
         self.raise_input(watermark)
         return self.has_news()
 
     # -- holds ----------------------------------------------------------------------------
 
     def keep_back(self, micros: int) -> None:
-        """Hold the output at a production's timestamp until `let_up`: its user code is still
-        running."""
+        """Hold the output at a production's timestamp until `let_up`: its user code still runs."""
         self.holds.add(micros)
 
     def let_up(self, micros: int) -> None:
@@ -67,11 +65,10 @@ class IntervalWatermarks:
     # -- the output -----------------------------------------------------------------------
 
     def output(self) -> int:
-        """The low watermark that may be promised now: min(input watermark, all holds), never
+        """The low watermark that may be promised: min(input watermark, all holds), never
         decreasing.
 
-        At the end of time the holds of user code do not count: the last timer has fired, so no code
-        can release them.
+        At the end of time the holds of user code do not count: no code can release them any more.
         """
         least = min(self.exact, self.holds.least())
         if least < MAX_TIME:
@@ -79,14 +76,12 @@ class IntervalWatermarks:
         return max(self.promised, least)
 
     def has_news(self) -> bool:
-        """Whether a higher low watermark may be promised than the stored one."""
         return self.output() > self.durable
 
     def promise(self, work: IntervalWork) -> None:
-        """Set the low watermark that the commit being built promises: the highest possible."""
+        """Set the highest possible low watermark of the commit being built."""
         self.release_holds()
         self.promised = work.low_watermark = self.output()
 
     def settled(self, work: IntervalWork) -> None:
-        """Note that a commit is durable, with the low watermark that it promises."""
         self.durable = work.low_watermark

@@ -1,15 +1,15 @@
 """A part file of a JSON Lines sink: appended and fsynced before the commit that stores its length.
 
-Bytes beyond the committed length were written for a commit that never became durable; they are cut
-off before anything is appended. A part file has one owner, by a lock that ends with the owner's
+Bytes beyond the committed length belong to a commit that never became durable; they are cut off
+before anything is appended. A part file has one owner, by a lock that ends with the owner's
 process. If the former owner may still be writing, its successor leaves it the old file, and
 continues in a copy of the committed part. The file is named after the interval's id, which is never
 used again: an interval made by a split or a merge can cut off no lines of another one.
 
-The sink writes and cuts its part files, so each must belong to the sink alone. A symbolic link in
-the file's place is refused, as is anything that is not a regular file. A file with a second name (a
-hard link, for example of a snapshot made by `cp -al`) stays as it is, and a copy is continued. The
-sink's directory may be a symbolic link.
+Each part file must belong to the sink alone. A symbolic link in its place is refused, as is
+anything that is not a regular file. A file with a second name (a hard link, for example of a
+snapshot made by `cp -al`) stays as it is, and a copy is continued. The sink's directory may be a
+symbolic link.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ class PartFile:
         self.path = path
         self.length = length
         self.no_room: OutputFull | None = None
-        """The error of the last append, if it failed because the disk or quota was full."""
+        """The error of the last append, if the disk or quota was full."""
         self._monotonic = monotonic
         self._writing = threading.Lock()
-        """Held by the thread that appends, so that the file is not cut or closed during the
-        append."""
+        """Held while appending, so that the file is not cut or closed then."""
         self._file: int | None = None
         self._closed = False
         with self._doing("opened"):
@@ -80,8 +79,7 @@ class PartFile:
             os.close(directory)
 
     def _opened(self, directory: int) -> int:
-        """Open the file by its name in the directory, never through a link; make it if it is
-        missing."""
+        """Open or make the file by its name in the directory, never through a link."""
         # O_NONBLOCK: opening a pipe in the file's place would wait for the pipe's other end.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -156,7 +154,6 @@ class PartFile:
             self.length = length
 
     def length_with(self, lines: list[bytes]) -> int:
-        """The length of the file with `lines` appended."""
         return self.length + sum(map(len, lines)) + len(lines)
 
     async def append(self, lines: list[bytes]) -> None:
@@ -201,7 +198,6 @@ class PartFile:
 
     @contextlib.contextmanager
     def _doing(self, what: str) -> Iterator[None]:
-        """Turn system errors into errors that name the file and the remedy."""
         try:
             yield
         except OSError as error:

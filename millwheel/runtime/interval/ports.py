@@ -1,7 +1,7 @@
 """Ports: the lane and the source task of an interval, as this package sees them.
 
-An interval imports neither its lane nor its source task: the packages that own these hand them in.
-Both take the interval as an argument or know it, so it needs no type here.
+The packages that own these hand them in. Both take the interval as an argument or know it, so it
+needs no type here.
 """
 
 from __future__ import annotations
@@ -17,30 +17,26 @@ from millwheel.sources import Lag
 
 
 class AtWork(NamedTuple):
-    """The keys of an interval with user code that has begun and waits."""
+    """The keys of an interval with user code that waits."""
 
     keys: int
     oldest: Key | None
-    """The key that has waited for the longest time; None: there is none, or its code runs for no
-    one key."""
+    """The key that has waited longest; None: there is none, or its code runs for no one key."""
     seconds: float
     """How long it has been at work; 0: none is."""
 
 
 class LanePort(Protocol):
-    """The runner and committer of an interval."""
-
     wake: asyncio.Event
     """Set when there may be something to run."""
 
     @property
     def is_recovering(self) -> bool:
-        """Whether it recovers from a failed commit: what is read for its intervals now may be
-        void."""
+        """During recovery, data read for its intervals may be void."""
         ...
 
     def touch(self, interval: Any, *, urgent: bool) -> None:
-        """Store something of the interval with the next commit, or with one of its own after a
+        """Store something of the interval with the next commit, or with a separate one after a
         pause."""
 
     def open_work(self, interval: Any, *, alone: bool = False) -> IntervalWork:
@@ -52,12 +48,9 @@ class LanePort(Protocol):
         ...
 
     def run_apart(self, interval: Any, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run user code of the interval in a task of its own, and count its time for the
-        interval."""
+        """Run user code in a separate task, and count its time for the interval."""
 
-    def at_work(self, interval: Any) -> AtWork:
-        """The keys of the interval with user code that waits."""
-        ...
+    def at_work(self, interval: Any) -> AtWork: ...
 
     async def settled(self) -> None:
         """Wait until a commit, or other work of the lane, has ended."""
@@ -73,15 +66,15 @@ class LanePort(Protocol):
 
 
 class SourcePort(Protocol):
-    """The task that reads a partition into an injector's interval, or looks for partitions."""
+    """Reads a partition into an injector's interval, or looks for partitions."""
 
     rows: int
-    """Rows read since this worker took the interval."""
+    """Read since this worker took the interval."""
     ended: bool
     """No row will ever follow."""
 
     async def start(self, *, reading: bool = True) -> None:
-        """Open the source at the stored position, and start work unless `reading` is false."""
+        """Open the source at the stored position; work unless `reading` is false."""
 
     async def stop(self) -> None:
         """Stop work; the source stays open, so that a final commit can store the position."""
@@ -93,11 +86,10 @@ class SourcePort(Protocol):
         """Continue after a pause."""
 
     def acknowledged(self) -> list[float]:
-        """Some of its rows were acknowledged by their readers; gives the seconds since each reading
-        of them."""
+        """Rows were acknowledged by their readers; gives the seconds since each reading of them."""
 
     def tend(self) -> None:
-        """Check whether it may read further; called from time to time."""
+        """Check whether it may read further."""
 
     def read_up_to(self, offset: int) -> None:
         """Read up to a row, whatever the cap is."""
@@ -132,9 +124,9 @@ class SourcePort(Protocol):
         ...
 
     def lag(self) -> Lag:
-        """The amount of input that waits to be read."""
+        """The amount of unread input."""
         ...
 
     def flow(self) -> Any:
-        """The amount and age of un-ACKed rows, as a named tuple; None: it sends nothing."""
+        """Amount and age of un-ACKed rows, as a named tuple; None: it sends nothing."""
         ...

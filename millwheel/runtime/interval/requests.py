@@ -1,9 +1,9 @@
 """Requests of operators to the owner of a key: they take their turn among the key's records
 (decision 59).
 
-A request is read from the store by its owner, waits here until the runner takes it, runs while no
-record of its key runs, and is settled in the commit that carries its effects. A request that was
-read and not settled before the interval starts over is forgotten, and read again.
+The owner reads a request from the store. It waits here until the runner takes it, runs while no
+record of its key runs, and is settled in the commit that carries its effects. If the interval
+starts over before that, it is forgotten, and read again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ UNPARK = "unpark"
 
 
 class KeyRequest:
-    """A request to one key."""
-
     __slots__ = ("id", "key", "key_text", "letter", "payload", "read_timer", "slot", "verb")
 
     def __init__(
@@ -47,7 +45,7 @@ class KeyRequest:
 
 
 class ParkedRow(KeyRequest):
-    """A record or timer that waits in its parked key: its owner asks itself to run it (decision
+    """A record or timer that waits in its parked key, as a request of the owner to itself (decision
     60).
 
     Its number is the negative of its letter's, so that it is no operator's request.
@@ -61,20 +59,19 @@ class IntervalRequests:
 
     def __init__(self) -> None:
         self.waiting: deque[KeyRequest] = deque()
-        """Requests that have not begun, in the order of their numbers."""
+        """Not begun, in the order of their numbers."""
         self.taken: dict[int, KeyRequest] = {}
         """All of them by number."""
         self.to_injector: list[OpenRequest] = []
-        """Of an injector's interval: the requests that its claim has found."""
+        """Requests that the claim of an injector's interval has found."""
 
     def add(self, requests: Iterable[KeyRequest]) -> None:
-        """Take requests from the store."""
         for request in requests:
             self.taken[request.id] = request
             self.waiting.append(request)
 
     def numbers(self) -> list[int]:
-        """The numbers of those that operators have made."""
+        """Those that operators have made."""
         return [n for n, request in self.taken.items() if not isinstance(request, ParkedRow)]
 
     def letters(self) -> Iterator[int]:
@@ -82,11 +79,9 @@ class IntervalRequests:
         return (r.letter.id for r in self.taken.values() if r.letter is not None)
 
     def take(self, most: int) -> list[KeyRequest]:
-        """Requests to carry out now."""
         return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
 
     def settled(self, numbers: Iterable[int]) -> None:
-        """The outcome of these requests is durable."""
         for number in numbers:
             self.taken.pop(number, None)
 

@@ -1,17 +1,17 @@
 """The sender's side of delivery: the records that a log has sent, and their acknowledgements.
 
 A log is a sequence of records numbered from 0. ACKs arrive in any order. Commits store the first
-number that is not acknowledged and a bounded list of acknowledged runs beyond it. A record may be
-acknowledged twice, since a dropped resend is acknowledged too: only the first ACK counts. A row of
-a source may go to several readers; it is done when all of them have acknowledged it.
+number that is not acknowledged and a bounded list of acknowledged runs beyond it. Only a record's
+first ACK counts: a dropped resend is acknowledged again. A source's row with several readers is
+done when all of them have acknowledged it.
 
 Records sent together form a *batch*: the productions of one commit, or the rows of one read. A
 batch holds the low watermark at its least hold, and uses credits, until it and all batches before
 it are acknowledged.
 
 The numbers of a log may have gaps of any length: a source leaves numbers out, and a weak production
-that was acknowledged before any commit is stored nowhere. A number in a gap counts as acknowledged,
-uses no credit, and costs nothing: gaps are kept as runs.
+that was acknowledged before any commit is stored nowhere. A number in a gap counts as acknowledged
+and uses no credit: gaps are kept as runs.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MAX_SCATTERED = 512
 
 
 class Batch(NamedTuple):
-    """Records sent together: from the end of the preceding batch up to `end`."""
+    """Records sent together, from the end of the preceding batch on."""
 
     end: int
-    """One past the number of the last record."""
+    """One past the last number."""
     hold: int
     """The least hold of its records, in microseconds."""
     size: int
-    """Bytes of credits that it uses."""
+    """Bytes of credits."""
     stamp: int
-    """The stamp of the commit that produced its records; 0 for rows of a source."""
+    """Stamp of the commit that produced its records; 0 for rows of a source."""
 
 
 class SentLog:
@@ -47,7 +47,6 @@ class SentLog:
     ignored until the record is sent again: its reader then drops the new copy and acknowledges it.
 
     Args:
-        log: the log's id.
         holds: the holds of the interval's low watermark.
         source: the log's records are the rows of a source.
         inherited: an earlier claim has written the log, and this one sends it again.
@@ -86,41 +85,39 @@ class SentLog:
         self.id = log
         self.source = source
         self.first = first
-        """The acknowledged prefix: all records before this number are acknowledged."""
+        """All records before this number are acknowledged."""
         self.next_seq = first
-        """All records before this number were sent: by this claim or, if acknowledged, by an
-        earlier one."""
+        """All records before this number were sent: by this claim or, if acknowledged, earlier."""
         self.unacked_bytes = 0
-        """Credits in use, in bytes: the size of all batches that are not done."""
+        """Credits in use, in bytes: all batches that are not done."""
         self.changed = False
-        """Whether ACKs have arrived since `state` was last called."""
+        """Whether ACKs have arrived since the last `state`."""
         self.complete = not inherited
         """False until an inherited log is sent again completely: more records may be un-ACKed."""
         self._holds = holds
         self._batches: deque[Batch] = deque()
         self._beyond: set[int] = set()
         self._gaps: deque[tuple[int, int]] = deque()
-        """The gaps from `first` on, in order: the first number of each, and one past the last."""
+        """The gaps from `first` on, in order: first number, and one past the last."""
         self.absent = 0
         """Count of numbers in `_gaps`."""
         self.known_end = first
-        """No record from this number on was acknowledged before this claim."""
+        """No record from here on was acknowledged before this claim."""
         for low, high in runs:
             self._beyond.update(range(low, high + 1))
             self.known_end = max(self.known_end, high + 1)
         self._several: dict[int, int] = {}
-        """By row: the readers that have not acknowledged it, as a mask."""
+        """Per row, a mask of the readers that have not acknowledged it."""
         self._stragglers: dict[int, int] = {}
-        """Stamps of stored weak productions by number; each is older than the stamp of its
-        commit."""
+        """Stamps of stored weak productions by number; older than their commit's stamp."""
 
     def sent(self, end: int, hold: int, size: int, stamp: int = 0) -> None:
         """Note records from `next_seq` up to `end` as sent, as one batch.
 
         Args:
-            hold: the least hold of the records; it holds the low watermark from now on.
-            size: bytes of credits that they use.
-            stamp: the stamp of the commit that produced them.
+            hold: the least hold of the records, which now holds the low watermark.
+            size: bytes of credits.
+            stamp: of the commit that produced them.
         """
         self.next_seq = end
         self.unacked_bytes += size
@@ -130,7 +127,7 @@ class SentLog:
             self._advance()
 
     def skip(self, end: int) -> None:
-        """Skip records up to `end`, which are acknowledged and need not be sent."""
+        """Skip records up to `end`, which are acknowledged."""
         self.next_seq = end
         self._advance()
 
@@ -138,8 +135,7 @@ class SentLog:
         """Add gaps: numbers without records.
 
         Args:
-            gaps: the first number of each gap, at or past `next_seq`, and one past the last; in
-                order.
+            gaps: first number, at or past `next_seq`, and one past the last, of each; in order.
         """
         beyond = self._beyond
         for first, end in gaps:
@@ -149,23 +145,22 @@ class SentLog:
                 beyond.difference_update([seq for seq in beyond if first <= seq < end])
 
     def stored(self, stragglers: Iterable[Delivery[Any]]) -> None:
-        """Note un-ACKed weak productions that the next commit stores: until they are acknowledged,
-        their own stamps count for the floor."""
+        """The next commit stores un-ACKed weak productions: until their ACKs, their own stamps
+        count for the floor."""
         self._stragglers.update((d.seq, d.stamp) for d in stragglers if not d.origin)
 
     def wait_for_several(self, seq: int, readers: int) -> None:
-        """Make row `seq` wait for the ACKs of several readers, given as a mask."""
+        """Make row `seq` wait for the ACKs of a mask of readers."""
         self._several[seq] = readers
 
     def is_acknowledged(self, seq: int) -> bool:
-        """Whether a record is acknowledged by all its readers."""
         return seq < self.first or seq in self._beyond
 
     def acknowledge(self, seqs: Iterable[int], reader: int = 0) -> None:
         """Note ACKs: the effects of these records are durable.
 
         Args:
-            reader: the bit of the reader that acknowledges, for rows with several readers.
+            reader: the bit of the acknowledging reader, for rows with several.
         """
         if self._several:
             seqs = [seq for seq in seqs if self._is_last_reader(seq, reader)]
@@ -183,16 +178,14 @@ class SentLog:
         self._advance()
 
     def settle(self, numbers: range) -> None:
-        """Note that records are done with, whether this claim has sent them again or not: it need
-        not."""
+        """Records are done with, whether this claim has sent them again or not."""
         self.acknowledge(numbers)
         unsent = range(max(self.next_seq, numbers.start), numbers.stop)
         self._beyond.update(unsent)
         self.known_end = max(self.known_end, numbers.stop)
 
     def _advance(self) -> None:
-        """Extend the acknowledged prefix, up to the last record sent (of a source: the last row
-        read)."""
+        """Extend the acknowledged prefix, up to the last record sent (of a source: read)."""
         first, end, beyond, gaps = self.first, self.next_seq, self._beyond, self._gaps
         while first < end:
             if first in beyond:
@@ -250,7 +243,7 @@ class SentLog:
         return [self.first, runs[:max_runs]]
 
     def floor(self) -> int | None:
-        """The oldest stamp of a record that may be sent again; None if all are acknowledged, or for
+        """The oldest stamp of a record that may be sent again; None: all are acknowledged, or it is
         a source."""
         if not self._batches or self.source:
             return None
@@ -258,5 +251,4 @@ class SentLog:
 
     @property
     def drained(self) -> bool:
-        """Whether every record is acknowledged."""
         return self.first >= self.next_seq and self.complete

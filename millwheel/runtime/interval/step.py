@@ -19,11 +19,11 @@ from millwheel.runtime.seen.weak_ids import NO_RUN
 
 @dataclass(eq=False)
 class Step:
-    """One node of the graph with its stored id, its routes, and the destinations of its slots."""
+    """A node with its stored id, its routes, and the destinations of its slots."""
 
     id: int
     place: int
-    """Position in the order of the graph, in which writers come before readers."""
+    """In the order of the graph, in which writers come before readers."""
     node: Node
     routes: dict[str, StreamRoute]
     run: bytes = NO_RUN
@@ -31,7 +31,7 @@ class Step:
     removed: bool = False
     """A newer deploy has removed the node, while this worker still runs code with it."""
     destinations: list[Destination] = field(default_factory=list)
-    """The destinations of the node's records, in the order of their slots."""
+    """In the order of their slots."""
     starts: list[int] = field(default_factory=list)
     """The first slot of each destination."""
     _nearest: list[Address] | None = None
@@ -56,7 +56,6 @@ class Step:
         self.starts = [destination.slots[0] for destination in destinations]
 
     def cut(self, chunk: Chunk) -> list[tuple[Destination, Chunk]]:
-        """The parts of a chunk for each destination."""
         destinations, starts = self.destinations, self.starts
         if len(destinations) == 1:
             return [(destinations[0], chunk)]
@@ -68,14 +67,12 @@ class Step:
         return [(destinations[number], chunk.part(places)) for number, places in of.items()]
 
     def interval_of(self, slot: int) -> Destination:
-        """The destination of a slot's records: an interval here, or a port to one of another
-        worker."""
+        """The destination of a slot's records."""
         return self.destinations[bisect_right(self.starts, slot) - 1]
 
     @property
     def nearest(self) -> list[Address]:
-        """Addresses for spread records, each interval as often: intervals of this worker if it has
-        any."""
+        """Addresses for spread records, each interval as often: intervals here if there are any."""
         if self._nearest is None:
             of: dict[int, list[Address]] = {}
             for address in spread_addresses():
@@ -89,8 +86,7 @@ class Step:
 
     @property
     def slots(self) -> int:
-        """Number of slots of its keys; for an injector, the number of present or possible
-        partitions."""
+        """Number of slots of its keys; for an injector, of present or possible partitions."""
         injection = self.node.injection
         if injection is None or injection.growing is not None:
             return SLOTS
@@ -98,7 +94,6 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The node's name."""
         return self.node.name
 
     @property
@@ -124,18 +119,17 @@ class Step:
 
     @cached_property
     def codecs(self) -> dict[str, Codec[Any]]:
-        """The codec of each stream that the node reads."""
+        """Codecs of the streams that the node reads."""
         return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
 
     def renew(self, delivery: Delivery[Any]) -> None:
-        """Restore the original value of a record that runs again: user code may have changed it."""
+        """Restore the value of a record that runs again: user code may have changed it."""
         codec = self.codecs[delivery.stream]
         if codec.mutable:
             delivery.value = codec.decode(delivery.encoded)
 
 
 def _in_turn(lists: list[list[Address]]) -> list[list[Address]]:
-    """Rows with one address of each list; shorter lists start again until the longest one has
-    ended."""
+    """Rows with one address of each list; shorter lists repeat until the longest one ends."""
     longest = max(map(len, lists))
     return [[each[row % len(each)] for each in lists] for row in range(longest)]

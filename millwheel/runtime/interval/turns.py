@@ -1,20 +1,20 @@
 """The turns of an interval's keys: which items run now, one by one or not, and the result of a
 failure.
 
-Each item has its turn when its key is free, in the order of arrival, and one that fails for good is
-given up on (`on_error`). `Turns` itself does that. The hooks that do nothing here are overridden by
-`millwheel.runtime.modes.parked_keys`::
+Each item has its turn when its key is free, in the order of arrival; one that fails for good is
+given up on (`on_error`). `millwheel.runtime.modes.parked_keys` overrides the hooks that do nothing
+here::
 
     taken ──admitted──▶ the key is free ──begin──▶ user code ──decided──▶ open commit ──added──▶
                                                       │ stops: step_aside
                                                       ▼ fails: failed
 
-Some records and timers must not be shown to user code: they are given up on where they are met.
+Two kinds of records and timers must not be shown to user code, and are given up on:
 
-* A worker notes an item that has blocked its event loop for too long (decision 63): another worker
-  would be blocked as well.
-* An operator asks for a record to be set aside (``millwheel set-aside``): it ends every worker that
-  meets it.
+* An item that has blocked a worker's event loop for too long (decision 63): another worker would be
+  blocked as well.
+* A record that an operator sets aside (``millwheel set-aside``): it ends every worker that meets
+  it.
 
 A claim brings both. The owner forgets an item once its outcome is durable.
 """
@@ -35,16 +35,13 @@ from millwheel.store.port.claims import Claim
 from millwheel.store.port.requests import ParkedKeyPlace
 
 SET_ASIDE = "set_aside"
-"""The verb of an operator's request; its payload names the item: ``{"item": "record:…"}``."""
+"""An operator's verb; its payload names the item: ``{"item": "record:…"}``."""
 
 Stopped = set[tuple[int, bytes]]
-"""Keys that get no further turn while the items of a refused commit run apart, by the id of their
-interval."""
+"""Keys, by interval id, without further turns while a refused commit's items run apart."""
 
 
 class Turns:
-    """The turns of the keys of one interval of a step."""
-
     is_empty = True
     """Whether nothing that waits here can run before an operator does something."""
 
@@ -53,10 +50,9 @@ class Turns:
         self.careful: set[bytes] = set()
         """Keys with items that must run one by one."""
         self._refused: dict[bytes, dict[str, MillwheelError]] = {}
-        """The errors in place of calls, by key and name."""
+        """Errors to raise in place of calls, by key and name."""
 
     def restore(self, claim: Claim) -> None:
-        """Start from the items that a claim has found."""
         for key, item, error in claim.blocking:
             self._refused.setdefault(key, {})[item] = CodeBlocked(error)
         for request in claim.asked:
@@ -75,17 +71,15 @@ class Turns:
             self.careful.discard(key_text)
 
     def figures(self) -> dict[str, Any]:
-        """Figures for the heartbeat."""
+        """For the heartbeat."""
         return {}
 
     # -- items that must not run ------------------------------------------------------------
 
     def refuse(self, item: Item) -> None:
-        """Refuse to run an item.
-
-        Raises:
-            CodeBlocked: it has blocked a worker.
-            SetAside: an operator has asked for it.
+        """Raises:
+        CodeBlocked: the item has blocked a worker.
+        SetAside: an operator has asked for it.
         """
         of_key = self._refused.get(item.key_text)
         if of_key is not None and isinstance(item, (Delivery, Firing)):
@@ -94,7 +88,7 @@ class Turns:
                 raise error.with_traceback(None)
 
     def forget(self, items: Iterable[Item]) -> None:
-        """Forget items that are durable: given up on, or processed by a former owner after all."""
+        """Forget durable items: given up on, or processed by a former owner after all."""
         if not self._refused:
             return
         for item in items:
@@ -112,7 +106,7 @@ class Turns:
         """The items that have their turn now.
 
         Args:
-            running: keys that have a turn: their items wait behind it, and are looked at again
+            running: keys that have a turn: their items wait behind it, and are asked again
                 afterwards.
         """
         return items
@@ -130,16 +124,14 @@ class Turns:
         return items, []
 
     def ran_apart(self, key_text: bytes, effects: Effects, stopped: Stopped) -> None:
-        """Items of a key have run apart.
-
-        Args:
-            stopped: gets the key if one of them has failed.
+        """Args:
+        stopped: gets the key if one of its items has failed.
         """
 
     # -- while user code runs ---------------------------------------------------------------
 
     def watermark_of(self, item: Item, watermark: int) -> int:
-        """The low watermark that user code sees with an item; usually `watermark`."""
+        """The low watermark that user code sees with an item."""
         return watermark
 
     def stops(self, item: Item, *, has_failed: bool) -> bool:

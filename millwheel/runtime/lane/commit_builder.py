@@ -1,8 +1,8 @@
 """Builds a commit from an open commit: numbers, low watermarks, and the intervals' chain links.
 
-Building awaits nothing: later decisions of user code belong to the next commit. Productions get
-their numbers in their interval's log. Weak productions that have a number already and are un-ACKed
-are stored as stragglers. Productions that are sent at most once are numbered, and stored nowhere.
+Building awaits nothing: later decisions of user code belong to the next commit. Un-ACKed weak
+productions that have a number already are stored as stragglers. Productions that are sent at most
+once are numbered, and stored nowhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millwheel.store.port.state import TimerChange
 
 
 def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
-    """Number the productions and commits, and set the low watermarks that the commit promises."""
+    """Number productions and commits; set the low watermarks that the commit promises."""
     stamp = stamps.next()
     commit = Commit(stamp, buckets.of_stamp(stamp).id)
     productions: list[Chunk] = []
@@ -71,8 +71,8 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
 
 
 def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
-    """Give the productions of a commit their numbers in the interval's log, as one batch: one run
-    of numbers for each receiver, in the order of production.
+    """Number the productions of a commit in the interval's log, as one batch: one run of numbers
+    for each receiver, in the order of production.
 
     Productions without a reader are acknowledged by the commit that stores them.
     """
@@ -102,7 +102,7 @@ def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
 
 
 class _Seen:
-    """The records of one bucket that a commit makes durable, as columns."""
+    """The records of one bucket in a commit, as columns."""
 
     def __init__(self) -> None:
         self.slots: list[int] = []

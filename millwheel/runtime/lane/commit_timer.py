@@ -13,7 +13,7 @@ class CommitTimer:
     """Asks for a commit of intervals that have something to store, now or after a pause.
 
     Args:
-        wanted: the event that asks the committer for a commit.
+        wanted: asks the committer for a commit.
     """
 
     def __init__(self, settings: Settings, wanted: asyncio.Event) -> None:
@@ -23,21 +23,20 @@ class CommitTimer:
         """A plain `Handle`: uvloop's handle does not know its time if that is less than half a
         millisecond away."""
         self._alone_at: dict[Interval, float] = {}
-        """When each interval has asked, or will ask, for a commit that stores only its watermark;
-        by the event loop's clock."""
+        """When each interval may next have a commit that stores only its watermark, by the loop's
+        clock."""
         self._due = 0.0
-        """When the timer expires, by the event loop's clock."""
+        """When the timer expires, by the loop's clock."""
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
         """Store something for the interval with the next commit, or with a separate one after a
         pause.
 
         Args:
-            urgent: readers wait for it, as they do for a low watermark. It is stored at once, with
-                two exceptions. If records of the interval are queued, running or un-ACKed, it waits
-                a little, since its commit would delay them. If the interval's last watermark was
-                stored alone just before, it waits as well: all such intervals of the lane wait for
-                the same instant, and share a commit.
+            urgent: readers wait for it, as for a low watermark: store it at once. It waits a little
+                if records of the interval are queued, running or un-ACKed, since its commit would
+                delay them. It also waits if the interval's last watermark was stored alone just
+                before: all such intervals of the lane then share a commit.
         """
         if interval.drained:
             return
@@ -76,12 +75,11 @@ class CommitTimer:
         self._alone_at.pop(interval, None)
 
     def cancel(self) -> None:
-        """Ask for no more commits."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 def _next_turn(earliest: float, now: float, pause: float) -> float:
-    """The time of a commit that stores only a watermark: now if `earliest` is past, otherwise a
-    multiple of the pause, so that waiting intervals share a commit."""
+    """Now if `earliest` is past, otherwise a multiple of the pause, so that waiting intervals share
+    a commit."""
     return now if earliest <= now else ceil(earliest / pause) * pause

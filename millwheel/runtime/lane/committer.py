@@ -37,21 +37,17 @@ from millwheel.runtime.seen.buckets import Buckets
 from millwheel.store.port.commit import Commit, StoreLane
 
 JOINING_RECORDS = 1000
-"""A commit with this many records waits for no more: its overhead is a few per cent of their
-cost."""
+"""A commit with this many records waits for no more: its overhead is a few per cent of theirs."""
 
 
 class Committing(enum.Enum):
-    """States of the committer."""
-
     IDLE = "idle"
-    """There is nothing to store."""
     JOINING = "joining"
-    """A commit is wanted: queued records run first, so that they join it."""
+    """Queued records run before the commit, so that they join it."""
     COMMITTING = "committing"
     """A commit is on the wire."""
     RECOVERING = "recovering"
-    """A commit has failed: the lane starts over from its durable state."""
+    """The lane starts over from its durable state."""
 
 
 TRANSITIONS = {
@@ -85,29 +81,22 @@ class Committer:
         self._commits = commits
         self._runner = runner
         self.recovery: Recovery
-        """The recovery from a failed commit; it uses this committer in turn."""
+        """Recovers from a failed commit; uses this committer in turn."""
         self.on_recovered: Callable[[], None]
         """Lets the runner take work again."""
         self.state = Committing.IDLE
         self.on_wire: Container[Interval] = ()
-        """The intervals of the commit that is on the wire."""
         self._connection: StoreLane | None = None
         self.waits_since: float | None = None
-        """When the oldest commit that is not durable was tried first, by the monotonic clock; None:
-        none is under way."""
+        """Monotonic time of the first try of the oldest commit that is not durable; None: there is
+        none."""
 
     def _change(self, event: str) -> None:
-        """Move along the protocol.
-
-        Raises:
-            InvariantBroken: the event is illegal in this state.
-        """
         self.state = next_state(TRANSITIONS, self.state, event, "committer")
 
     # -- the connection -----------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Open the lane's connection."""
         self._connection = await self._env.store.open_lane()
 
     async def disconnect(self) -> None:
@@ -117,7 +106,7 @@ class Committer:
             self._connection = None
 
     async def close(self) -> None:
-        """Close the lane's connection; if that fails, a successor ends it on the server."""
+        """Close the connection; if that fails, a successor ends it on the server."""
         with suppress(StoreError):
             await self.disconnect()
 
@@ -176,8 +165,8 @@ class Committer:
         """Run queued records before a commit, so that they join it, unless it has many already.
 
         Without this, each record would wait at each stage for a commit of other records, a record
-        and the watermark that follows it would take turns, and under load few records would share
-        the cost of a commit.
+        and the watermark after it would take turns, and under load few records would share a
+        commit.
         """
         most = min(JOINING_RECORDS, self._env.settings.bundle_records)
         commits, runner = self._commits, self._runner
@@ -209,12 +198,10 @@ class Committer:
     # -- one commit -----------------------------------------------------------------------
 
     def build_early(self) -> None:
-        """Build the open commit while the commit before it is on the wire, so that it follows at
-        once.
+        """Build the open commit while the one before it is on the wire, so that it follows at once.
 
-        It is built on the assumption that the one before becomes durable. If that fails, it is
-        dropped with all later work. Modes and files count from what is durable: with them, nothing
-        is built early.
+        If the one before fails, it is dropped with all later work. Modes and files count from the
+        durable state: with them, nothing is built early.
         """
         commits, stamps = self._commits, self._env.stamps
         if (
@@ -281,12 +268,8 @@ class Committer:
     def _still_held(
         self, commit: OpenCommit, built: Commit
     ) -> tuple[dict[Interval, IntervalWork], list[Chunk]]:
-        """The parts of a durable commit that belong to intervals still held here, and their
-        productions.
-
-        For an interval that is gone, its next owner publishes the durable watermark and sends the
-        durable productions.
-        """
+        """The intervals still held here and their productions; for others, the next owner publishes
+        the durable watermark and sends the durable productions."""
         assert isinstance(built.productions, Chunks)
         works, productions = commit.works, built.productions.chunks
         if commit.sent_once:

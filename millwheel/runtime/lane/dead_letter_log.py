@@ -18,7 +18,7 @@ from millwheel.runtime.interval.step import Step
 from millwheel.store.port.requests import DeadLetter
 
 REPEAT_SECONDS = 10.0
-"""Least time between two lines about letters of one kind."""
+"""Least time between two lines of one kind."""
 
 MOST_KINDS = 1_000
 """Most kinds remembered; further kinds of a computation count as one kind."""
@@ -27,7 +27,7 @@ MOST_CHARACTERS = 300
 """Most characters of a key or an error in a line."""
 
 Kind = tuple[str, str, str]
-"""Computation, class of the error, and the line of code that raised it."""
+"""Computation, class of the error, and the line that raised it."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class _Told:
     """The last log line of a kind."""
 
     at: float
-    """When it was logged, by the monotonic clock."""
+    """Monotonic time of the line."""
     left_out: int = 0
-    """Number of letters left out since then."""
+    """Letters left out since then."""
 
 
 class DeadLetterLog:
@@ -50,7 +50,6 @@ class DeadLetterLog:
         self._kinds: dict[Kind, _Told] = {}
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
-        """Log the letters of a commit, or count them for a later line."""
         now = self._clock.monotonic()
         for letter in letters:
             if letter.parked == "waiting":
@@ -75,7 +74,7 @@ class DeadLetterLog:
             )
 
     def flush(self, *, all_of_them: bool = False) -> None:
-        """Log how many letters were left out: of kinds without a line for `REPEAT_SECONDS`, or of
+        """Log how many letters were left out: of kinds without a line for `REPEAT_SECONDS`, or
         all."""
         now = self._clock.monotonic()
         for (computation, error, place), told in self._kinds.items():

@@ -68,7 +68,7 @@ class Lane:
         self._timer = CommitTimer(env.settings, self.commits.wanted)
         self.wake = self.runner.wake
         self._is_suspended = False
-        """Whether the worker is giving up all intervals: no runner may take work of them."""
+        """Whether the worker is giving up all intervals: no runner may take their work."""
 
     def use(self, claims: Claims) -> None:
         """Set the means to claim intervals again after a failed commit."""
@@ -80,7 +80,6 @@ class Lane:
 
     @property
     def intervals(self) -> list[Interval]:
-        """The intervals that it works on."""
         return self._intervals.all
 
     @property
@@ -89,7 +88,6 @@ class Lane:
         return self.committer.is_committing or not self.commits.is_empty or len(self.tasks) > 0
 
     async def start(self) -> None:
-        """Connect, and begin to take work."""
         await self.committer.connect()
         self.runner.start()
         self._env.spawn(self.committer.run(), "committer")
@@ -113,12 +111,10 @@ class Lane:
         self.commits.drop()
 
     def unsuspend(self) -> None:
-        """Take work again after `suspend`."""
         self._is_suspended = False
         self.run_on()
 
     async def close(self) -> None:
-        """Close the connection."""
         self._timer.cancel()
         await self.committer.close()
 
@@ -132,18 +128,16 @@ class Lane:
 
     @property
     def is_recovering(self) -> bool:
-        """Whether it recovers from a failed commit."""
         return self.committer.state is Committing.RECOVERING
 
     # -- for its intervals (`LanePort`) --------------------------------------------------
 
     def add(self, interval: Interval) -> None:
-        """Add an interval to the lane."""
         interval.lane = self
         self._intervals.add(interval)
 
     def remove(self, interval: Interval) -> None:
-        """Remove a drained interval and wake anyone waiting for the drain."""
+        """Remove a drained interval and wake tasks that wait for the drain."""
         interval.lane = None
         self._timer.forget(interval)
         self._intervals.remove(interval)
@@ -171,22 +165,16 @@ class Lane:
         self.wake.set()
 
     def touch(self, interval: Interval, *, urgent: bool) -> None:
-        """Store something of the interval with the next commit, or with one of its own after a
-        pause."""
         self._timer.touch(interval, urgent=urgent)
 
     def open_work(self, interval: Interval, *, alone: bool = False) -> IntervalWork:
-        """The interval's part of the open commit, which is then committed soon."""
         return self.commits.work(interval, alone=alone)
 
     def run_apart(self, interval: Interval, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run user code of the interval in a separate task."""
         self.tasks.run_apart(interval, work)
 
     def at_work(self, interval: Interval) -> AtWork:
-        """The keys of the interval with user code that waits."""
         return self.tasks.at_work(interval)
 
     async def settled(self) -> None:
-        """Wait until a commit, or other work of the lane, has ended."""
         await self.commits.settled()

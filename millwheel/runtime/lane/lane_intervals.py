@@ -6,16 +6,13 @@ from millwheel.runtime.interval.interval import Interval
 
 
 class LaneIntervals:
-    """The intervals that a lane works on."""
-
     def __init__(self) -> None:
         self.all: list[Interval] = []
-        """The intervals in the order in which they were added."""
+        """In the order in which they were added."""
         self.downstream_first: list[Interval] = []
-        """The intervals in the order of their distance to the end of the graph, the nearest
-        first."""
+        """Sorted by distance to the end of the graph, the nearest first."""
         self._tended: list[Interval] = []
-        """The intervals with a mode that needs calls of `tend`."""
+        """Intervals with a mode that needs calls of `tend`."""
 
     def __contains__(self, interval: Interval) -> bool:
         return interval in self.all
@@ -32,6 +29,5 @@ class LaneIntervals:
         self._tended = [i for i in self._tended if i is not interval]
 
     def tend_modes(self, now: int) -> None:
-        """Start the work of modes that is due at wall time `now`."""
         for interval in self._tended:
             interval.mode.tend(now)

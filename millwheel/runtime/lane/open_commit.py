@@ -17,8 +17,6 @@ from millwheel.store.port.commit import Commit
 
 
 class OpenCommit:
-    """Finished work that waits for one commit."""
-
     __slots__ = ("sent_once", "works")
 
     def __init__(self) -> None:
@@ -28,7 +26,6 @@ class OpenCommit:
 
     @property
     def count(self) -> int:
-        """Number of items."""
         count = 0
         for work in self.works.values():
             count += work.count
@@ -43,7 +40,6 @@ class OpenCommit:
         return size
 
     def work(self, interval: Interval) -> IntervalWork:
-        """The part of one interval."""
         found = self.works.get(interval)
         if found is None:
             found = self.works[interval] = IntervalWork()
@@ -59,8 +55,8 @@ class OpenCommit:
             work.places.clear()
 
     def items(self) -> list[tuple[Interval, Item]]:
-        """The items that can run apart, by interval, in the order in which they ran. Members of a
-        numbered bundle cannot run apart, and are left out."""
+        """The items that can run apart, in the order in which they ran: not members of a numbered
+        bundle."""
         return [
             (interval, item)
             for interval, work in self.works.items()
@@ -70,7 +66,7 @@ class OpenCommit:
 
 
 class OpenCommits:
-    """The open commit of a lane, and isolated commits, which must not be shared."""
+    """The open commit of a lane, and isolated commits."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -88,7 +84,6 @@ class OpenCommits:
 
     @property
     def is_full(self) -> bool:
-        """Whether the open commit has reached its limit of records or bytes."""
         commit, settings = self.open, self._env.settings
         return bool(commit.works) and (
             commit.count >= settings.bundle_records or commit.size >= settings.bundle_bytes
@@ -120,8 +115,8 @@ class OpenCommits:
         effects: Effects,
         changes: list[Change],
     ) -> None:
-        """Put the effects and changes of a key's items into the open commit, unless the interval's
-        mode is responsible for them; `effects` are empty afterwards."""
+        """Put the effects of a key's items into the open commit, unless the interval's mode is
+        responsible for them; `effects` are empty afterwards."""
         mode = interval.mode
         if mode.may_keep_work and not mode.decided(items, effects, changes):
             effects.let_up()
@@ -151,8 +146,7 @@ class OpenCommits:
         effects: Effects,
         captured: CapturedStates,
     ) -> None:
-        """Put the effects and changes of a chunk, or of some of its records, into the open commit;
-        `effects` are empty afterwards."""
+        """As `add`, for a chunk or some of its records."""
         work = self.open.works.get(interval) or self.work(interval)
         if isinstance(ran, Chunk):
             work.chunks.append(ran)
@@ -171,22 +165,18 @@ class OpenCommits:
     # -- the committer takes it out -------------------------------------------------------
 
     def has_any(self, intervals: list[Interval]) -> bool:
-        """Whether there is anything to store: finished work, or changes of intervals."""
         return not self.is_empty or any(interval.dirty for interval in intervals)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no finished work waits."""
         return not (self.open.works or self._isolated or self.early)
 
     def holds(self, interval: Interval) -> bool:
-        """Whether finished work of an interval waits."""
         return interval in self.open.works or (
             self.early is not None and interval in self.early[0].works
         )
 
     def take_early(self) -> tuple[OpenCommit, Commit] | None:
-        """Take the commit that is built already, if there is one."""
         early, self.early = self.early, None
         if early is not None:
             self.wanted.set()  # for what has run since it was built
@@ -194,7 +184,6 @@ class OpenCommits:
 
     @property
     def has_isolated(self) -> bool:
-        """Whether a commit waits that must not be shared."""
         return bool(self._isolated)
 
     def close(self, intervals: list[Interval]) -> OpenCommit | None:
@@ -213,7 +202,6 @@ class OpenCommits:
         return commit
 
     def drop(self) -> None:
-        """Drop all finished work that is not committed."""
         self.open = OpenCommit()
         self.early = None
         self._isolated.clear()

@@ -57,32 +57,26 @@ OUTAGE_GAP_SECONDS = 10.0
 (without records or timers) belong to another outage."""
 
 LEAST_FAILURES = 3
-"""Least failures of one record or timer before patience with it can end. Slow user code may run
-longer than `store_patience_seconds` between two failures, and two failures may belong to two
-outages."""
+"""Least failures of one record or timer before patience with it can end: slow user code may run
+longer than `store_patience_seconds` between two failures, and these may belong to two outages."""
 
 
 @dataclass
 class Failures:
-    """Failures of one part of a commit to become durable: count, and times by the monotonic
-    clock."""
+    """Failures of one part of a commit to become durable; times are monotonic."""
 
     since: float
-    """When it failed first."""
     last: float
-    """When it failed last."""
     times: int = 0
 
 
 class Claims(Protocol):
-    """Claims intervals that this worker holds again."""
-
     async def restore(self, intervals: list[Interval]) -> None:
         """Claim intervals again, and start them over from their durable state."""
 
 
 class CommitterPort(Protocol):
-    """The lane's connection, and commits made on it while no other work of the lane runs."""
+    """The lane's connection, and commits on it while no other work of the lane runs."""
 
     async def connect(self) -> None:
         """Open the connection."""
@@ -95,8 +89,6 @@ class CommitterPort(Protocol):
 
 
 class RecoveringLane(Protocol):
-    """The parts of a lane that its recovery uses."""
-
     @property
     def intervals(self) -> list[Interval]: ...
     @property
@@ -113,8 +105,6 @@ class RecoveringLane(Protocol):
 
 
 class Recovery:
-    """Brings the lane back after a failed commit."""
-
     def __init__(
         self,
         env: Environment,
@@ -132,11 +122,10 @@ class Recovery:
         """Failures by part of a commit. Patience is counted for each record: durable commits of
         other records prove nothing about a record that always fails."""
         self._recovered_at = 0.0
-        """When the lane last recovered, by the monotonic clock."""
+        """Monotonic time."""
         self._commit_began = 0.0
-        """When the last commit began, by the monotonic clock."""
+        """Monotonic time."""
         self._backoff = Backoff(env.clock)
-        """The pauses before a new try."""
 
     def commit_begins(self) -> None:
         self._commit_began = self._env.clock.monotonic()
@@ -194,7 +183,7 @@ class Recovery:
         return error
 
     def _is_overdue(self, error: Exception, names: Sequence[Name]) -> bool:
-        """Note failed parts of a commit; gives whether patience with one of them has ended."""
+        """Note failed parts of a commit; True: patience with one of them has ended."""
         now = self._env.clock.monotonic()
         patience = self._env.settings.store_patience_seconds
         failing = self._failing
@@ -228,7 +217,7 @@ class Recovery:
         await clock.sleep(min(max(full, FIRST_SECONDS), LONGEST_SECONDS))
 
     def _not_again(self, items: list[Suspect], error: Exception) -> list[Delivery[Any]]:
-        """Records that must not run again: those of at-most-once computations, if the commit may be
+        """Records of at-most-once computations, which must not run again if the commit may be
         durable (`CommitUnknown`)."""
         if not isinstance(error, CommitUnknown):
             return []
@@ -300,11 +289,11 @@ class Recovery:
     ) -> None:
         """Find the items with refused statements or rows, and give up on these alone.
 
-        The suspects were refused together. Halves are run and committed apart, with the input
-        watermarks of the first run, until each culprit is alone. A culprit is tried as often as its
-        computation allows.
+        Halves are run and committed apart, with the input watermarks of the first run, until each
+        culprit is alone. A culprit is tried as often as its computation allows.
 
         Args:
+            suspects: they were refused together.
             error: why all suspects were refused. None: the refused commit also had items that are
                 not suspects and may be the cause: of a numbered bundle, or of intervals that are
                 gone.
@@ -361,7 +350,7 @@ class Recovery:
     async def _refused(
         self, segment: list[Suspect], error: StatementError, todo: Todo, split: Split
     ) -> None:
-        """Items were refused again: cut them in halves; if some are gone now, run the others
+        """Cut items that were refused again in halves; if some are gone now, run the others
         again."""
         await self._start_over([*segment, *(pair for part, _ in todo for pair in part)])
         here = self._still_here(segment)
@@ -416,7 +405,7 @@ class Recovery:
 
 
 def names_of(bundle: OpenCommit) -> list[Name]:
-    """Names of all parts of a commit: the same whatever other parts are in the commit."""
+    """Names of all parts of a commit: the same whatever other parts are in it."""
     found: list[Name] = []
     for interval, work in bundle.works.items():
         found += [name_of_item(item) for item in work.items]

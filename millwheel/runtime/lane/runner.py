@@ -38,16 +38,13 @@ FAIR_TURN = 8
 
 
 class Running(enum.Enum):
-    """States of the runner."""
-
     STOPPED = "stopped"
-    """It takes no work."""
     LOOKING = "looking"
     """It looks for work, after reading timers from the store where needed."""
     IDLE = "idle"
     """It has found no work, and waits to be woken."""
     SORTING = "sorting"
-    """It has taken records from a queue, and looks up seen ids and states, maybe in the store."""
+    """It looks up the seen ids and states of a chunk, maybe in the store."""
     RUNNING = "running"
     """User code runs on a chunk."""
 
@@ -70,8 +67,6 @@ TRANSITIONS = {
 
 
 class Runner:
-    """Runs the queued work of the lane's intervals, chunk by chunk."""
-
     def __init__(
         self,
         env: Environment,
@@ -89,7 +84,6 @@ class Runner:
         self._tasks = tasks
         self.state = Running.STOPPED
         self.on_full: Callable[[], None]
-        """Called when the open commit is full."""
         self.wake = exchange.wake
         """Set when there may be something to run: records, due timers, credits, room in the
         commit."""
@@ -108,7 +102,6 @@ class Runner:
         """Move along the protocol.
 
         Raises:
-            InvariantBroken: the event is illegal in this state.
             CancelledError: the runner was stopped, and the cancellation of its task was swallowed.
         """
         if self.state is Running.STOPPED and event not in TRANSITIONS[self.state]:
@@ -119,11 +112,9 @@ class Runner:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no work is taken."""
         return self.state is Running.STOPPED
 
     def start(self) -> None:
-        """Begin to take work."""
         self._change("start")
         self._task = self._env.spawn(self._run(), "runner")
         self._tasks.open(self._task)
@@ -144,8 +135,8 @@ class Runner:
         self._paused.set()
 
     async def run_queued(self) -> None:
-        """Run a chunk of queued work, and return when it has run, when there is none, or when the
-        runner waits for the store."""
+        """Run a chunk of queued work; return when it has run, there is none, or the runner waits
+        for the store."""
         self._paused.clear()
         self.wake.set()
         await self._paused.wait()
@@ -251,7 +242,7 @@ class Runner:
     # -- taking -------------------------------------------------------------------
 
     def _take(self, now: int) -> tuple[Interval, Chunk | list[Item]] | None:
-        """Take some work of an interval that has any; timers due at `now` come before records."""
+        """Take some work of an interval; timers due at `now` come before records."""
         if self._commits.is_full:
             self.on_full()
         if self._commits.is_full or self._tasks.is_full:
@@ -294,9 +285,9 @@ class Runner:
     def _in_turn(self) -> Sequence[Interval]:
         """The intervals in the order in which they are asked for work.
 
-        The interval nearest to the end of the graph comes first: records leave before others come
-        in, so that they wait at the source and not between the stages. Every `FAIR_TURN` times each
-        interval gets a turn, so that no branch waits for another's source to run dry.
+        The one nearest to the end of the graph comes first, so that records wait at the source and
+        not between the stages. Every `FAIR_TURN` times each interval gets a turn, so that no branch
+        waits for another's source to run dry.
         """
         self._turn += 1
         intervals = self._intervals.all

@@ -27,8 +27,6 @@ AHEAD_SHARE = 16
 
 
 class Sorter:
-    """Sorts chunks of the lane's intervals."""
-
     def __init__(self, env: Environment, exchange: Exchange, buckets: Buckets) -> None:
         self._env = env
         self._exchange = exchange
@@ -129,8 +127,8 @@ class Sorter:
         return candidates  # type: ignore[return-value]
 
     async def _see_buckets(self, deliveries: list[Delivery[Any]]) -> None:
-        """Load the buckets if that of a record from another worker is not known for certain
-        (decision 24)."""
+        """Load the buckets if that of another worker's record is not known for certain (decision
+        24)."""
         if not all(map(self._knows_bucket, deliveries)):
             await self._env.patiently(self._buckets.load)
 
@@ -193,7 +191,7 @@ class Sorter:
         interval.states.loaded_bytes = sum(state.size for state in wanted) // len(wanted)
 
     def _ahead(self, interval: Interval, known: set[bytes]) -> list[KeyState]:
-        """States that the next queued records need, and that are not loaded or being loaded."""
+        """States of the next queued records that are neither loaded nor being loaded."""
         size = interval.states.loaded_bytes
         if not size:
             return []
@@ -212,9 +210,7 @@ class Sorter:
 
 
 def _group(interval: Interval, items: list[Item]) -> tuple[deque[Group], list[KeyState]]:
-    """Group items by key, and mark the keys as running.
-
-    Items of a key that is running already wait in the backlog.
+    """Group items by key, and mark the keys as running; items of running keys wait in the backlog.
 
     Returns:
         The groups, and their states that are not loaded.

@@ -29,7 +29,6 @@ FinishRun = Callable[[Interval, "Chunk | list[Item]", Effects, CapturedStates], 
 empty afterwards."""
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Makes a coroutine that runs user code."""
 
 
 OnRan = Callable[[Interval, int, float], None]
@@ -37,19 +36,16 @@ OnRan = Callable[[Interval, int, float], None]
 
 
 class Turn:
-    """The work of a task, and the time since which it runs."""
-
     __slots__ = ("counted", "execution", "interval", "since")
 
     def __init__(self, interval: Interval, since: float) -> None:
         self.interval = interval
         self.since = since
-        """Monotonic time at which the last uncounted call began, or the wait at which it was first
-        seen."""
+        """Monotonic time at which the last uncounted call began, or was first seen to wait."""
         self.counted = 0
-        """Number of items of its execution whose time is counted."""
+        """Number of items of its execution that are counted."""
         self.execution: Execution | None = None
-        """The execution that runs key after key; None: the task has not come to one."""
+        """None: the task has not begun key after key."""
 
 
 class WorkerTasks:
@@ -77,8 +73,7 @@ class WorkerTasks:
         self._on_end = on_end
         self._tasks: dict[asyncio.Task[None], Turn] = {}
         self._runner: asyncio.Task[None] | None = None
-        """The runner's task; None: no worker task may start, and running ones are being
-        cancelled."""
+        """None: no worker task may start, and running ones are being cancelled."""
         self._ran = asyncio.Event()
         """Set when all groups of a `run` have begun."""
 
@@ -91,11 +86,9 @@ class WorkerTasks:
         return len(self._tasks) >= self._env.settings.waiting_keys
 
     def open(self, runner: asyncio.Task[None]) -> None:
-        """Allow tasks to start, for a runner."""
         self._runner = runner
 
     def shut(self) -> None:
-        """Start no more tasks."""
         self._runner = None
 
     async def end(self) -> None:
@@ -105,8 +98,7 @@ class WorkerTasks:
         self._ran.set()
 
     async def run(self, interval: Interval, work: ChunkWork | deque[Group]) -> None:
-        """Run all groups; a group that waits in user code keeps its task, and another task runs the
-        rest."""
+        """Run all groups; a group that waits keeps its task, and another task runs the rest."""
         self._ran.clear()
         if isinstance(work, tuple):
             self.run_apart(interval, partial(self._work_on_chunk, interval, *work))
@@ -126,7 +118,6 @@ class WorkerTasks:
         task.add_done_callback(self._ended)
 
     def at_work(self, interval: Interval) -> AtWork:
-        """The keys of an interval with user code that has begun and waits."""
         turns = [turn for turn in self._tasks.values() if turn.interval is interval]
         if not turns:
             return AtWork(0, None, 0.0)
@@ -136,9 +127,8 @@ class WorkerTasks:
         return AtWork(len(turns), key, self._env.clock.monotonic() - oldest.since)
 
     def running(self, task: asyncio.Task[Any] | None) -> tuple[Interval, Item | None] | None:
-        """The user code of a task: its interval, and its record or timer (of a bundle the first
-        record) if it is known; None: the task runs no user code of a step. May be called in another
-        thread."""
+        """The interval of a task, and its record or timer if known (of a bundle: the first record);
+        None: the task runs no user code of a step. May be called in another thread."""
         turn = self._tasks.get(task)  # type: ignore[arg-type]
         if turn is None:
             return None
@@ -189,8 +179,8 @@ class WorkerTasks:
         groups: list[ChunkGroup],
         singly: list[Group],
     ) -> None:
-        """Finish the keys of a chunk that have run, let the one that has stopped continue here or
-        run again, and run the others in another task."""
+        """Finish the keys that have run, continue the stopped one here or run it again, and run the
+        others in another task."""
         ran, stopped, rest = singly[: stop.done], singly[stop.done], singly[stop.done + 1 :]
         effects = execution.effects.split(stop.productions, stop.mark, stopped[0].key_text)
         captured = seal(interval, groups[: stop.done], effects)
@@ -221,8 +211,8 @@ class WorkerTasks:
     async def _work(self, interval: Interval, groups: deque[Group], *, apart: bool) -> None:
         """Run groups until there are none, or until one waits: then another task takes over.
 
-        User code runs inside this task as a plain await, which costs nothing when it does
-        not suspend. If it does, the callback below finds groups left and starts a new task.
+        User code runs inside this task as a plain await, which costs nothing if it does not
+        suspend. If it does, the callback below finds groups left and starts a new task.
         """
         asyncio.get_running_loop().call_soon(self._take_over, interval, groups)
         await self._run(interval, self.execution(interval, apart=apart), groups)
