@@ -138,9 +138,8 @@ class Client:
             id: the record's own id. For as long as `Inbox.remember` says, a repeat with the same
                 value has no second effect.
             at: the event time, an aware datetime; None: the time of sending.
-            connection: a connection of psycopg, or a connection or session of SQLAlchemy
-                (asynchronous or not), in whose transaction the record is sent; None: it is
-                committed at once.
+            connection: of psycopg, or a connection or session of SQLAlchemy (asynchronous or not),
+                in whose transaction the record is sent; None: it is committed at once.
 
         Returns:
             False if the id was sent before, with the same value.
@@ -149,8 +148,8 @@ class Client:
             SendRefused: the stream takes no records, or not this one.
             UserCodeError: the value is not of the stream's type, or cannot be stored.
             UsageError: `at` has no time zone, or `connection` is of another kind.
-            StoreUnavailable: the store cannot be reached, or the connection broke. The record may
-                have been sent: repeat it with its id.
+            StoreUnavailable: the store does not answer. The record may have been sent: repeat it
+                with its id.
         """
         ids = None if id is None else [id]
         times = None if at is None else [at]

@@ -1,9 +1,9 @@
 """State as user code sees it: one object per key, and collections with entries that load
 separately.
 
-A state object is one row. A field of type `MapState` or `ListState` has a row per entry, so that
-its cost depends on the entries that a record uses, not on the number stored. Outside a pipeline
-(``Model()`` in a unit test), collections keep their entries in memory.
+A state object is one row; a field of type `MapState` or `ListState` has a row per entry, so that
+its cost depends on the entries that a record uses. Outside a pipeline (``Model()`` in a unit test),
+collections keep their entries in memory.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ class MapState(Collection, Generic[K, V]):
     assert await basket.items.get("tea") == 300
     ```
 
-    Reading may have to wait for the store, so it is awaited; writing never waits. A value that is
-    changed in place after `get` is stored as if it had been `put`. A new map assigned to the field
-    replaces the stored map if all of that is in memory; otherwise call `clear` first.
+    Reading may wait for the store, so it is awaited; writing never waits. A value changed in place
+    after `get` is stored as if it had been `put`. A new map assigned to the field replaces the
+    stored map if all of that is in memory; otherwise call `clear` first.
     """
 
     __slots__ = ()
@@ -252,10 +252,10 @@ class MapState(Collection, Generic[K, V]):
         assert since == ["2024-01-02", "2024-02-01"]
         ```
 
-        Keys must be strings (write an instant as ``isoformat(timespec="microseconds")``, a number
-        with leading zeros), since integers are not in order as JSON. The order is that of the keys'
-        JSON: that of the strings, if they contain no space, ``!``, ``"``, backslash or control
-        character. Entries may be changed and removed while they are read.
+        The order is that of the keys' JSON, and so that of strings without space, ``!``, ``"``,
+        backslash and control characters. Integers have none: write numbers with leading zeros, and
+        instants as ``isoformat(timespec="microseconds")``. Entries may be changed and removed while
+        they are read.
 
         Args:
             limit: maximum number of entries to read. Use it instead of leaving the loop.
@@ -491,8 +491,7 @@ class StateLayout(Generic[S]):
         return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
     def settle(self, encoded: bytes, state: Any) -> tuple[bytes, Any]:
-        """The stored form of a state, just encoded, and the state object that a restart reads from
-        it.
+        """A just encoded state, and the object that a restart reads from it.
 
         An object with collections stays, and its plain part is replaced.
 

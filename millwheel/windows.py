@@ -74,8 +74,8 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     ```
 
     Attributes:
-        number: 0 for the first pane of the window, and one more for each further pane. Panes of
-            count windows, which have no bounds of their own, are numbered per key.
+        number: 0 for the first pane of the window, then rising by one. Panes of count windows,
+            which have no bounds of their own, are numbered per key.
         late: the pane amends the result with a record that arrived after the window had closed.
         final: no further pane of this window will follow.
         early: the pane was sent before the window closed, and is not complete.
@@ -249,13 +249,12 @@ class Tumbling:
 
     With a zone, bounds follow the local clock: a day has 23 or 25 hours when the clock changes, and
     local hours nest into it. 01:00 to 02:00 takes two hours when the clock goes back, and does not
-    exist when the clock jumps over it; of half-hour windows in an hour that occurs twice, the first
-    takes 30 minutes and the last 90. Without a zone all windows have the same length.
+    exist when it jumps over it; of half-hour windows in an hour that occurs twice, the first takes
+    30 minutes and the last 90.
 
     Args:
         size: the size of each window; or use `days`, `hours`, `minutes`, `seconds`.
-        offset: shifts the bounds, which by default are at multiples of the size since the epoch. A
-            day with ``offset=timedelta(hours=6)`` is from six to six.
+        offset: shifts the bounds, which by default are at multiples of the size since the epoch.
         origin: instead of `offset`, an aware instant at which a window starts.
         zone: the zone with the clock that the bounds follow.
 

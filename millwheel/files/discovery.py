@@ -1,17 +1,16 @@
-"""Discovery of files that match a pattern or appear in a directory.
+"""Discovery of files that match a pattern or appear in a directory (``docs/sources.md``).
 
-Each file is a partition. Its identity is the path at which it was first seen, with a number if
-another file was seen there before: ``/logs/app.log``, ``/logs/app.log#2``. A file that was
-truncated and written again is another one. No file is in two partitions. These are not new files:
+The identity of a file's partition is the path at which it was first seen, with a number if another
+file was seen there before: ``/logs/app.log#2``. A file that was truncated and written again is
+another one. No file is in two partitions. These are not new files:
 
 * a renamed file: it has the inode of a known file, and begins as that file does;
-* a corrected file, at the start: it begins with the bytes that were acknowledged of the file at its
-  path, or nothing was acknowledged and its inode is known;
-* the successor of a file that is gone: it is at the same path, or is called like a rotated file of
-  it (``app.log.1.gz`` beside ``app.log``), and begins as that file did;
-* a copy of a file that is truncated afterwards (*copytruncate*): it is called like a rotated file
-  of it, and has nothing but that file's bytes. It is new if the other one is still whole after
-  COPY_SECONDS;
+* a corrected file, at the start: it begins with the acknowledged bytes of the file at its path, or
+  nothing was acknowledged and its inode is known;
+* the successor of a file that is gone: at the same path, or called like a rotated file of it
+  (``app.log.1.gz`` beside ``app.log``), it begins as that file did;
+* a copy of a file that is truncated within COPY_SECONDS (*copytruncate*): it is called like a
+  rotated file of it, and has nothing but that file's bytes;
 * a link to a known file;
 * an empty file: it has no rows yet, and may still be renamed.
 

@@ -6,10 +6,9 @@
     |-----------------------|-----------------------|-------------......
     numbers from 0          from FILE_ROWS          from 2 * FILE_ROWS
 
-A row's number is made of the file's number and the row's number in that file. So numbers increase,
-and a row that is appended to a file after the reader has left it, and read after a restart, gets a
-number that no other row has. Inodes and contents show which files have been at the path
-(`millwheel.files.catalogue`). At the end of the current file::
+A row's number is made of the file's number and the row's number in that file. So a row that is
+appended to a file after the reader has left it, and read after a restart, gets a number that no
+other row has. At the end of the current file (`millwheel.files.catalogue` recognizes files)::
 
     this file is at the path    wait
     no file is at the path      wait: it may come back
@@ -19,9 +18,9 @@ number that no other row has. Inodes and contents show which files have been at 
                                 directory; then as above. Without a copy, either all rows were read,
                                 or rows are missing
 
-When the reader leaves a file, it takes a last line without a newline as it is: no writer will
-complete it. In a directory, where each file is a partition, a reader ends when its file was removed
-or truncated, or has not grown for FINISHED_SECONDS.
+The reader takes the last line of a file that it leaves as it is: no writer will complete it. In a
+directory, where each file is a partition, it ends when its file was removed or truncated, or has
+not grown for FINISHED_SECONDS.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
     '- the proof -'---- the blocks ----'
 
 A *block* is a run of rows that `read` returned together; its bytes are kept until its rows are
-acknowledged (credits limit their number). The *proof* in a stored position is a digest of all bytes
-before it, or of some of them. It covers a byte when its row is acknowledged, not earlier: rows that
-were only read ahead may be corrected before they are read again.
+acknowledged (credits limit them). The *proof* in a stored position is a digest of the bytes before
+it. It covers only bytes of acknowledged rows: rows that were read ahead may be corrected before
+they are read again.
 """
 
 from __future__ import annotations

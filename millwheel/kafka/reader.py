@@ -1,11 +1,9 @@
 """Reads one partition of a topic.
 
 A row's number is its record's offset (I1, I9). Offsets have gaps: markers of transactions, aborted
-records, compacted ones.
-
-A fetch names the topic, not its id, and the offsets of a topic that was deleted and made again mean
-other records. So the id is asked for after each fetch: ids never come back, so the records before
-the answer are of the right topic.
+records, compacted ones. A fetch names the topic, not its id, and the offsets of a topic that was
+deleted and made again mean other records. So the id, which never comes back, is asked for after
+each fetch.
 """
 
 from __future__ import annotations

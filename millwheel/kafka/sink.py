@@ -90,17 +90,16 @@ class KafkaSink:
             value for which it raises an error is refused (so it is with the other functions); with
             `OutputError` the sink stops. By default JSON.
         headers: returns the headers of a value.
-        timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times;
-            ``"written"``, the time of writing; or a function that returns an aware datetime for a
-            value. A topic deletes messages with timestamps older than its retention, unless its
-            ``message.timestamp.type`` is LogAppendTime: results of historic data need ``"written"``
-            or such a topic.
-        bundles: how many records a transaction has, and how long it waits for them. By default it
-            does not wait: the records that come during a transaction make the next one.
+        timestamp: the messages' timestamps: ``"event"``, the records' event times; ``"written"``,
+            the time of writing; or a function that returns an aware datetime for a value. A topic
+            deletes messages older than its retention by these, unless its
+            ``message.timestamp.type`` is LogAppendTime: historic data needs ``"written"`` or such a
+            topic.
+        bundles: how many records a transaction has, and how long it waits for them; by default not
+            at all: the records that come during a transaction make the next one.
         exactly_once: False: without transactions and positions; a crash repeats records.
-        id_prefix: the beginning of the transactional ids and groups. By default made of the
-            pipeline and its store; a copy of the store that writes to the same topic needs another
-            one.
+        id_prefix: the beginning of the transactional ids and groups; by default of the pipeline and
+            its store. A copy of the store that writes to the same topic needs another one.
         positions_kept: how long the cluster keeps the position of a group without members
             (``offsets.retention.minutes``), at least.
         on_lost_commits: if Kafka has bundles that the store does not know, stop, or write their
