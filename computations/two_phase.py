@@ -134,14 +134,12 @@ def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], 
 
 
 class Part(msgspec.Struct, Generic[A]):
-    """The aggregate of one window of a partial key that has not been sent yet."""
-
     accumulator: A
     records: int = 0
 
 
 class Parts(msgspec.Struct):
-    """The windows of a partial key: start in microseconds -> part."""
+    """The windows of a partial key that are not sent: start in microseconds -> part."""
 
     open: MapState[int, Part[Any]] = msgspec.field(default_factory=MapState)
     flush_set: bool = False

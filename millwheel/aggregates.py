@@ -122,7 +122,6 @@ class Aggregate:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The columns of the result that identify a row's group."""
         return tuple(part if isinstance(part, str) else part.name for part in self.group)
 
 

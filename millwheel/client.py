@@ -111,7 +111,6 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close the client's own connections."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
@@ -277,7 +276,6 @@ class Client:
 
     @asynccontextmanager
     async def _connection(self, stream: str = "") -> AsyncIterator[psycopg.AsyncConnection]:
-        """One of the client's own connections; errors of Postgres become the client's."""
         pool = await self._connections()
         try:
             async with pool.connection() as connection:

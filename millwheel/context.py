@@ -208,7 +208,6 @@ class Context(Generic[S, T]):
         self._call.effects.timers[(self._call.cell.key_text, "hold", tag)] = None
 
     def _checked(self, tag: str, kind: str) -> str:
-        """The tag as a plain `str`, after a check of tag and kind."""
         if kind not in ("watermark", "wall"):
             raise UserCodeError(
                 f"{self._call.name}: a timer's kind must be 'watermark' or 'wall', not {kind!r:.80}"
@@ -332,7 +331,6 @@ class RefusedMembers:
     """Members of `Context` that a kind of computation may not use."""
 
     members: Mapping[str, str]
-    """By member, the words for its use."""
     reason: str
     """The error, with the computation's ``name`` and the words ``did``."""
     of_records: bool = False
@@ -373,7 +371,6 @@ BUNDLED = RefusedMembers(
     "{name} {did} in process_bundle, but the records of a bundle have many keys. "
     "Do that in a separate computation before this one",
 )
-"""A numbered bundle, which has no key: its records have many."""
 
 _TIMES = ("low_watermark", "low_watermark_micros", "output_watermark", "now")
 
@@ -385,7 +382,6 @@ WEAK = RefusedMembers(
     "not depend on the time, declare that in the class: order_insensitive = True",
     of_records=True,
 )
-"""A computation with weak productions, which must not depend on the time."""
 
 
 @cache
@@ -465,8 +461,6 @@ _refuse(BundleContext, BUNDLED)
 
 
 class Ended:
-    """Refuses every use of a `Context` after the end of its call."""
-
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> Any:
@@ -514,7 +508,6 @@ def _late_use(context: Ended, member: str) -> UserCodeError:
 
 
 def _is_storable(text: object, limit: int) -> bool:
-    """Whether an object is a `str` of at most `limit` bytes that Postgres can store."""
     if not isinstance(text, str):
         return False
     if text.isascii():  # nearly always, and the cheapest check

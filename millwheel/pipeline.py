@@ -84,7 +84,6 @@ class Pipeline:
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
         self.sinks: list[tuple[Stream[Any], SinkUse]] = []
         self.aggregates: dict[str, Aggregate] = {}
-        """By name, the aggregates that Spark keeps up to date."""
         self._graph: Graph | None = None
 
     def inject(

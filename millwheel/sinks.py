@@ -94,7 +94,6 @@ RESERVED_TABLES = frozenset(
 BUCKET = re.compile(
     r"(?:commit_record|production|seen_record|state_change|straggler|timer_change)_\d+"
 )
-"""Names of the tables that are created and dropped while a pipeline runs."""
 
 
 class Table(Generic[R]):
@@ -367,6 +366,4 @@ class SinkUse:
     sink: Sink
     row: Callable[[Any], Any] | None = field(default=None)
     apart: bool = False
-    """Whether a separate step writes it, even if the producer's commit could."""
     on_error: Literal["fail", "dead_letter"] = "fail"
-    """For sinks that receive bundles, on records that cannot be delivered."""

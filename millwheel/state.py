@@ -79,8 +79,6 @@ class Cells(Protocol):
 
 
 class LocalCells:
-    """Cells in memory, for a state object outside a pipeline."""
-
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
 
@@ -144,7 +142,6 @@ class Collection:
             cells.store(prefix + entry, self._codec_of(entry), value)
 
     def is_loose(self) -> bool:
-        """Whether the collection does not belong to a key yet."""
         return isinstance(self._cells, LocalCells)
 
     @staticmethod
@@ -531,7 +528,6 @@ def _name_of(state_type: Any) -> str:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _plain_type(state_type: Any, collections: frozenset[str]) -> Any:
-    """A struct of the fields of a state type that are not collections."""
     origin = get_origin(state_type) or state_type
     hints = field_hints(origin, include_extras=True)
     plain = [(name, hint) for name, hint in hints.items() if name not in collections]
@@ -545,14 +541,12 @@ def _has_fields(kind: Any) -> bool:
 
 
 def _fields_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that returns the values of these fields as a tuple, even for a single field."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda state: tuple(getattr(state, name) for name in names)
 
 
 def _substitute(hint: Any, variables: dict[Any, Any]) -> Any:
-    """`hint` with its type variables replaced by the arguments of the state type."""
     if isinstance(hint, TypeVar):
         return variables.get(hint, Any)
     arguments = get_args(hint)

@@ -135,7 +135,6 @@ class Input(Generic[V_co]):
 
     @property
     def name(self) -> str:
-        """The name of the stream in the user's pipeline."""
         return (self.relayed or self.stream).name
 
     @property
@@ -193,7 +192,6 @@ class Broadcast(Generic[V_co]):
 
     @property
     def name(self) -> str:
-        """The name of the stream in the user's pipeline."""
         return (self.relayed or self.stream).name
 
 

@@ -299,7 +299,6 @@ class Tumbling:
                 moved = self._clock.reading(moved)
         self.offset = moved % self.size
         self.is_local = self._clock is not None
-        """Whether the windows follow a local clock and may differ in length."""
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
@@ -433,7 +432,6 @@ class Sliding:
         self._recent: Span | None = None
 
     def ending(self, last: Span) -> Span:
-        """The window with `last` as its last slice."""
         return Span(self._step(last, 1 - self.number).start, last.end)
 
     def at(self, start: int) -> Span:
@@ -443,7 +441,6 @@ class Sliding:
         return self._recent
 
     def _step(self, piece: Span, by: int) -> Span:
-        """The slice `by` slices after `piece`."""
         if not self.slices.is_local:
             move = by * self.slices.size
             return Span(piece.start + move, piece.end + move)

@@ -53,7 +53,6 @@ class Catalogue:
         self._files = [msgspec.structs.replace(file) for file in files]
         self._glimpses: dict[DirectoryEntry, Glimpse] = {}
         self._stored: list[Any] = []
-        """The files as JSON values, as far as they have not changed."""
 
     # -- what is known
 
@@ -150,7 +149,6 @@ class Catalogue:
         return may_be and glimpse.is_copy(file.known)
 
     def _glimpse(self, entry: DirectoryEntry) -> Glimpse | None:
-        """Look into a file once, until it changes; None: it cannot be read."""
         if entry not in self._glimpses:
             try:
                 self._glimpses[entry] = Glimpse(entry)

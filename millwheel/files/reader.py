@@ -235,7 +235,6 @@ class FileReader(ABC, Generic[P, F]):
             self._cover(count, size, line, self._with_blank_lines(raws), 0)
 
     def _with_blank_lines(self, raws: list[bytes]) -> list[int]:
-        """The sizes of rows, each with its newline and the blank lines before it."""
         sizes = []
         size = 0
         for raw in raws:
@@ -348,7 +347,6 @@ class FileReader(ABC, Generic[P, F]):
             self._begin_long_row()
 
     def _take_header(self, raws: list[bytes]) -> list[bytes]:
-        """Consume the header and blank lines before it; return the raw rows after it."""
         for number, raw in enumerate(raws, 1):
             if not self._format.is_blank(raw):
                 self._format.read_header(raw, self._line + number - 1)

@@ -55,7 +55,6 @@ SETTLE_SECONDS = 0.25
 """Wait before the position of a bundle that may be written is read a second time."""
 
 IDLE_SECONDS = 600.0
-"""Time without use after which a writer is closed."""
 
 STUCK_SECONDS = 60.0
 """Time after its commit after which a position that has not followed is a hung transaction."""
@@ -144,11 +143,9 @@ class KafkaSink:
         self._partitions_at = 0.0
         self._limits: TopicLimits | None = None
         self._has_warned = False
-        """Whether it was logged that the topic deletes messages at once."""
 
     @property
     def key(self) -> Callable[[Any], Key] | None:
-        """The function by which values are distributed over key intervals."""
         return None if self._maker.key is None else self._maker.key_of
 
     def describe(self) -> dict[str, Any]:
@@ -394,7 +391,6 @@ def _clock() -> float:
 
 
 def _places(records: Sequence[Record[Any]], bundle: BundleId) -> list[int]:
-    """The places in the bundle of the records that are left of it."""
     refused = bundle.refused
     return [n for n in range(len(records) + len(refused)) if n not in refused]
 

@@ -125,7 +125,6 @@ class Kafka:
         self.group = group
 
     def partitions(self) -> list[Partition]:
-        """None: they are discovered."""
         return []
 
     def describe(self) -> dict[str, Any]:

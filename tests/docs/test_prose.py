@@ -45,7 +45,7 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 2.24
+DOCSTRING_WORDS = 2.21
 """Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
 
 
