@@ -118,6 +118,8 @@ class Computation(Generic[V, S, B, T]):
             ) -> None:
                 rows = [(record.value.customer, record.value.cents) for record in records]
                 print("BEGIN", rows, ctx.bundle_id.scope, ctx.bundle_id.number, "COMMIT")
+
+        pipeline.add(ToBooks(), ORDERS.by(customer))
         ```
 
         Use it to write to a database that is not the store (decision 30). After a crash, a takeover
