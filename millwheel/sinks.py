@@ -126,9 +126,9 @@ class Table(Generic[R]):
             step of its own, keyed by `key`.
         numbered: adds the columns `sender` and `sequence`, so that others can follow the table
             (:mod:`millwheel.spark`, :mod:`millwheel.following`). Each sender numbers its rows from
-            0, without gaps, in the order of its commits; rows of one producing key are in the order
-            of production. The view ``numbered_rows`` counts them by sender. Old rows may be
-            deleted.
+            0, without gaps, in the order of its commits; ordered by both columns, the rows of one
+            producing key are in the order of production. The view ``numbered_rows`` counts them by
+            sender. Old rows may be deleted.
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one

@@ -107,6 +107,7 @@ class Harness:
         pipeline.add(AddUp(), ORDERS.by(customer))
         async with Harness(pipeline) as harness:
             await harness.inject(ORDERS, TEA, MILK, at=at(60))
+            assert harness.low_watermark("add_up") == at(60)
         ```
 
         Args:
