@@ -33,17 +33,17 @@ class Expiring(Computation[V, S], Generic[V, S]):
 
     With ``time="event"``, the state expires when the low watermark, or the next record of the key,
     is more than `after` past the key's newest record (a late record counts as of the low
-    watermark). With ``time="wall"``, it expires when `after` has passed since the key's last record
-    was processed. The next record, and the computation's own timers, then see the empty state;
-    without a next record, one timer per key removes the state from the store. The computation's
-    timers do not prolong the state, and are not cancelled with it.
+    watermark); with ``time="wall"``, when `after` has passed since the key's last record was
+    processed. Then the next record and the computation's own timers, which neither prolong the
+    state nor are cancelled with it, see the empty state; one timer per key removes it from the
+    store.
 
-    The graph shows the computation's own name. The state gets a field ``expires_at`` (microseconds;
-    None before the first record). So it must be a msgspec.Struct or a dataclass that is not frozen,
-    and the computation must change it in place; to replace it, use ``type(ctx.state)()``.
+    The state gets a field ``expires_at`` (microseconds; None before the first record). So it must
+    be a msgspec.Struct or a dataclass that is not frozen, and the computation must change it in
+    place; to replace it, use ``type(ctx.state)()``.
 
     Args:
-        computation: the computation to run.
+        computation: the computation to run; the graph shows its name.
         after: the time to live.
         time: the clock of the time to live, event time or wall time.
 

@@ -10,7 +10,7 @@
 `distinct`, `quantiles`                   approximate, by sketches: the extra ``sketches``
 ========================================  =====================================================
 
-All of them can merge. Results do not depend on the order of the records, unless it is said so.
+All can merge. Results do not depend on the order of the records, unless it is said so.
 """
 
 from __future__ import annotations

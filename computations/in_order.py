@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Queue(Waking):
-    """The records of a key that are waiting for the low watermark: instant -> value."""
+    """Records that wait for the low watermark: instant -> value."""
 
     values: MapState[str, Any] = msgspec.field(default_factory=MapState)
 

@@ -102,8 +102,6 @@ def check_apart(what: str, first: Stream[Any], second: Stream[Any]) -> None:
 
 
 class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
-    """The common part of interval and window join."""
-
     def __init__(
         self,
         left: Side[L, O],

@@ -20,12 +20,9 @@ Late = Literal["drop", "amend"] | Stream[V]
 
 
 class WindowState(msgspec.Struct, Generic[A]):
-    """One open (or amendable) window of a key."""
-
     accumulator: A
     panes: int = 0
     fresh: int = 0
-    """Number of records since the last pane."""
 
 
 class Panes(Generic[V, A, R]):
@@ -62,7 +59,6 @@ class Panes(Generic[V, A, R]):
     # -- late records; watermarks are in microseconds -----------------------------------
 
     def may_amend(self, end: int, watermark: int) -> bool:
-        """Whether a closed window that ends at `end` still accepts records."""
         if not self.amends or self._allowed is None:
             return self.amends
         return min(end + self._allowed, LAST_INSTANT) >= watermark

@@ -23,8 +23,6 @@ R = TypeVar("R")
 
 
 class SessionState(WindowState[A], Generic[A]):
-    """One session: the times of its first and last record."""
-
     first: int = 0
     last: int = 0
 

@@ -140,7 +140,6 @@ class Sliced(Generic[V, A, R]):
             ctx.cancel_timer(str(window.start))  # these slices now follow the ones before
 
     async def _in(self, window: Span, ctx: Context[Any]) -> AsyncIterator[tuple[int, Slice[A]]]:
-        """The slices of a window that have records, earliest first."""
         slices: MapState[int, Slice[A]] = ctx.state.slices
         if self._windows.number > FEW_SLICES:
             inside = [

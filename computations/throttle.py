@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Counts(msgspec.Struct):
-    """Number of passed records of a key: start of the window in microseconds -> number."""
+    """Passed records of a key: start of the window in microseconds -> number."""
 
     passed: MapState[int, int] = msgspec.field(default_factory=MapState)
 

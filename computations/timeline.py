@@ -34,8 +34,6 @@ _BEHIND_ALL = "~"
 
 
 class Waking(msgspec.Struct):
-    """The base of all states here, which have one timer."""
-
     added: int = 0
     """Number of values added, which distinguishes and orders values of one instant."""
     wakes_at: int | None = None
@@ -140,5 +138,4 @@ def wake_for_next(ctx: Context[S], *dues: int | None) -> None:
 
 
 def written(*streams: Stream[Any] | None) -> tuple[Stream[Any], ...]:
-    """The given streams without duplicates, since one stream may serve several purposes."""
     return tuple({stream.name: stream for stream in streams if stream is not None}.values())

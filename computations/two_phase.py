@@ -1,10 +1,9 @@
 """Two-phase aggregation, for a key with too much traffic (paper section 8.4).
 
-A key belongs to one interval, and so to one core. If most records have the same key, `Spread` it
-over several partial keys, aggregate each of them (`PreAggregate`), and combine the partial results
-by the real key (`merged`). On-time panes equal those of a single phase, with the same timestamps: a
-partial result has its window's last microsecond, and the first phase's timer at that instant holds
-its low watermark until the last partial result has been produced.
+A key belongs to one interval, and so to one core. `Spread` divides it into several partial keys,
+`PreAggregate` aggregates each of them, and `merged` combines the partial results by the real key.
+On-time panes equal those of a single phase: a partial result has its window's last microsecond, and
+the first phase's timer at that instant holds its low watermark until the last one is produced.
 """
 
 from __future__ import annotations
@@ -135,14 +134,12 @@ def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], 
 
 
 class Part(msgspec.Struct, Generic[A]):
-    """The aggregate of one window of a partial key that has not been sent yet."""
-
     accumulator: A
     records: int = 0
 
 
 class Parts(msgspec.Struct):
-    """The windows of a partial key: start in microseconds -> part."""
+    """The windows of a partial key that are not sent: start in microseconds -> part."""
 
     open: MapState[int, Part[Any]] = msgspec.field(default_factory=MapState)
     flush_set: bool = False

@@ -47,26 +47,24 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
     ```
 
     The on-time pane has its window's last microsecond as timestamp, so that hourly panes summed
-    into days equal direct days. A record is late if that microsecond is behind the low watermark.
-    Of a record's several windows some may be closed; it is left out only if none accepts it.
-
-    A record writes one entry of its key's state: its window, its session, or its slice. Sliding
-    windows need an entry per window (size / slide of them) with a fold that has no ``merge`` (with
-    a warning), with `early`, or without `accumulate`.
+    into days equal direct days. A record is late if that microsecond is behind the low watermark,
+    and left out if none of its windows accepts it. It writes one entry of its key's state: its
+    window, session or slice. Sliding windows need an entry per window (size / slide of them) with a
+    fold that has no ``merge`` (with a warning), with `early`, or without `accumulate`.
 
     Args:
         windows: the windows, one of `millwheel.windows` or your own `Assigner`.
         fold: the fold of values into a result.
         to: the stream of panes.
         late: ``"drop"`` drops a late record; ``"amend"`` sends the window's pane again with the
-            record included; a stream receives its value. Each case is counted (``late_dropped``,
-            ``late_amended``, ``late_sent``).
+            record included; a stream receives its value (``late_dropped``, ``late_amended``,
+            ``late_sent``).
         allowed_lateness: time after its end for which a window is still amended. Then its state is
             removed, and its late records are dropped, or sent to `late` if that is a stream. None:
             no limit with ``"amend"``, no amendments with a stream.
         early: sends panes before the window closes. A global window needs it.
-        accumulate: whether each pane covers all records of the window. If False, it covers only
-            those since the pane before, and is not sent if there are none.
+        accumulate: whether each pane covers all records of the window. False: only those since the
+            pane before, with no pane if there are none.
 
     Raises:
         GraphError: sessions with a fold without ``merge``, a global window that would never send,

@@ -28,8 +28,8 @@ class Period:
     """A part of a group: the hour, day, month or year (UTC) of a time column.
 
     ```python
-    group = ("origin", Period("hour", "month", "month"))
-    assert group == ("origin", months("hour"))
+    group = ("origin", Period("departed", unit="month", name="first_day"))
+    assert group[1] == months("departed", "first_day")
     ```
     """
 
@@ -43,7 +43,7 @@ def hours(column: str, name: str = "hour") -> Period:
     """Group by the hour of a time column; the result has its begin as `name`.
 
     ```python
-    assert hours("start") == Period(column="start", unit="hour", name="hour")
+    group = ("origin", hours("departed"))  # the result has the columns origin and hour
     ```
     """
     return Period(column, "hour", name)
@@ -53,7 +53,7 @@ def days(column: str, name: str = "day") -> Period:
     """Group by the day (UTC) of a time column; the result has its begin as `name`.
 
     ```python
-    assert days("start") == Period(column="start", unit="day", name="day")
+    group = ("origin", days("departed"))  # the result has the columns origin and day
     ```
     """
     return Period(column, "day", name)
@@ -63,7 +63,7 @@ def months(column: str, name: str = "month") -> Period:
     """Group by the month (UTC) of a time column; the result has its begin as `name`.
 
     ```python
-    assert months("start") == Period(column="start", unit="month", name="month")
+    group = ("origin", months("departed"))  # the result has the columns origin and month
     ```
     """
     return Period(column, "month", name)
@@ -73,7 +73,7 @@ def years(column: str, name: str = "year") -> Period:
     """Group by the year (UTC) of a time column; the result has its begin as `name`.
 
     ```python
-    assert years("start", "first_day") == Period(column="start", unit="year", name="first_day")
+    group = ("origin", years("departed", "first_day"))  # the result has origin and first_day
     ```
     """
     return Period(column, "year", name)
@@ -85,10 +85,15 @@ class Parquet:
     ``origin=JFK/month=2013-01-01``.
 
     ```python
-    from pathlib import Path
+    from typing import Any
 
-    files = Parquet("/data/airport_month")
-    assert files.path == Path("/data/airport_month")
+    def by_customer(orders: Any) -> Any:  # a DataFrame of PySpark
+        return orders.groupBy("customer").sum("cents")
+
+    pipeline.sink(ORDERS, Table("bought", Order, numbered=True))
+    pipeline.spark(
+        by_customer, follows="bought", reads="bought", group="customer", to=Parquet("/data/bought")
+    )
     ```
 
     Args:
@@ -122,7 +127,6 @@ class Aggregate:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The columns of the result that identify a row's group."""
         return tuple(part if isinstance(part, str) else part.name for part in self.group)
 
 

@@ -74,10 +74,10 @@ class BundleId:
 
     A repeated number brings the same records in the same order. Within a scope, numbers rise by
     one, but may jump after a restart or failover of the pipeline's own database (for an embedded
-    server: after each run), which may have lost its newest commits (decision 40). Numbering then
-    continues above every number that can have been given, and the records of lost bundles get new
-    numbers. A new scope (after a split or merge) continues above the numbers of its origins; keep
-    the rows of former scopes in the other database. Numbers need 64 bits.
+    server: after each run), which may have lost its newest commits (decision 40). Then the records
+    of lost bundles get new numbers, above all that can have been given. A new scope (after a split
+    or merge) continues above the numbers of its origins; keep the rows of former scopes in the
+    other database. Numbers need 64 bits.
     """
 
     scope: int

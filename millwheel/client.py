@@ -111,7 +111,6 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close the client's own connections."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
@@ -138,9 +137,8 @@ class Client:
             id: the record's own id. For as long as `Inbox.remember` says, a repeat with the same
                 value has no second effect.
             at: the event time, an aware datetime; None: the time of sending.
-            connection: a connection of psycopg, or a connection or session of SQLAlchemy
-                (asynchronous or not), in whose transaction the record is sent; None: it is
-                committed at once.
+            connection: of psycopg, or a connection or session of SQLAlchemy (asynchronous or not),
+                in whose transaction the record is sent; None: it is committed at once.
 
         Returns:
             False if the id was sent before, with the same value.
@@ -149,8 +147,8 @@ class Client:
             SendRefused: the stream takes no records, or not this one.
             UserCodeError: the value is not of the stream's type, or cannot be stored.
             UsageError: `at` has no time zone, or `connection` is of another kind.
-            StoreUnavailable: the store cannot be reached, or the connection broke. The record may
-                have been sent: repeat it with its id.
+            StoreUnavailable: the store does not answer. The record may have been sent: repeat it
+                with its id.
         """
         ids = None if id is None else [id]
         times = None if at is None else [at]
@@ -278,7 +276,6 @@ class Client:
 
     @asynccontextmanager
     async def _connection(self, stream: str = "") -> AsyncIterator[psycopg.AsyncConnection]:
-        """One of the client's own connections; errors of Postgres become the client's."""
         pool = await self._connections()
         try:
             async with pool.connection() as connection:

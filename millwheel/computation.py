@@ -118,22 +118,23 @@ class Computation(Generic[V, S, B, T]):
             ) -> None:
                 rows = [(record.value.customer, record.value.cents) for record in records]
                 print("BEGIN", rows, ctx.bundle_id.scope, ctx.bundle_id.number, "COMMIT")
+
+        pipeline.add(ToBooks(), ORDERS.by(customer))
         ```
 
         Use it to write to a database that is not the store (decision 30). After a crash, a takeover
         or an error it is called again with the same number (`ctx.bundle_id`) and the same records
-        in the same order, perhaps while another call for the bundle still runs. Write the number in
-        the transaction of the rows, and skip every bundle that is not above the number that is
-        there.
+        in the same order, perhaps while another call still runs. Write the number in the
+        transaction of the rows, and skip every bundle that is not above the number that is there.
 
         The calls of one scope (a key interval) follow one another; scopes run in parallel. A bundle
         has records of many keys, those of one key in order; so `ctx` has no key, state, timers or
         holds. It can produce (by default with the greatest timestamp of the records), execute and
-        count, and these effects are committed with the acknowledgement of the records.
+        count.
 
-        If the method raises, it is called again at once, up to `retries` times; then `on_error`
-        applies. With ``"dead_letter"`` all records become dead letters and the number is used up:
-        only the other database knows whether it has their rows.
+        A call that raises is repeated at once, up to `retries` times; then `on_error` applies. With
+        ``"dead_letter"`` all records become dead letters, and only the other database knows whether
+        it has their rows.
         """
         raise NotImplementedError(f"{type(self).__name__} must define process_bundle")
 
@@ -171,15 +172,14 @@ class Computation(Generic[V, S, B, T]):
         ```
 
         The empty table is ``T()``. Other records and timers see the table with all broadcast
-        records applied so far, as `Context.shared`. The method is called once for each of
-        ``Settings.broadcast_cells`` ranges of keys, each with its own table. So it receives nothing
-        that could differ between them (time, key), and cannot produce.
+        records applied so far, as `Context.shared`. Each of ``Settings.broadcast_cells`` ranges of
+        keys has a table and a call; so the method gets nothing that could differ between them
+        (time, key), and cannot produce.
 
         The broadcast records of one sender's log arrive in its order, but in no order with other
-        records: a record may come before a rule that was sent earlier. To apply the rule of the
-        record's instant, keep the record in the state and set a timer at its timestamp: then the
-        table has every broadcast record that is on time and not newer, and perhaps newer ones, so
-        store when each rule begins.
+        records. To apply the rule of the record's instant, keep the record in the state and set a
+        timer at its timestamp: then the table has every broadcast record that is on time and not
+        newer, and perhaps newer ones, so store when each rule begins.
         """
         raise NotImplementedError(f"{type(self).__name__} must define process_broadcast")
 

@@ -92,10 +92,14 @@ class Context(Generic[S, T]):
         """The state of this key: change it in place, or assign a new one.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[Spent]) -> None:
-            ctx.state.cents += record.value.cents
-            if record.value.item == "refund":
-                ctx.state = Spent()
+        class Receipts(Computation[Order, Spent]):
+            async def process_record(self, record: Record[Order], ctx: Context[Spent]) -> None:
+                ctx.state.cents += record.value.cents
+
+        pipeline.add(Receipts(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA, MILK)
+            assert harness.state("receipts", "ann") == {"": {"cents": 390}}
         ```
 
         The change is committed with this record or not at all. An empty state takes no row.
@@ -113,8 +117,14 @@ class Context(Generic[S, T]):
         """The table built from broadcast records; it stays the same during the whole call.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[None, Spent]) -> None:
-            print(record.value.cents <= ctx.shared.cents)
+        class Check(Computation[Order, None, int, Spent]):
+            async def process_broadcast(self, record: Record[int], shared: Spent) -> None:
+                shared.cents = record.value  # the newest limit
+
+            async def process_record(
+                self, record: Record[Order], ctx: Context[None, Spent]
+            ) -> None:
+                ctx.count("too much", record.value.cents > ctx.shared.cents)
         ```
 
         Only `Computation.process_broadcast` may change it: a change made here is never stored, but
@@ -153,9 +163,13 @@ class Context(Generic[S, T]):
         """Call `process_timer` for this key when the low watermark (or the clock) passes `at`.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
-            ctx.set_timer(record.timestamp + timedelta(hours=1), tag=record.value.item)
-            ctx.set_timer(ctx.now + timedelta(seconds=5), "poll", kind="wall")
+        class Remind(Computation[Order, None]):
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                ctx.set_timer(record.timestamp + timedelta(hours=1), tag=record.value.item)
+                ctx.set_timer(ctx.now + timedelta(seconds=5), "poll", kind="wall")
+
+            async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+                print(timer.kind, timer.tag, timer.at)
         ```
 
         The timer replaces one with the same kind and tag. A timer in the past fires right after
@@ -172,8 +186,15 @@ class Context(Generic[S, T]):
         """Cancel the timer of this kind and tag, if it is set.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
-            ctx.cancel_timer(record.value.item)
+        class Remind(Computation[Order, None]):
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                if record.value.cents < 0:  # it is paid
+                    ctx.cancel_timer(record.value.item)
+                else:
+                    ctx.set_timer(record.timestamp + timedelta(hours=1), record.value.item)
+
+            async def process_timer(self, timer: Timer, ctx: Context[None]) -> None:
+                print(f"{ctx.key} has not paid for {timer.tag}")
         ```
         """
         if tag != "" or kind not in ("watermark", "wall"):
@@ -184,9 +205,11 @@ class Context(Generic[S, T]):
         """Hold the low watermark of this computation at `at` until `release_watermark` is called.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[Spent]) -> None:
-            if ctx.state.cents == 0:  # the sum will be produced with this timestamp
-                ctx.hold_watermark(record.timestamp)
+        class Basket(Computation[Order, Spent]):
+            async def process_record(self, record: Record[Order], ctx: Context[Spent]) -> None:
+                if ctx.state.cents == 0:  # the sum will be produced with this timestamp
+                    ctx.hold_watermark(record.timestamp)
+                ctx.state.cents += record.value.cents
         ```
 
         A later output with the timestamp `at` then is not late, however long it waits. The hold
@@ -208,7 +231,6 @@ class Context(Generic[S, T]):
         self._call.effects.timers[(self._call.cell.key_text, "hold", tag)] = None
 
     def _checked(self, tag: str, kind: str) -> str:
-        """The tag as a plain `str`, after a check of tag and kind."""
         if kind not in ("watermark", "wall"):
             raise UserCodeError(
                 f"{self._call.name}: a timer's kind must be 'watermark' or 'wall', not {kind!r:.80}"
@@ -224,9 +246,17 @@ class Context(Generic[S, T]):
         """Send `value` to every reader of `stream`.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
-            ctx.produce(SPENT, record.value.cents)
-            ctx.produce(KEPT, record.value, timestamp=record.timestamp + timedelta(hours=1))
+        class Divide(Computation[Order, None]):
+            writes = (KEPT, SPENT)
+
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                ctx.produce(SPENT, record.value.cents)
+                ctx.produce(KEPT, record.value, timestamp=record.timestamp + timedelta(hours=1))
+
+        pipeline.add(Divide(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert (harness.produced(SPENT), harness.produced(KEPT)) == ([300], [TEA])
         ```
 
         Args:
@@ -276,11 +306,15 @@ class Context(Generic[S, T]):
         """Run a statement on your own tables in the transaction that commits this record.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
-            ctx.execute(
-                "UPDATE customers SET spent = spent + %s WHERE name = %s",
-                [record.value.cents, record.value.customer],
-            )
+        class Charge(Computation[Order, None]):
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                order = record.value
+                ctx.execute("INSERT INTO bill VALUES (%s, %s)", [order.customer, order.cents])
+
+        pipeline.add(Charge(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA)
+            assert harness.statements() == [("INSERT INTO bill VALUES (%s, %s)", ("ann", 300))]
         ```
 
         The statement runs at the commit and returns no result. Parameters are written ``%s``.
@@ -304,8 +338,14 @@ class Context(Generic[S, T]):
         """Add to a counter of this computation, exact despite crashes; `millwheel status` shows it.
 
         ```python
-        async def process_record(record: Record[Order], ctx: Context[None]) -> None:
-            ctx.count("cents", record.value.cents)
+        class Audit(Computation[Order, None]):
+            async def process_record(self, record: Record[Order], ctx: Context[None]) -> None:
+                ctx.count("cents", record.value.cents)
+
+        pipeline.add(Audit(), ORDERS.by(customer))
+        async with Harness(pipeline) as harness:
+            await harness.inject(ORDERS, TEA, MILK)
+            assert harness.counters("audit")["cents"] == 390
         ```
         """
         if not isinstance(by, int) or not -MAX_COUNT <= by <= MAX_COUNT:
@@ -332,7 +372,6 @@ class RefusedMembers:
     """Members of `Context` that a kind of computation may not use."""
 
     members: Mapping[str, str]
-    """By member, the words for its use."""
     reason: str
     """The error, with the computation's ``name`` and the words ``did``."""
     of_records: bool = False
@@ -373,7 +412,6 @@ BUNDLED = RefusedMembers(
     "{name} {did} in process_bundle, but the records of a bundle have many keys. "
     "Do that in a separate computation before this one",
 )
-"""A numbered bundle, which has no key: its records have many."""
 
 _TIMES = ("low_watermark", "low_watermark_micros", "output_watermark", "now")
 
@@ -385,7 +423,6 @@ WEAK = RefusedMembers(
     "not depend on the time, declare that in the class: order_insensitive = True",
     of_records=True,
 )
-"""A computation with weak productions, which must not depend on the time."""
 
 
 @cache
@@ -465,8 +502,6 @@ _refuse(BundleContext, BUNDLED)
 
 
 class Ended:
-    """Refuses every use of a `Context` after the end of its call."""
-
     __slots__ = ()
 
     def __getattribute__(self, name: str) -> Any:
@@ -514,7 +549,6 @@ def _late_use(context: Ended, member: str) -> UserCodeError:
 
 
 def _is_storable(text: object, limit: int) -> bool:
-    """Whether an object is a `str` of at most `limit` bytes that Postgres can store."""
     if not isinstance(text, str):
         return False
     if text.isascii():  # nearly always, and the cheapest check

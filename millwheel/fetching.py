@@ -59,7 +59,7 @@ class FetchingReader(ABC):
         self._error: BaseException | None = None
         self._has_ended = False
         self._none_at = float("-inf")
-        """When the server last answered that there is no further row, by the loop's clock."""
+        """When the server last had no further row, by the loop's clock."""
         self._task: asyncio.Task[None] | None = None
 
     # -- what a source of your own has ---------------------------------------------------
@@ -109,7 +109,6 @@ class FetchingReader(ABC):
 
     @property
     def ended(self) -> bool:
-        """Whether the end was fetched and all rows before it were read."""
         return self._has_ended and not self._fetched
 
     @property

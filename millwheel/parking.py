@@ -18,16 +18,15 @@ class Park:
     pipeline.add(AddUp(), ORDERS.by(customer), retries=3, on_error=Park(most_records=100))
     ```
 
-    For ``on_error=`` of `Pipeline.add`; ``"park"`` is ``Park()``. ``millwheel dead-letters retry``
-    runs the failed record again and then those that wait; ``discard`` drops it and continues.
+    For ``on_error=`` of `Pipeline.add`; ``"park"`` is ``Park()``. See ``docs/guarantees.md``.
 
     Args:
         hold_watermark: hold the low watermark at the oldest record that waits, so that no window
             downstream closes without it. Otherwise the waiting records may produce late ones.
         most_records: stored records of a key. Further ones stay un-ACKed and slow their sender.
         most_bytes: bytes of their values.
-        most_keys: parked keys in an interval of slots (``millwheel intervals list``); one more ends
-            the worker, as ``on_error="fail"`` does.
+        most_keys: parked keys in an interval of slots; one more ends the worker, as
+            ``on_error="fail"`` does.
 
     Raises:
         GraphError: a limit is less than one.

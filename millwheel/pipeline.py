@@ -82,7 +82,6 @@ class Pipeline:
         self._identified: dict[str, tuple[Stream[Any], Callable[[Any], Key]]] = {}
         self.sinks: list[tuple[Stream[Any], SinkUse]] = []
         self.aggregates: dict[str, Aggregate] = {}
-        """By name, the aggregates that Spark keeps up to date."""
         self._graph: Graph | None = None
 
     def inject(
@@ -122,26 +121,25 @@ class Pipeline:
         the source.
 
         Args:
-            timestamp: returns a value's event time, an aware datetime. None: the row's own
-                timestamp, if the source has one for each row, as Kafka has.
-            lateness: how far behind the newest record another may be and still be on time; zero:
-                times never go back. ``docs/guarantees.md`` says which later records are late.
+            timestamp: returns a value's event time, an aware datetime; None: the row's own
+                timestamp, if the source has them, as Kafka has.
+            lateness: how far behind the newest record another may be and still be on time
+                (``docs/guarantees.md``); zero: times never go back.
             seen: returns the time at which a record was seen, if that is not its event time.
-            watermark: in place of `seen` and `lateness`, returns a time from the record, after
-                which no record on time is older; None: the record has no such time.
+            watermark: in place of `seen` and `lateness`, returns the time of a record after which
+                no record on time is older, or None.
             idle_after: a partition that owes nothing for this long (`Reader.caught_up`) follows the
-                least watermark of the other injectors; older rows that it delivers later are late.
-                None: the source's default, if any.
-            id: returns the record's own id. A second record of the stream with that id, from any
-                source, is dropped; ids are remembered for ``Settings.id_retention_seconds``.
-            max_pending: maximum rows of a partition that were read and that some reader of the
-                stream has not acknowledged: it bounds how far the low watermark is behind the
-                newest row. Default and maximum: ``Settings.max_unacked_records``.
-            latency_target: time within which 95 of 100 rows should be durable at the readers, from
-                the read. The engine adapts the number of pending rows, from 1 to `max_pending`
-                (decision 31).
+                least watermark of the other injectors; older rows that come later are late. None:
+                the source's default, if any.
+            id: returns the record's own id. A second record of the stream with that id is dropped,
+                for ``Settings.id_retention_seconds``.
+            max_pending: maximum rows of a partition that are read and not acknowledged by all
+                readers: it bounds how far the low watermark is behind. Default and maximum:
+                ``Settings.max_unacked_records``.
+            latency_target: time within which 95 of 100 rows should be durable at the readers. The
+                engine adapts the number of pending rows, from 1 to `max_pending` (decision 31).
             on_error: on a row that cannot be read, stop, or keep the row as a dead letter.
-            name: the injector's name; by default that of the stream with ``_injector``.
+            name: by default that of the stream with ``_injector``.
 
         Raises:
             GraphError: an option does not fit, or contradicts another one.
@@ -219,18 +217,17 @@ class Pipeline:
                 that depend on the record alone (paper 6.1.3).
             exactly_once: drop records already seen. False: at least once; the effects of a record
                 that is sent again happen again.
-            delivery: ``"at_most_once"``: a record is sent once and not stored. A crash, a lost
-                connection or the move of a key interval loses the records in flight.
-                ``exactly_once`` has no meaning then.
-            straggler_after: time that an input of a weak computation waits for the acknowledgement
-                of its productions. Then they are stored, and the input is acknowledged.
-            acknowledgement: of weak productions. ``"chain"``: each is kept by its producer until it
-                is acknowledged. ``"tree"``: none is kept. The first such step tracks all
-                descendants of a record in constant memory, and losses are replayed from there,
-                which may break the order of a key's records; `straggler_after` has no meaning. For
-                steps that only pass records on.
-            replay_after: with ``"tree"``, a record is processed again after this time without a
-                sign of its descendants. Slow descendants give signs.
+            delivery: ``"at_most_once"``: a record is sent once and not stored; a crash, a lost
+                connection or the move of a key interval loses those in flight. `exactly_once` has
+                no meaning then.
+            straggler_after: time after which an input of a weak computation is acknowledged, and
+                its unacknowledged productions are stored.
+            acknowledgement: of weak productions. ``"chain"``: their producer keeps each until it is
+                acknowledged. ``"tree"``: none is kept. The first such step tracks all descendants
+                of a record in constant memory and replays losses, perhaps out of order;
+                `straggler_after` has no meaning. For steps that only pass records on.
+            replay_after: with ``"tree"``, time without a sign of its descendants (slow ones give
+                signs) after which a record is processed again.
             on_error: on a record for which user code fails, stop; keep it as a dead letter and
                 continue; or also park its key (``"park"``, or a `Park` with limits).
             retries: number of times that user code is retried before that.
@@ -288,8 +285,8 @@ class Pipeline:
         ```
 
         Args:
-            row: converts a value to the sink's row; None: the value is the row. Sinks outside the
-                store have options of their own for that.
+            row: converts a value to the sink's row; None: the value is the row. Not for sinks
+                outside the store.
             on_error: for a sink outside the store: on records that it cannot take, stop, or keep
                 these records as dead letters.
 
@@ -328,9 +325,9 @@ class Pipeline:
         pipeline.spark(per_customer, follows="bought", reads="bought", group="customer", to=to)
         ```
 
-        New rows of `follows` show which groups have changed. The rows of these groups are read from
-        `reads`, whole, at one snapshot, and given to `function`; its result replaces their rows in
-        `to`. So `function` keeps no state, and late, amended and retracted panes need no care.
+        New rows of `follows` show which groups have changed. `function` gets all rows of these
+        groups in `reads`, at one snapshot, and its result replaces their rows in `to`. So it keeps
+        no state, and late, amended and retracted panes need no care.
 
         Args:
             function: takes a DataFrame for each table of `reads`, and returns one with the columns
@@ -338,7 +335,7 @@ class Pipeline:
             follows: name of a table of this pipeline with ``numbered=True``.
             reads: names of the tables that the aggregate is made of.
             group: columns that `follows` and `reads` share, or `millwheel.aggregates.months` and
-                the like of a time column. A group is replaced as a whole.
+                the like.
             to: a table of the pipeline's schema, with a column for each part of `group`; or files.
             name: by default that of the function.
 

@@ -94,7 +94,6 @@ RESERVED_TABLES = frozenset(
 BUCKET = re.compile(
     r"(?:commit_record|production|seen_record|state_change|straggler|timer_change)_\d+"
 )
-"""Names of the tables that are created and dropped while a pipeline runs."""
 
 
 class Table(Generic[R]):
@@ -113,8 +112,8 @@ class Table(Generic[R]):
     ```
 
     The table is created from the type, or an existing table with matching columns is used. None is
-    NULL, in a ``jsonb`` column too. A time needs a zone. NaN and infinities fit only a ``double
-    precision`` column, from a `row` function; in JSON (streams, ``jsonb``) they fail their record.
+    NULL, also in ``jsonb``. A time needs a zone. NaN and infinities fit only a ``double precision``
+    column, from a `row` function; in JSON (streams, ``jsonb``) they fail their record.
 
     Args:
         name: the table's name in the pipeline's schema.
@@ -122,14 +121,14 @@ class Table(Generic[R]):
         key: columns that identify a row: a later value replaces the earlier one. Keys are equal if
             Postgres takes them for equal (``docs/sinks.md``). Without `key` every value is a new
             row.
-        producer_key: the columns of `key` that hold the producing computation's own key. Then no
-            other key can write the row, and the producer's own commit writes it. Without it, an
-            upsert is a step of its own, keyed by `key`.
+        producer_key: the columns of `key` with the producing computation's own key. The producer's
+            own commit then writes the row, which no other key can write; otherwise an upsert is a
+            step of its own, keyed by `key`.
         numbered: adds the columns `sender` and `sequence`, so that others can follow the table
             (:mod:`millwheel.spark`, :mod:`millwheel.following`). Each sender numbers its rows from
             0, without gaps, in the order of its commits; ordered by both columns, the rows of one
-            producing key are in the order of production. The view ``numbered_rows`` counts the rows
-            of each sender. Old rows may be deleted.
+            producing key are in the order of production. The view ``numbered_rows`` counts them by
+            sender. Old rows may be deleted.
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one
@@ -244,16 +243,16 @@ class JsonLinesFiles:
     pipeline.sink(ORDERS, JsonLinesFiles("in_one_file", by=lambda order: 0))
     ```
 
-    A part file is named after its interval's id. New intervals (after a split or merge) get their
-    own files, and existing files stay: read all of them.
+    A part file is named after its interval's id. New intervals (after a split or merge) get new
+    files: read all of them.
 
     Args:
         directory: the directory of the part files.
         by: returns the key that distributes values over part files, which a separate step then
             writes; a constant gives one file, in the order in which values arrive. None: each
-            interval of the producing computation writes a file in its own commits; where that is
-            not possible (rows of a source, weak productions, ``exactly_once=False``, numbered
-            bundles, a second set of files), one file is written, as with a constant.
+            interval of the producing computation writes a file in its own commits, or one file is
+            written where that is not possible (rows of a source, weak productions,
+            ``exactly_once=False``, numbered bundles, a second set of files).
     """
 
     directory: Path | str
@@ -367,6 +366,4 @@ class SinkUse:
     sink: Sink
     row: Callable[[Any], Any] | None = field(default=None)
     apart: bool = False
-    """Whether a separate step writes it, even if the producer's commit could."""
     on_error: Literal["fail", "dead_letter"] = "fail"
-    """For sinks that receive bundles, on records that cannot be delivered."""

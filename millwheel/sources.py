@@ -171,11 +171,9 @@ class Reader(Protocol):
     ```
 
     An attribute `seen`, for a source with ``shows_time = True``, is the event time in microseconds
-    up to which the source has come by the rows read so far, or None. It replaces the times of the
-    rows, and `wait` also returns when it has advanced.
-
-    A change of an attribute `promised` makes the engine store the position before the rows read
-    since are sent: it says which rows the numbers stand for (the file that was begun, for example).
+    up to which the source has come by the rows read so far, or None. It replaces the rows' times,
+    and `wait` returns when it has advanced. A change of an attribute `promised` (the file that was
+    begun, for example) makes the engine store the position before the rows read since are sent.
     """
 
     @property

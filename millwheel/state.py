@@ -1,9 +1,9 @@
 """State as user code sees it: one object per key, and collections with entries that load
 separately.
 
-A state object is one row. A field of type `MapState` or `ListState` has a row per entry, so that
-its cost depends on the entries that a record uses, not on the number stored. Outside a pipeline
-(``Model()`` in a unit test), collections keep their entries in memory.
+A state object is one row; a field of type `MapState` or `ListState` has a row per entry, so that
+its cost depends on the entries that a record uses. Outside a pipeline (``Model()`` in a unit test),
+collections keep their entries in memory.
 """
 
 from __future__ import annotations
@@ -79,8 +79,6 @@ class Cells(Protocol):
 
 
 class LocalCells:
-    """Cells in memory, for a state object outside a pipeline."""
-
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
 
@@ -144,7 +142,6 @@ class Collection:
             cells.store(prefix + entry, self._codec_of(entry), value)
 
     def is_loose(self) -> bool:
-        """Whether the collection does not belong to a key yet."""
         return isinstance(self._cells, LocalCells)
 
     @staticmethod
@@ -179,9 +176,9 @@ class MapState(Collection, Generic[K, V]):
     assert await basket.items.get("tea") == 300
     ```
 
-    Reading may have to wait for the store, so it is awaited; writing never waits. A value that is
-    changed in place after `get` is stored as if it had been `put`. A new map assigned to the field
-    replaces the stored map if all of that is in memory; otherwise call `clear` first.
+    Reading may wait for the store, so it is awaited; writing never waits. A value changed in place
+    after `get` is stored as if it had been `put`. A new map assigned to the field replaces the
+    stored map if all of that is in memory; otherwise call `clear` first.
     """
 
     __slots__ = ()
@@ -252,10 +249,10 @@ class MapState(Collection, Generic[K, V]):
         assert since == ["2024-01-02", "2024-02-01"]
         ```
 
-        Keys must be strings (write an instant as ``isoformat(timespec="microseconds")``, a number
-        with leading zeros), since integers are not in order as JSON. The order is that of the keys'
-        JSON: that of the strings, if they contain no space, ``!``, ``"``, backslash or control
-        character. Entries may be changed and removed while they are read.
+        The order is that of the keys' JSON, and so that of strings without space, ``!``, ``"``,
+        backslash and control characters. Integers have none: write numbers with leading zeros, and
+        instants as ``isoformat(timespec="microseconds")``. Entries may be changed and removed while
+        they are read.
 
         Args:
             limit: maximum number of entries to read. Use it instead of leaving the loop.
@@ -491,8 +488,7 @@ class StateLayout(Generic[S]):
         return self.codec.encode(self.codec.value_type(*self._plain_values(state)))
 
     def settle(self, encoded: bytes, state: Any) -> tuple[bytes, Any]:
-        """The stored form of a state, just encoded, and the state object that a restart reads from
-        it.
+        """A just encoded state, and the object that a restart reads from it.
 
         An object with collections stays, and its plain part is replaced.
 
@@ -532,7 +528,6 @@ def _name_of(state_type: Any) -> str:
 
 @lru_cache(maxsize=TYPES_KNOWN)
 def _plain_type(state_type: Any, collections: frozenset[str]) -> Any:
-    """A struct of the fields of a state type that are not collections."""
     origin = get_origin(state_type) or state_type
     hints = field_hints(origin, include_extras=True)
     plain = [(name, hint) for name, hint in hints.items() if name not in collections]
@@ -546,14 +541,12 @@ def _has_fields(kind: Any) -> bool:
 
 
 def _fields_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that returns the values of these fields as a tuple, even for a single field."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda state: tuple(getattr(state, name) for name in names)
 
 
 def _substitute(hint: Any, variables: dict[Any, Any]) -> Any:
-    """`hint` with its type variables replaced by the arguments of the state type."""
     if isinstance(hint, TypeVar):
         return variables.get(hint, Any)
     arguments = get_args(hint)

@@ -33,12 +33,11 @@ class Stream(Generic[V]):
 
     Args:
         name: unique in a pipeline; lower case, digits, underscores.
-        value_type: a msgspec.Struct, a dataclass, or a plain JSON type. A float may be neither NaN
-            nor infinite, which JSON does not have: use ``float | None`` for "not known".
+        value_type: a msgspec.Struct, a dataclass, or a plain JSON type. JSON has no NaN and
+            infinity: use ``float | None`` for "not known".
         version: increase it by one with every change of the type.
-        migrations: for each older version, a function that converts its decoded JSON (for a struct
-            a ``dict``) to the next version; to go back, for each newer version, a function to the
-            one before. A migration that fails stops the worker with `MigrationFailed`.
+        migrations: for each older version, a function that converts its decoded JSON to the next
+            one; see `Computation.migrations`. A failure stops the worker with `MigrationFailed`.
     """
 
     def __init__(
@@ -136,7 +135,6 @@ class Input(Generic[V_co]):
 
     @property
     def name(self) -> str:
-        """The name of the stream in the user's pipeline."""
         return (self.relayed or self.stream).name
 
     @property
@@ -194,7 +192,6 @@ class Broadcast(Generic[V_co]):
 
     @property
     def name(self) -> str:
-        """The name of the stream in the user's pipeline."""
         return (self.relayed or self.stream).name
 
 

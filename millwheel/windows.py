@@ -74,8 +74,8 @@ class Pane(msgspec.Struct, Generic[R], frozen=True, gc=False):
     ```
 
     Attributes:
-        number: 0 for the first pane of the window, and one more for each further pane. Panes of
-            count windows, which have no bounds of their own, are numbered per key.
+        number: 0 for the first pane of the window, then rising by one. Panes of count windows,
+            which have no bounds of their own, are numbered per key.
         late: the pane amends the result with a record that arrived after the window had closed.
         final: no further pane of this window will follow.
         early: the pane was sent before the window closed, and is not complete.
@@ -249,13 +249,12 @@ class Tumbling:
 
     With a zone, bounds follow the local clock: a day has 23 or 25 hours when the clock changes, and
     local hours nest into it. 01:00 to 02:00 takes two hours when the clock goes back, and does not
-    exist when the clock jumps over it; of half-hour windows in an hour that occurs twice, the first
-    takes 30 minutes and the last 90. Without a zone all windows have the same length.
+    exist when it jumps over it; of half-hour windows in an hour that occurs twice, the first takes
+    30 minutes and the last 90.
 
     Args:
         size: the size of each window; or use `days`, `hours`, `minutes`, `seconds`.
-        offset: shifts the bounds, which by default are at multiples of the size since the epoch. A
-            day with ``offset=timedelta(hours=6)`` is from six to six.
+        offset: shifts the bounds, which by default are at multiples of the size since the epoch.
         origin: instead of `offset`, an aware instant at which a window starts.
         zone: the zone with the clock that the bounds follow.
 
@@ -300,7 +299,6 @@ class Tumbling:
                 moved = self._clock.reading(moved)
         self.offset = moved % self.size
         self.is_local = self._clock is not None
-        """Whether the windows follow a local clock and may differ in length."""
         self._recent = Span(0, 0)
 
     def of(self, micros: int) -> Span:
@@ -434,7 +432,6 @@ class Sliding:
         self._recent: Span | None = None
 
     def ending(self, last: Span) -> Span:
-        """The window with `last` as its last slice."""
         return Span(self._step(last, 1 - self.number).start, last.end)
 
     def at(self, start: int) -> Span:
@@ -444,7 +441,6 @@ class Sliding:
         return self._recent
 
     def _step(self, piece: Span, by: int) -> Span:
-        """The slice `by` slices after `piece`."""
         if not self.slices.is_local:
             move = by * self.slices.size
             return Span(piece.start + move, piece.end + move)

@@ -30,7 +30,6 @@ class Holds:
         self._heap: list[int] = []
 
     def add(self, hold: int) -> None:
-        """Hold the watermark at `hold` until the hold is removed."""
         counts = self._counts
         held = counts.get(hold)
         if held is None:

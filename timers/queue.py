@@ -68,7 +68,6 @@ class TimerQueue:
         """Changes that the store may not show yet: commit number, and the timer or None."""
         self._forget_at = limit
         self.durable = 0
-        """The last commit known to be durable."""
         self._shown: int | None = None
         """While a page is being read, the last commit that it certainly shows."""
 
@@ -181,7 +180,6 @@ class TimerQueue:
         self._change_far_hold(before)
 
     def _send_away(self) -> None:
-        """Drop the latest timers from memory, which the store has."""
         before = self._far_hold()
         places = sorted((t.due, t.slot, *name) for name, t in self._pending.items())
         self._last = places[self._limit - 1]

@@ -42,8 +42,6 @@ class WatermarkReport(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Adjacent slots with the same last report."""
-
     end: int
     """One past the last slot; the first slot is the end of the stretch before."""
     sequencer: int
@@ -130,7 +128,6 @@ class SlotWatermarks:
     def _overlay(
         self, slot_from: int, slot_to: int, sequencer: int, watermark: int, idle: bool
     ) -> None:
-        """Replace older reports in a range that begins and ends at borders of stretches."""
         starts: list[int] = []
         stretches: list[Stretch] = []
         for start, known in zip(self._starts, self._stretches, strict=True):
@@ -187,8 +184,6 @@ class Watermarks:
         return [] if of.least == before else self._moved(report.computation)
 
     def _moved(self, computation: int) -> list[int]:
-        """Recompute the input low watermark of a sender's readers; return those that have a new
-        one."""
         moved = []
         for reader in self._readers.get(computation, ()):
             least = min(self._of[sender].least for sender in self._senders[reader])

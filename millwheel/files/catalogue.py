@@ -1,16 +1,15 @@
 """The catalogue of a followed path: every file that was read at it, or is not to be read.
 
-A file is known by its inode together with its content, or by its content alone::
+A file is known by its inode together with its content, or by its content alone (decision 62)::
 
     the inode of a known file, which begins with the bytes that were read of it   that file
     another inode, and a known file's content                                     a copy of it,
     unless that is short, and its own inode has it too: then                      not read yet
     gzip, and a known file's content                                              a copy of it
-    anything else                                                                 not read yet
+    any other                                                                     not read yet
 
-Names and times decide nothing. The catalogue is stored with the position, so a file remains known
-across restarts, renamed, touched or compressed. A known file that is gone may come back (from a
-backup, or while it is compressed), so the newest ABSENT of them are kept.
+Names and times decide nothing. The catalogue is stored with the position. A known file that is gone
+may come back (from a backup, or while it is compressed): the newest ABSENT of them are kept.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ class Catalogue:
         self._files = [msgspec.structs.replace(file) for file in files]
         self._glimpses: dict[DirectoryEntry, Glimpse] = {}
         self._stored: list[Any] = []
-        """The files as JSON values, as far as they have not changed."""
 
     # -- what is known
 
@@ -151,7 +149,6 @@ class Catalogue:
         return may_be and glimpse.is_copy(file.known)
 
     def _glimpse(self, entry: DirectoryEntry) -> Glimpse | None:
-        """Look into a file once, until it changes; None: it cannot be read."""
         if entry not in self._glimpses:
             try:
                 self._glimpses[entry] = Glimpse(entry)

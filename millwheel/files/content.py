@@ -20,7 +20,6 @@ from millwheel.files.directory import DirectoryEntry, entry_of_inode
 from millwheel.files.packed import CHUNK_BYTES, GZIP_MAGIC, ZIP_MAGICS, Bytes, Gzip
 
 FINGERPRINT_BYTES = 4096
-"""Size of each part of a fingerprint: the first and the last bytes."""
 MOST_OPEN = 1_000
 """Growing files that a process keeps open, or a quarter of the files that it may open."""
 PACKED_MAGICS = {
@@ -34,7 +33,6 @@ PACKED_MAGICS = {
 
 
 def packing(head: bytes) -> str | None:
-    """The compression of a file by its first bytes; None if it is not compressed."""
     return next((name for magic, name in PACKED_MAGICS.items() if head.startswith(magic)), None)
 
 
@@ -128,7 +126,6 @@ class Growing:
         return data
 
     def start_at(self, byte: int, head: bytes, last: bytes) -> None:
-        """Continue at a byte, given the file's first bytes and the last ones before it."""
         self.taken, self.head, self.last = byte, head, last
 
     def rewind(self) -> None:
@@ -249,7 +246,6 @@ def open_log(entry: DirectoryEntry, *, rotated: bool) -> Log | None:
 
 
 def _open(entry: DirectoryEntry) -> FileIO | None:
-    """Open a file; None if another one, or none, is at its path now."""
     try:
         file = FileIO(entry.path)
     except (FileNotFoundError, NotADirectoryError):
@@ -307,7 +303,6 @@ class Glimpse:
         self.packed: str | None = None
         file = _open(entry)
         self.is_gone = file is None
-        """Whether it was removed or renamed since the scan."""
         if file is None:
             return
         with file:

@@ -58,7 +58,6 @@ class _Fields(NamedTuple):
     others_are_times: bool
     tag: str | None
     closed: bool
-    """Whether columns without a field are an error."""
 
 
 def _fields_of(value_type: Any) -> _Fields:

@@ -1,17 +1,16 @@
-"""Discovery of files that match a pattern or appear in a directory.
+"""Discovery of files that match a pattern or appear in a directory (``docs/sources.md``).
 
-Each file is a partition. Its identity is the path at which it was first seen, with a number if
-another file was seen there before: ``/logs/app.log``, ``/logs/app.log#2``. A file that was
-truncated and written again is another one. No file is in two partitions. These are not new files:
+The identity of a file's partition is the path at which it was first seen, with a number if another
+file was seen there before: ``/logs/app.log#2``. A file that was truncated and written again is
+another one. No file is in two partitions. These are not new files:
 
 * a renamed file: it has the inode of a known file, and begins as that file does;
-* a corrected file, at the start: it begins with the bytes that were acknowledged of the file at its
-  path, or nothing was acknowledged and its inode is known;
-* the successor of a file that is gone: it is at the same path, or is called like a rotated file of
-  it (``app.log.1.gz`` beside ``app.log``), and begins as that file did;
-* a copy of a file that is truncated afterwards (*copytruncate*): it is called like a rotated file
-  of it, and has nothing but that file's bytes. It is new if the other one is still whole after
-  COPY_SECONDS;
+* a corrected file, at the start: it begins with the acknowledged bytes of the file at its path, or
+  nothing was acknowledged and its inode is known;
+* the successor of a file that is gone: at the same path, or called like a rotated file of it
+  (``app.log.1.gz`` beside ``app.log``), it begins as that file did;
+* a copy of a file that is truncated within COPY_SECONDS (*copytruncate*): it is called like a
+  rotated file of it, and has nothing but that file's bytes;
 * a link to a known file;
 * an empty file: it has no rows yet, and may still be renamed.
 
@@ -77,7 +76,6 @@ class Pattern:
         yield self.absolute if self.is_directory else place
 
     def may_match(self, name: str) -> bool:
-        """Whether a file of this name, or one in a directory of this name, may match."""
         return glob.has_magic(os.path.dirname(self._glob)) or self.matches(name)
 
     def matches(self, path: str) -> bool:
@@ -159,7 +157,6 @@ class FileDiscovery:
         self._copying: dict[tuple[int, int], tuple[int, float]] = {}
         """Files that may be copies in progress: their size, and since when they have it."""
         self._warned: set[str] = set()
-        """Paths of compressed files that were logged as not followed."""
         self._denied: dict[str, float] = {}
         """Files without read permission, which may still be granted, and the time since."""
 
@@ -259,7 +256,6 @@ class FileDiscovery:
         return new
 
     def _is_corrected(self, file: _Known, entry: DirectoryEntry, glimpse: Glimpse) -> bool:
-        """Whether a file is a known one that was corrected while nothing ran."""
         acknowledged = self._acknowledged.get(id(file))
         if acknowledged is None or entry.path != file.path:
             return False
@@ -274,7 +270,6 @@ class FileDiscovery:
             file.begins = glimpse.beginning()
 
     def _is_copying(self, entry: DirectoryEntry) -> bool:
-        """Whether a file is a copy of a known one, which may be truncated soon."""
         glimpse, now = self._glimpses[entry], asyncio.get_running_loop().time()
         copied = glimpse.fingerprint()
         for file in self._known.values():
@@ -334,8 +329,6 @@ class FileDiscovery:
         self._copying.pop(entry.inode, None)
 
     def _glimpse(self, entry: DirectoryEntry) -> Glimpse | None:
-        """Look into a file once, until it changes; None: it is not readable yet, or not
-        followed."""
         glimpse = self._glimpses.get(entry)
         if glimpse is None:
             try:
@@ -402,7 +395,6 @@ class FileDiscovery:
             )
 
     def position(self) -> dict[str, Any]:
-        """The state to store: inode and first bytes of each file."""
         found: dict[str, Any] = msgspec.to_builtins(_DiscoveryPosition(self._known, []))
         found["skipped"] = self._skipped.stored()
         return found
@@ -412,7 +404,6 @@ class FileDiscovery:
 
 
 def _is_sibling(entry: DirectoryEntry, paths: set[str]) -> bool:
-    """Whether a file is called like a rotated file of one of these paths."""
     directory = os.path.dirname(entry.path)
     return any(os.path.join(directory, base) in paths for base in bases(entry.name))
 

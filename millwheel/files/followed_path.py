@@ -52,8 +52,6 @@ class NextFile:
 
 
 class FollowedPath:
-    """Finds and opens the files at a path and beside it."""
-
     def __init__(self, following: Following) -> None:
         self._following = following
         self.path = following.path
@@ -104,7 +102,6 @@ class FollowedPath:
         return [e for e in siblings(self.path, self.others()) if self.catalogue.size(e)]
 
     def unread(self) -> list[DirectoryEntry]:
-        """The rotated files that were not read, oldest first."""
         found, now = self.siblings(), self.entry()
         known = self.catalogue.recognize(found, now)
         return [e for e in found if e not in known and (now is None or e.inode != now.inode)]
@@ -189,7 +186,6 @@ class FollowedPath:
         known: dict[DirectoryEntry, KnownFile],
         now: DirectoryEntry | None,
     ) -> DirectoryEntry | None:
-        """Find the file that had its number before a restart."""
         others = self.others()
         for entry in others if now is None else (now, *others):
             if entry.inode == planned.place and self.catalogue.begins(entry, planned.known):
@@ -241,8 +237,6 @@ class FollowedPath:
         )
 
     async def open_copy(self, file: FollowedFile) -> Log | None:
-        """Open the copy of a file, made before it was truncated, behind the bytes that were
-        read."""
         others = self.others()
         for bytes_ in dict.fromkeys((file.known, file.read)):
             for entry in self.copies(file.number, bytes_, others):
@@ -307,5 +301,4 @@ def outline(state: os.stat_result) -> tuple[int, int, int]:
 
 
 def _places(path: str) -> set[tuple[str, str]]:
-    """Directory and name of a path and, for a link, of its target."""
     return {os.path.split(path), os.path.split(os.path.realpath(path))}

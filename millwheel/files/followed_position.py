@@ -21,7 +21,6 @@ from millwheel.files.packed import READ_AGAIN
 from millwheel.files.reader import RowBoundary
 
 FILE_ROWS = 1 << 40
-"""Row numbers reserved for each file."""
 
 
 class HeadAndTail:
@@ -43,8 +42,6 @@ class HeadAndTail:
 
 
 class FollowedFile:
-    """One of the files that have been at the path."""
-
     def __init__(self, log: Log, number: int, before: Fingerprint) -> None:
         self.log = log
         self.number = number

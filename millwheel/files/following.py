@@ -6,10 +6,9 @@
     |-----------------------|-----------------------|-------------......
     numbers from 0          from FILE_ROWS          from 2 * FILE_ROWS
 
-A row's number is made of the file's number and the row's number in that file. So numbers increase,
-and a row that is appended to a file after the reader has left it, and read after a restart, gets a
-number that no other row has. Inodes and contents show which files have been at the path
-(`millwheel.files.catalogue`). At the end of the current file::
+A row's number is made of the file's number and the row's number in that file. So a row that is
+appended to a file after the reader has left it, and read after a restart, gets a number that no
+other row has. At the end of the current file (`millwheel.files.catalogue` recognizes files)::
 
     this file is at the path    wait
     no file is at the path      wait: it may come back
@@ -19,9 +18,9 @@ number that no other row has. Inodes and contents show which files have been at 
                                 directory; then as above. Without a copy, either all rows were read,
                                 or rows are missing
 
-When the reader leaves a file, it takes a last line without a newline as it is: no writer will
-complete it. In a directory, where each file is a partition, a reader ends when its file was removed
-or truncated, or has not grown for FINISHED_SECONDS.
+The reader takes the last line of a file that it leaves as it is: no writer will complete it. In a
+directory, where each file is a partition, it ends when its file was removed or truncated, or has
+not grown for FINISHED_SECONDS.
 """
 
 from __future__ import annotations
@@ -83,10 +82,8 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         self._poll_seconds = following.poll_seconds
         self._search = PositionSearch(self._path, format_)
         self._stored: FollowedPosition | None = None
-        """The position to resume at, until its file is found."""
         self._truncated = self.ended = False
         self._idle: _Idle | None = None
-        """Whether the file rests at its end, and may be left soon."""
         self._searches = 0
         """Searches without success for the next file, which had its number before a restart."""
         self._last_snapshot: object = None
@@ -212,7 +209,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
     # -- from one file to the next
 
     def _begin_file(self, found: NextFile) -> None:
-        """Continue in another file, at its start or, if it was read before, at its rest."""
         log, number, catalogue = found.log, found.number, self._path.catalogue
         if self._file is not None:
             self._file.log.close()
@@ -270,7 +266,7 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return bool(unread) and unread[0] != file.inode
 
     async def _at_end(self, rows: list[Row]) -> bool:
-        """Handle the end of a file: wait, or continue with another file; it may be cancelled."""
+        """Wait, or continue with another file; it may be cancelled."""
         file = self._file
         if file is None or rows or self.ended:
             return False
@@ -304,7 +300,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return self._leave(file, rows)
 
     def _rests(self, size: int, seconds: float) -> bool:
-        """Whether the file, of this size now, has not grown for a time."""
         if self._idle is None or self._idle[:2] != (size, seconds):
             self._idle = _Idle(size, seconds, asyncio.get_running_loop().time())
             return False
@@ -368,7 +363,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         return True
 
     async def _after_truncation(self, file: FollowedFile, rows: list[Row]) -> bool:
-        """Continue in the copy made before the truncation, or otherwise with the next file."""
         self._note()
         copy = await self._path.open_copy(file)
         if copy is not None:
@@ -413,7 +407,6 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
 
 
 def _behind(file: FollowedFile, byte: int) -> tuple[RowBoundary[FollowedFile | None], HeadAndTail]:
-    """The place behind the bytes of a file that were read before, with its proof."""
     log = file.log
     assert isinstance(log, Growing)
     proof, lines = HeadAndTail(), 1

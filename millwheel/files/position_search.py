@@ -102,8 +102,6 @@ class PositionSearch:
         now: DirectoryEntry | None,
         others: list[DirectoryEntry],
     ) -> ReadFile | None:
-        """Open the file that holds the bytes acknowledged so far or, of one without any, those
-        seen."""
         path = self._path
         present = others if now is None else [now, *others]
         same = [entry for entry in present if entry.inode == known.place]
@@ -129,7 +127,6 @@ class PositionSearch:
         is_surely: bool,
         is_corrected: bool = False,
     ) -> ReadFile | None:
-        """Open this file at the position if it begins with the acknowledged bytes."""
         path = self._path
         try:
             log = await path.open_behind(entry, position.acknowledged)

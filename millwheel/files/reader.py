@@ -7,9 +7,9 @@
     '- the proof -'---- the blocks ----'
 
 A *block* is a run of rows that `read` returned together; its bytes are kept until its rows are
-acknowledged (credits limit their number). The *proof* in a stored position is a digest of all bytes
-before it, or of some of them. It covers a byte when its row is acknowledged, not earlier: rows that
-were only read ahead may be corrected before they are read again.
+acknowledged (credits limit them). The *proof* in a stored position is a digest of the bytes before
+it. It covers only bytes of acknowledged rows: rows that were read ahead may be corrected before
+they are read again.
 """
 
 from __future__ import annotations
@@ -235,7 +235,6 @@ class FileReader(ABC, Generic[P, F]):
             self._cover(count, size, line, self._with_blank_lines(raws), 0)
 
     def _with_blank_lines(self, raws: list[bytes]) -> list[int]:
-        """The sizes of rows, each with its newline and the blank lines before it."""
         sizes = []
         size = 0
         for raw in raws:
@@ -348,7 +347,6 @@ class FileReader(ABC, Generic[P, F]):
             self._begin_long_row()
 
     def _take_header(self, raws: list[bytes]) -> list[bytes]:
-        """Consume the header and blank lines before it; return the raw rows after it."""
         for number, raw in enumerate(raws, 1):
             if not self._format.is_blank(raw):
                 self._format.read_header(raw, self._line + number - 1)

@@ -67,7 +67,6 @@ class RowFormat(ABC):
     name = ""
     """Name of its splitting rules; a stored position is only valid for the same rules."""
     has_header = False
-    """Whether the first row of each file names the columns."""
 
     def __init__(self, file: str, max_row_bytes: int) -> None:
         self.file = file

@@ -41,8 +41,8 @@ class FilePartition:
     def identity(self) -> str:
         """The absolute path, with the member as given: ``/data/all.zip!2013.csv``.
 
-        It is known without the file, and a symbolic link that is redirected to a newer release
-        keeps it. A file that is moved or renamed is a different file and is read from its start.
+        It is known without the file; a symbolic link that is redirected keeps it. A file that is
+        moved or renamed is a different file and is read from its start.
         """
         return self.absolute if self.member is None else f"{self.absolute}!{self.member}"
 

@@ -43,8 +43,6 @@ class Signal:
         self._watches: list[DirectoryWatch] = []
 
     def watch(self, directory: str, concerns: Callable[[str], bool]) -> None:
-        """Set the signal when an entry of a directory changes and its name passes `concerns`."""
-
         def wake(name: str) -> None:
             if not name or concerns(name):
                 self._event.set()
@@ -101,7 +99,6 @@ class DirectoryWatch:
 
 
 def watch(directory: str, wake: Wake) -> DirectoryWatch:
-    """Call `wake` for changes in a directory, as far as inotify reports them."""
     loop = asyncio.get_running_loop()
     if not HAS_INOTIFY:
         return DirectoryWatch(None, directory, wake)

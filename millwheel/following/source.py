@@ -94,7 +94,6 @@ class NumberedTable(Generic[V]):
         self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
 
     def partitions(self) -> list[Partition]:
-        """None: they are discovered."""
         return []
 
     def describe(self) -> dict[str, Any]:
@@ -315,7 +314,6 @@ class SenderDiscovery:
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     def first_position(self, identity: str) -> dict[str, Any] | None:
-        """None: each sender is read from its first row."""
         return None
 
     def position(self) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from millwheel.store.postgres.translation import translate
 LOOK_SECONDS = 0.1
 RETRY_SECONDS = 1.0
 TOLD_SECONDS = 30.0
-"""Time between two log lines while the server does not answer."""
 
 NUMBERS = frozenset(("sender", "sequence"))
 """The columns of a numbered table that are not fields of its rows."""

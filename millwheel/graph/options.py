@@ -23,11 +23,11 @@ SPREAD = "a spread input"
 KEYED = "an input by a key"
 STATE = "state"
 TIMERS = "timers"
-ORDERED_STATE = "state whose order matters"
-ORDERED_TABLE = "a shared table whose order matters"
+ORDERED_STATE = "state that depends on order"
+ORDERED_TABLE = "a shared table that depends on order"
 
 
-class Refusal(NamedTuple):
+class Conflict(NamedTuple):
     """Two options that do not go together."""
 
     option: str
@@ -51,7 +51,7 @@ _TREE = (
     'that only pass things on. Add it with acknowledgement="chain"'
 )
 _BUNDLES = (
-    "reads in numbered bundles, whose records have many keys, but {other_words}; {remedy} in a "
+    "reads in numbered bundles, with records of many keys, but {other_words}; {remedy} in a "
     "computation before this one"
 )
 _SPREAD = (
@@ -59,66 +59,66 @@ _SPREAD = (
     "read the stream by a key: STREAM.by(...)"
 )
 
-REFUSALS = (
-    Refusal(
+CONFLICTS = (
+    Conflict(
         AT_MOST_ONCE,
         BROADCAST,
         "reads a stream by broadcast, and at most once: a record lost on its way to one range of "
         "keys but not to another would leave them with different tables for good. Remove "
         'delivery="at_most_once"',
     ),
-    Refusal(BUNDLES, STATE, _BUNDLES.replace("{remedy}", "keep it")),
-    Refusal(BUNDLES, TIMERS, _BUNDLES.replace("{remedy}", "set them")),
-    Refusal(BUNDLES, BROADCAST, _BUNDLES.replace("{remedy}", "look values up")),
-    Refusal(
+    Conflict(BUNDLES, STATE, _BUNDLES.replace("{remedy}", "keep it")),
+    Conflict(BUNDLES, TIMERS, _BUNDLES.replace("{remedy}", "set them")),
+    Conflict(BUNDLES, BROADCAST, _BUNDLES.replace("{remedy}", "look values up")),
+    Conflict(
         BUNDLES,
         AT_LEAST_ONCE,
         "reads in numbered bundles, with each record in exactly one of them: that takes "
         "exactly_once=True",
     ),
-    Refusal(
+    Conflict(
         BUNDLES,
         AT_MOST_ONCE,
         "reads in numbered bundles, and their records are sent until they are acknowledged: remove "
         'delivery="at_most_once"',
     ),
-    Refusal(
+    Conflict(
         BUNDLES,
         WEAK,
         "reads in numbered bundles: its productions belong to the commit that marks the bundle as "
         "delivered, so they must be 'strong'",
     ),
-    Refusal(WEAK, ORDERED_STATE, _WEAK),
-    Refusal(WEAK, ORDERED_TABLE, _WEAK),
-    Refusal(
+    Conflict(WEAK, ORDERED_STATE, _WEAK),
+    Conflict(WEAK, ORDERED_TABLE, _WEAK),
+    Conflict(
         TREE,
         STRONG,
         'is added with acknowledgement="tree" and productions="strong": strong productions are '
         "stored, so no tree is needed to reproduce them; add it with "
         'productions="weak", or leave acknowledgement out',
     ),
-    Refusal(
+    Conflict(
         TREE,
         AT_MOST_ONCE,
         'is added with acknowledgement="tree", which processes a record again when any of its '
         'output is lost, and with delivery="at_most_once"; leave one of them out',
     ),
-    Refusal(TREE, STATE, _TREE),
-    Refusal(TREE, TIMERS, _TREE),
-    Refusal(TREE, BROADCAST, _TREE),
-    Refusal(WEAK, PARK, _PARK),
-    Refusal(AT_LEAST_ONCE, PARK, _PARK),
-    Refusal(AT_MOST_ONCE, PARK, _PARK),
-    Refusal(BUNDLES, PARK, _PARK),
-    Refusal(BROADCAST, PARK, _PARK),
-    Refusal(
+    Conflict(TREE, STATE, _TREE),
+    Conflict(TREE, TIMERS, _TREE),
+    Conflict(TREE, BROADCAST, _TREE),
+    Conflict(WEAK, PARK, _PARK),
+    Conflict(AT_LEAST_ONCE, PARK, _PARK),
+    Conflict(AT_MOST_ONCE, PARK, _PARK),
+    Conflict(BUNDLES, PARK, _PARK),
+    Conflict(BROADCAST, PARK, _PARK),
+    Conflict(
         SPREAD,
         KEYED,
         "reads {spread} spread: the engine chooses its keys, which mean nothing, and {keyed}; read "
         "both by a key if the key matters, both spread if it does not",
     ),
-    Refusal(SPREAD, STATE, _SPREAD),
-    Refusal(SPREAD, TIMERS, _SPREAD),
+    Conflict(SPREAD, STATE, _SPREAD),
+    Conflict(SPREAD, TIMERS, _SPREAD),
 )
 """In the order in which they are checked."""
 
@@ -167,18 +167,18 @@ def check_options(node: Node) -> None:
         GraphError: two of them do not go together.
     """
     given = options_of(node)
-    for refusal in REFUSALS:
-        if refusal.option in given and refusal.other in given:
-            raise GraphError(f"{node.name!r} {_filled(refusal, node)}")
+    for conflict in CONFLICTS:
+        if conflict.option in given and conflict.other in given:
+            raise GraphError(f"{node.name!r} {_filled(conflict, node)}")
 
 
-def _filled(refusal: Refusal, node: Node) -> str:
+def _filled(conflict: Conflict, node: Node) -> str:
     """The words of an error, with the names of the node's streams."""
     keyed = [reading for reading in node.inputs if isinstance(reading, Input)]
-    return refusal.why.format(
-        option=refusal.option,
-        other=refusal.other,
-        other_words=WORDS.get(refusal.other, refusal.other),
+    return conflict.why.format(
+        option=conflict.option,
+        other=conflict.other,
+        other_words=WORDS.get(conflict.other, conflict.other),
         spread=", ".join(repr(i.stream.name) for i in keyed if i.extractor is None),
         keyed=", ".join(f"{i.stream.name!r} by {i.extractor_name}" for i in keyed if i.extractor),
     )
@@ -187,7 +187,7 @@ def _filled(refusal: Refusal, node: Node) -> str:
 def page() -> str:
     """The refusals as a table in Markdown."""
     lines = ["| option | not with | because it |", "|---|---|---|"]
-    for option, other, why in REFUSALS:
+    for option, other, why in CONFLICTS:
         words = why.format(
             option=option,
             other=other,

@@ -138,8 +138,7 @@ def _check_numbers(raw: bytes) -> None:
 def _check_texts(raw: bytes) -> None:
     """
     Raises:
-        BadRow: Postgres cannot store one of the texts, or one of a member that the type does not
-            have.
+        BadRow: Postgres cannot store a text, perhaps of a member that the type does not have.
     """
     if _MAYBE_NO_TEXT.search(raw) is None:
         return

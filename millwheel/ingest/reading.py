@@ -47,7 +47,6 @@ class Sending:
     batch: str | None = None
     """The id of the whole, from the header Idempotency-Key."""
     at: datetime | None = None
-    """Their event time; None: the time of sending."""
 
     @property
     def is_idempotent(self) -> bool:
@@ -104,7 +103,6 @@ class RequestReader:
 
     @contextmanager
     def request(self, scope: Scope, receive: Receive) -> Iterator[RecordsRequest]:
-        """A request; its body counts as held until the end."""
         request = RecordsRequest(self, scope, receive)
         try:
             yield request

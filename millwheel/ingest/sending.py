@@ -140,7 +140,6 @@ class GroupSender:
                     each.answer.set_result(are_new)
 
     async def _call(self, call: list[_Waiting], connection: Any) -> list[bool]:
-        """Send requests to one stream, by one call: a batch, or some without one."""
         first = call[0].sending
         return await self._client.send_json(
             first.stream,

@@ -1,9 +1,9 @@
 """Kafka as a source and as a sink. Needs the extra ``kafka``.
 
-Read these modules in this order: `cluster` (how to connect), `port` (the calls needed of a client),
-`failures`, `fetcher`, `writing` and `aio` (these calls by aiokafka); for the source `names`,
-`decoding`, `reader` (one partition), `discovery` (the partitions of a topic), `source`; for the
-sink `messages`, `limits`, `positions` (the rules of exactly once), `sink`.
+Read in this order: `cluster` (how to connect), `port` (the calls needed of a client), `failures`,
+`fetcher`, `writing` and `aio` (these calls by aiokafka); the source: `names`, `decoding`, `reader`,
+`discovery`, `source`; the sink: `messages`, `limits`, `positions` (the rules of exactly once),
+`sink`.
 """
 
 from millwheel.core.distribution import install

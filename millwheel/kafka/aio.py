@@ -222,7 +222,6 @@ class AioClient:
         return await self._patiently(once)
 
     async def _administration(self) -> AIOKafkaAdminClient:
-        """The client for administration; several scopes of a sink share it."""
         async with self._admin_lock:
             if self._admin is None:
                 admin = AIOKafkaAdminClient(**self._cluster.options())

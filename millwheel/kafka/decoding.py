@@ -19,10 +19,8 @@ Decode = Callable[[KafkaRecord], Any]
 Tombstones = Literal["skip", "deliver"]
 
 SHOWN_BYTES = 12_000
-"""Maximum bytes of a record's value in its dead letter, in base64."""
 
 SHOWN_KEY_BYTES = 1_000
-"""The same for its key, and each header's value."""
 
 SHOWN_HEADERS = 20
 

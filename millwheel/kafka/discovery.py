@@ -96,7 +96,6 @@ class TopicDiscovery:
         return None if first is None else {"next": first}
 
     def position(self) -> dict[str, Any]:
-        """The topic's id and the first offsets."""
         found: dict[str, Any] = msgspec.to_builtins(self._stored, str_keys=True)
         return found
 

@@ -27,7 +27,6 @@ class TopicLimits(NamedTuple):
     behind_millis: int | None
     """Messages with timestamps further in the past are refused."""
     bytes: int | None
-    """The largest batch that the topic takes."""
 
     @classmethod
     def of(cls, settings: Mapping[str, str | None]) -> TopicLimits:
@@ -90,7 +89,6 @@ NO_LIMIT = 10**13
 """Milliseconds; a longer time, such as Kafka's largest number, is no limit that a person sets."""
 
 UNKNOWN = TopicLimits(None, by_record=True, ahead_millis=None, behind_millis=None, bytes=None)
-"""The user may not see the settings of the topic."""
 
 
 def _shown(millis: int) -> str:

@@ -75,7 +75,6 @@ class Position(NamedTuple):
     """The position of a writer, which Kafka keeps as the offset of a group."""
 
     number: int
-    """The number of the last bundle that is written."""
     note: str = ""
     """The text that came with it, up to 4,096 bytes."""
 

@@ -1,11 +1,9 @@
 """Reads one partition of a topic.
 
 A row's number is its record's offset (I1, I9). Offsets have gaps: markers of transactions, aborted
-records, compacted ones.
-
-A fetch names the topic, not its id, and the offsets of a topic that was deleted and made again mean
-other records. So the id is asked for after each fetch: ids never come back, so the records before
-the answer are of the right topic.
+records, compacted ones. A fetch names the topic, not its id, and the offsets of a topic that was
+deleted and made again mean other records. So the id, which never comes back, is asked for after
+each fetch.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ START_SECONDS = 60.0
 """Time between two looks for the partition's first record, which retention deletes."""
 
 GROUP_SECONDS = 5.0
-"""Time between two offsets that are stored for tools."""
 
 logger = structlog.get_logger("millwheel.kafka")
 
@@ -54,7 +51,6 @@ class KafkaReader(FetchingReader):
         self._group = group
         self._fetcher: Fetcher | None = None
         self._next = 0
-        """The offset from which further records are fetched."""
         self._passed = 0
         """The same without records that are being decoded."""
         self._rows_end = 0
@@ -64,9 +60,7 @@ class KafkaReader(FetchingReader):
         """The position: all records before it are acknowledged, or offsets without a record."""
         self._committed = -1
         self._start = 0
-        """The partition's first offset, as of the last look."""
         self._tasks: list[asyncio.Task[None]] = []
-        """They look for it, and store offsets for tools."""
         self.closing: asyncio.Task[None] | None = None
         self._missing: list[Row] = []
         """A row that stands for records that were deleted before they were read."""
@@ -208,7 +202,6 @@ class KafkaReader(FetchingReader):
             self._settled = max(self._settled, self._passed)
 
     def lag(self) -> Lag:
-        """The committed records that were not read yet, as far as the last answer shows."""
         end = None if self._fetcher is None else self._fetcher.stable_end
         if end is None:
             return Lag()

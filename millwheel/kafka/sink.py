@@ -55,7 +55,6 @@ SETTLE_SECONDS = 0.25
 """Wait before the position of a bundle that may be written is read a second time."""
 
 IDLE_SECONDS = 600.0
-"""Time without use after which a writer is closed."""
 
 STUCK_SECONDS = 60.0
 """Time after its commit after which a position that has not followed is a hung transaction."""
@@ -90,17 +89,16 @@ class KafkaSink:
             value for which it raises an error is refused (so it is with the other functions); with
             `OutputError` the sink stops. By default JSON.
         headers: returns the headers of a value.
-        timestamp: the messages' timestamps in Kafka: ``"event"``, the records' event times;
-            ``"written"``, the time of writing; or a function that returns an aware datetime for a
-            value. A topic deletes messages with timestamps older than its retention, unless its
-            ``message.timestamp.type`` is LogAppendTime: results of historic data need ``"written"``
-            or such a topic.
-        bundles: how many records a transaction has, and how long it waits for them. By default it
-            does not wait: the records that come during a transaction make the next one.
+        timestamp: the messages' timestamps: ``"event"``, the records' event times; ``"written"``,
+            the time of writing; or a function that returns an aware datetime for a value. A topic
+            deletes messages older than its retention by these, unless its
+            ``message.timestamp.type`` is LogAppendTime: historic data needs ``"written"`` or such a
+            topic.
+        bundles: how many records a transaction has, and how long it waits for them; by default not
+            at all: the records that come during a transaction make the next one.
         exactly_once: False: without transactions and positions; a crash repeats records.
-        id_prefix: the beginning of the transactional ids and groups. By default made of the
-            pipeline and its store; a copy of the store that writes to the same topic needs another
-            one.
+        id_prefix: the beginning of the transactional ids and groups; by default of the pipeline and
+            its store. A copy of the store that writes to the same topic needs another one.
         positions_kept: how long the cluster keeps the position of a group without members
             (``offsets.retention.minutes``), at least.
         on_lost_commits: if Kafka has bundles that the store does not know, stop, or write their
@@ -145,11 +143,9 @@ class KafkaSink:
         self._partitions_at = 0.0
         self._limits: TopicLimits | None = None
         self._has_warned = False
-        """Whether it was logged that the topic deletes messages at once."""
 
     @property
     def key(self) -> Callable[[Any], Key] | None:
-        """The function by which values are distributed over key intervals."""
         return None if self._maker.key is None else self._maker.key_of
 
     def describe(self) -> dict[str, Any]:
@@ -395,7 +391,6 @@ def _clock() -> float:
 
 
 def _places(records: Sequence[Record[Any]], bundle: BundleId) -> list[int]:
-    """The places in the bundle of the records that are left of it."""
     refused = bundle.refused
     return [n for n in range(len(records) + len(refused)) if n not in refused]
 

@@ -55,9 +55,8 @@ class Kafka:
     pipeline.inject(PAYMENTS, Kafka(CLUSTER, "payments"), lateness=timedelta(seconds=10))
     ```
 
-    Each partition of the topic is a partition of the source, read in order by the worker that owns
-    it: there is no consumer group, and nothing is rebalanced. Positions are stored with the
-    pipeline's state. Only committed records are read.
+    Each partition of the topic is read in order by the worker that owns it: there is no consumer
+    group. Positions are stored with the pipeline's state. Only committed records are read.
 
     Args:
         cluster: how to connect.
@@ -78,7 +77,7 @@ class Kafka:
             stop, or ``"skip"`` them: one bad row stands for them, which `on_error` of `inject` must
             allow.
         group: stores the position every five seconds as the offset of this group, for tools that
-            show the lag. It is never read back.
+            show the lag.
 
     Raises:
         UsageError: an option does not fit.
@@ -126,7 +125,6 @@ class Kafka:
         self.group = group
 
     def partitions(self) -> list[Partition]:
-        """None: they are discovered."""
         return []
 
     def describe(self) -> dict[str, Any]:

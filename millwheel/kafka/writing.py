@@ -37,14 +37,12 @@ OF_MESSAGES = (
     kafka_errors.InvalidTimestampError,
     kafka_errors.CorruptRecordException,
 )
-"""Errors for which messages are at fault."""
 
 INVALID_RECORD = 87
 """The code of an error that aiokafka does not name."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the brokers refuse a message, rather than cannot take it now."""
     return isinstance(error, OF_MESSAGES) or getattr(error, "errno", None) == INVALID_RECORD
 
 

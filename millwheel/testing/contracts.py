@@ -63,7 +63,6 @@ async def check_source(make: Callable[[], Source], value_type: Any, *, rows: int
 
 
 async def _partitions(first: Source, second: Source) -> list[tuple[str, Partition, Partition]]:
-    """Each partition, as two workers have it."""
     if isinstance(first, GrowingSource) and isinstance(second, GrowingSource):
         _hold(not first.bounded, "a source that finds partitions has no end", first.bounded)
         discovery = first.discover(None)
@@ -188,7 +187,6 @@ def _check_rows(what: str, source: Source, rows: Sequence[Row], value_type: Any)
 
 
 async def _check_wait(what: str, reader: Reader) -> None:
-    """A wait that is cancelled leaves the reader as it was."""
     if reader.ended:
         return
     waiting = asyncio.ensure_future(reader.wait())

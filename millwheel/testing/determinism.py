@@ -109,7 +109,6 @@ class Determinism:
     async def _try_without_state(
         self, record: Delivery[Any], context: Context[Any, Any], cell: KeyState
     ) -> list[Output]:
-        """Call the code on trial with an empty state of the record's key."""
         empty = KeyState(cell.cache, cell.key, cell.key_text, cell.slot)
         size = empty.size
         empty.fill([], complete=True)

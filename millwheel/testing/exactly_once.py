@@ -24,7 +24,6 @@ from millwheel.testing.harness_sources import HarnessPipeline, capture_table
 from millwheel.testing.script import ScriptStep
 
 MAX_CRASHES = 40
-"""Maximum number of crash points; in a longer run they are spread evenly."""
 
 Letters = Literal["unexpected", "expected"]
 
@@ -150,7 +149,6 @@ async def assert_at_most_once(
 
 
 Difference = tuple[Counter[str], Counter[str]]
-"""The missing and the extra values of a stream."""
 
 
 def _both(difference: Difference, *, faults: bool) -> Difference:

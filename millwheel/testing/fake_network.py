@@ -194,8 +194,6 @@ class FakeNetwork:
 
 
 class FakeMedium:
-    """One worker's `millwheel.runtime.network.ports.Medium`."""
-
     def __init__(self, network: FakeNetwork, name: str) -> None:
         self._network = network
         self._name = name
@@ -232,7 +230,6 @@ class FakeTransport(asyncio.Transport):
         self.source = source
         self.target = target
         self.held: list[tuple[float, int, FakeTransport, bytes | None]] = []
-        """Frames that were due while the two workers were parted."""
         self._network = network
         self._protocol: asyncio.Protocol | None = None
         """This end's protocol; None after its `connection_lost`."""
@@ -240,11 +237,9 @@ class FakeTransport(asyncio.Transport):
         self._waiting = 0
         self._high = self._low = 0
         self._paused = False
-        """Whether this end's protocol was asked to pause writing."""
         self._last = 0.0
         self._closing = False
         self._aborted = False
-        """Whether frames that are not delivered yet are dropped."""
 
     def start(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol

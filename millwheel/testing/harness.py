@@ -94,7 +94,6 @@ class Harness:
             )
 
     async def _settle(self) -> None:
-        """Wait until the engine has read every row and stored all effects."""
         if not self._engine.intervals:
             raise UsageError("use a Harness inside its block: async with Harness(...) as harness")
         for script in self._copy.scripts.values():
@@ -108,6 +107,7 @@ class Harness:
         pipeline.add(AddUp(), ORDERS.by(customer))
         async with Harness(pipeline) as harness:
             await harness.inject(ORDERS, TEA, MILK, at=at(60))
+            assert harness.low_watermark("add_up") == at(60)
         ```
 
         Args:

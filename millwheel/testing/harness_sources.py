@@ -20,8 +20,6 @@ V = TypeVar("V")
 
 
 class Captured(msgspec.Struct):
-    """A value of a captured stream, encoded as JSON."""
-
     json: str
 
 
@@ -99,8 +97,6 @@ class HarnessPipeline:
 
 
 def _row_of(stream: Stream[V]) -> Callable[[V], Captured]:
-    """A function that encodes a captured value, and raises if it is not of the stream's type."""
-
     def row(value: V) -> Captured:
         encoded = stream.codec.encode(value)
         stream.codec.check(encoded, value)

@@ -98,14 +98,12 @@ class Script:
         return [self]
 
     def describe(self) -> dict[str, Any]:
-        """Its name only, since rows may be appended."""
         return {"script": self.identity}
 
     async def open(self, value_type: Any, position: dict[str, Any] | None) -> ScriptReader:
         return self.opened(ScriptReader(self, value_type, position["row"] if position else 0))
 
     def opened(self, reader: ScriptReader) -> ScriptReader:
-        """Register a reader to be woken until it is closed."""
         self._readers[reader] = None
         return reader
 

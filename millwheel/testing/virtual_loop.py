@@ -78,7 +78,6 @@ class Machine:
         self.paused = False
         self.crashed = False
         self.steps = 0
-        """Number of its callbacks that have run."""
         self._loop = loop
         self._context = copy_context()
         self._context.run(_machine.set, self)
@@ -100,7 +99,6 @@ class Machine:
         self._fate = self.steps + steps, then
 
     def pause(self) -> None:
-        """Pause it between two of its callbacks."""
         self.paused = True
 
     def resume(self) -> None:
@@ -109,7 +107,6 @@ class Machine:
         self._loop.run_again(kept)
 
     def crash(self) -> None:
-        """None of its callbacks will run again."""
         self.crashed = True
 
     def may_run(self, handle: asyncio.Handle) -> bool:

@@ -1,12 +1,11 @@
 """Commands of the pages and of the examples' docstrings exist, with their options and arguments.
 
 They are parsed as the command line parses them, and not run: most need a store, a broker or a
-cluster. `tests/docs/test_readme.py` and the tests of the examples run some.
+cluster. `tests/docs/test_readme.py` and `tests/examples/test_docstring_commands.py` run some.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 import typer.main
 
 from millwheel.cli.main import app
+from tests.support.typed_commands import commands_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")])
@@ -61,13 +61,6 @@ def check(line: str) -> None:
         words = []
 
 
-def blocks(docstring: str) -> Iterator[str]:
-    """The lines of indented blocks, continued lines as one."""
-    for line in re.sub(r"\\\n\s*", "", docstring).splitlines():
-        if re.match(r" {4}\S", line):
-            yield line.strip()
-
-
 def in_pages() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         if page.is_relative_to(DECISIONS):
@@ -79,10 +72,8 @@ def in_pages() -> Iterator[tuple[str, str]]:
 
 def in_docstrings() -> Iterator[tuple[str, str]]:
     for module in MODULES:
-        found = ast.get_docstring(ast.parse(module.read_text("utf-8"))) or ""
-        if "python -m" in found or "millwheel " in found:
-            for line in blocks(found):
-                yield module.relative_to(ROOT).as_posix(), line
+        for line in commands_of(module):
+            yield module.relative_to(ROOT).as_posix(), line
 
 
 @pytest.mark.parametrize(("place", "line"), [*in_pages(), *in_docstrings()])

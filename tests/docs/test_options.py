@@ -15,5 +15,5 @@ def test_the_page_shows_the_table() -> None:
 
 
 def test_no_pair_stands_twice() -> None:
-    pairs = [frozenset((option, other)) for option, other, _ in options.REFUSALS]
+    pairs = [frozenset((option, other)) for option, other, _ in options.CONFLICTS]
     assert len(set(pairs)) == len(pairs)

@@ -17,20 +17,18 @@ block          what the test does
 from __future__ import annotations
 
 import doctest
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from tests.support.typed_commands import run
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-LONGEST_SECONDS = 300.0
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -43,24 +41,6 @@ def commands(block: str) -> list[tuple[str, str]]:
     found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
     assert "".join(f"$ {command}\n{output}" for command, output in found) == block
     return found
-
-
-def run(command: str, directory: Path) -> str:
-    """Standard output of a shell command; files take it, as a killed worker's server keeps them."""
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    environment.pop("MILLWHEEL_STORE", None)
-    out, errors = directory.parent / "out", directory.parent / "errors"
-    with out.open("wb") as stdout, errors.open("wb") as stderr:
-        code = subprocess.call(
-            command, shell=True, cwd=directory, env=environment, timeout=LONGEST_SECONDS,
-            stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-        )  # fmt: skip
-    killed_on_purpose = "kill -9 $!" in command
-    assert code == 0 or killed_on_purpose, f"{command}: exit {code}\n{errors.read_text()}"
-    return out.read_text("utf-8")
 
 
 def check_installation(command: str) -> None:

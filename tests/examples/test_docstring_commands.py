@@ -1,0 +1,67 @@
+"""The commands in the examples' docstrings run as they stand, in order, in an empty directory."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.typed_commands import ROOT, commands_of, run, running
+
+EXAMPLES = ROOT / "examples"
+SECONDS = 120.0
+
+ENDS = {"limits.py": "(1,247 rows)", "orders_to_sqlite.py": "20000|20000"}
+"""Examples with an end, and a part of the last command's output."""
+
+ENDLESS = {"fraud.py"}
+"""Examples of live services: all commands but the last one run until they are interrupted."""
+
+ELSEWHERE = {
+    "kafka_broker.py": "tests/kafka/conftest.py starts the broker; the commands have placeholders",
+    "shop.py": "tests/kafka/test_shop.py runs it with a broker",
+    "flights/trips.py": "a statement for the tables, which tests/spark/test_views.py runs",
+}
+
+
+def test_every_example_with_commands_is_known() -> None:
+    found = {
+        path.relative_to(EXAMPLES).as_posix()
+        for path in EXAMPLES.rglob("*.py")
+        if commands_of(path)
+    }
+    assert found == ENDS.keys() | ENDLESS | ELSEWHERE.keys()
+
+
+@pytest.mark.parametrize("example", ENDS)
+def test_the_commands_of_an_example_run(example: str, tmp_path: Path) -> None:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    printed = ""
+    for command in commands_of(EXAMPLES / example):
+        if command.startswith("sqlite3 ") and shutil.which("sqlite3") is None:
+            pytest.skip("there is no sqlite3")
+        printed = run(command, directory)
+    assert ENDS[example] in printed
+
+
+@pytest.mark.parametrize("example", sorted(ENDLESS))
+def test_the_commands_of_a_live_service_run(example: str, tmp_path: Path) -> None:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    *services, last = commands_of(EXAMPLES / example)
+    with ExitStack() as stack:
+        for number, command in enumerate(services):
+            log = stack.enter_context(running(command, directory, f"service{number}"))
+        _until_written(log, "started")
+        assert "missing_cents" in run(last, directory)
+
+
+def _until_written(log: Path, text: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while text not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
