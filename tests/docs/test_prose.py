@@ -26,7 +26,6 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 
 TO_DO: dict[str, dict[str, int]] = {
     "cli": {"who": 2, "what": 2},
-    "runtime/keys": {"what": 2},
     "examples": {"who": 5},
     "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},
     "docs": {"who": 41, "what": 97, "idiom": 15},
@@ -36,8 +35,8 @@ TO_DO: dict[str, dict[str, int]] = {
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
-DOCSTRING_WORDS = 1.85
-"""Words of docstrings per line of code of `millwheel`. It may only fall; the goal is 1.8."""
+DOCSTRING_WORDS = 1.77
+"""Words of docstrings per line of code of `millwheel`. It may only fall."""
 
 
 def folders(parent: Path) -> Iterator[Path]:

@@ -1,8 +1,8 @@
 """The intervals that a worker holds, and their exchange of records, ACKs, and room in queues.
 
 A record goes to the interval that owns its slot: into a queue here, or to the port of another
-worker's interval (`millwheel.runtime.network.ports`). An ACK goes back to the log of its record: a
-log of this worker or of another one, or the tree of a record that is in no log (decision 32).
+worker's interval (`millwheel.runtime.network.ports`). An ACK goes back to the log of its record,
+here or elsewhere, or to the tree of a record that is in no log (decision 32).
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ from millwheel.runtime.routes.routes import NOBODY
 
 
 class RemoteLogs(Protocol):
-    """The way to logs of other workers."""
-
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
         """Send an ACK to the owner of a log."""
 
 
 class Trees(Protocol):
-    """The way to the trees of records that are in no log."""
+    """The trees of records that are in no log."""
 
     def report(self, token: int, xor: int) -> None:
         """Report an edge of a tree as done."""
 
     def receive(self, step: Step, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
-        """Take records of trees from another worker; returns how many were dropped."""
+        """Take records of trees from another worker; gives how many were dropped."""
 
     def receive_reports(self, reports: Iterable[tuple[int, int]]) -> None:
         """Take another worker's reports on trees that begin here."""
@@ -53,16 +51,14 @@ class Exchange:
         self.steps: dict[int, Step] = {}
         """The nodes of the graph by stored id."""
         self.logs: dict[int, tuple[SentLog, Interval]] = {}
-        """The logs that intervals here own, by id."""
+        """Logs of intervals here, by id."""
         self.intervals: list[Interval] = []
-        """The intervals that this worker holds."""
         self._of: dict[int, list[Interval]] = {}
-        """The intervals that this worker holds, by computation."""
+        """Intervals here by computation."""
         self._by_id: dict[int, Interval] = {}
         self.remote: RemoteLogs | None = None
-        """The way to other workers' logs; None: this worker is alone."""
+        """None: this worker is alone."""
         self.trees: Trees
-        """The way to the trees of records that are in no log."""
         self.wake = asyncio.Event()
         """Set when there may be something to run: records, due timers, credits, room in a
         commit."""
@@ -85,15 +81,14 @@ class Exchange:
         self.observer.interval_gone(interval)
 
     def of(self, computation: int) -> list[Interval]:
-        """The intervals of a computation that are held here."""
         return self._of.get(computation, [])
 
     def knows(self, interval_id: int) -> bool:
-        """Whether an interval is held here, including while it drains."""
+        """Whether an interval is here, including while it drains."""
         return interval_id in self._by_id
 
     def get(self, interval_id: int) -> Interval | None:
-        """An interval that is held here, including while it drains."""
+        """An interval here, including while it drains."""
         return self._by_id.get(interval_id)
 
     def held(self, interval_id: int) -> Interval | None:
@@ -102,12 +97,11 @@ class Exchange:
         return None if interval is None or interval.leaving else interval
 
     def owns(self, interval: Interval) -> bool:
-        """Whether this worker still owns an interval; False while it is being released."""
+        """False while the interval is being released."""
         return interval.ownership is Ownership.HELD and self._by_id.get(interval.id) is interval
 
     @property
     def source_tasks(self) -> list[SourcePort]:
-        """The source tasks of the injectors' intervals that are held here."""
         return [i.source_task for i in self.intervals if i.source_task is not None]
 
     def shrink_caches(self) -> None:
@@ -126,8 +120,8 @@ class Exchange:
     def send(self, productions: Iterable[Chunk | Delivery[Any]]) -> None:
         """Send chunks and records to their readers, for the first time or again.
 
-        Other code that puts records into queues has to set `wake` as well: if these records use all
-        credits, no other event sets it.
+        Other code that queues records has to set `wake` as well: if these use all credits, no other
+        event sets it.
         """
         sent = False
         for item in productions:
@@ -145,11 +139,7 @@ class Exchange:
 
     def send_on(self, step: Step, deliveries: Iterable[Delivery[Any]]) -> None:
         """Send records of a gone interval to the present owners of their slots, ahead of newer
-        ones.
-
-        Only records of logs held here, and records in no log, are sent: another worker's log is
-        sent again by its owner.
-        """
+        ones: only those of logs here or of no log, since each owner sends its log again."""
         of: dict[Destination, list[Delivery[Any]]] = {}
         for delivery in deliveries:
             if delivery.in_tree or delivery.log in self.logs:
@@ -230,7 +220,6 @@ class Exchange:
             self.rows_acknowledged(owner)
 
     def rows_acknowledged(self, owner: Interval) -> None:
-        """Tell the task of an injector's interval that rows of it are acknowledged."""
         if owner.source_task is not None:
             for seconds in owner.source_task.acknowledged():
                 self.observer.rows_acknowledged(owner, seconds)

@@ -1,7 +1,7 @@
 """Publishes low watermarks to readers after they are stored (I5).
 
-An interval's low watermark is a promise to its readers. It is durable before any reader receives
-it, here or on another worker. Readers then fire timers, and may raise their own low watermarks.
+An interval's low watermark is a promise to its readers, durable before any of them receives it,
+here or on another worker. Readers then fire timers, and may raise their own low watermarks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ class WatermarkPublisher:
         self._env = env
         self._exchange = exchange
         self.publish: Callable[[Interval], None] = lambda _: None
-        """Sends the stored low watermarks of an interval to other workers, if there are any."""
+        """Sends an interval's stored low watermarks to other workers."""
         self.watermarks = Watermarks()
         self._growing: set[int] = set()
-        """Ids of the injectors that may get new partitions while they run."""
+        """Injectors that may get new partitions while they run."""
         self._idle: list[SourcePort] = []
         """The source tasks here that were idle at the last `excuse_idle`."""
 
     def connect(self) -> None:
-        """Register each node as a sender, and each computation as a reader of those upstream of
-        it."""
+        """Register each node as a sender, and each computation as a reader of those upstream."""
         by_name = {step.name: step for step in self._exchange.steps.values()}
         for step in by_name.values():
             injection = step.node.injection
@@ -47,8 +46,8 @@ class WatermarkPublisher:
                 self.watermarks.add_reader(step.id, senders)
 
     def restore(self) -> None:
-        """Start from the low watermarks that the intervals held here have stored. All their readers
-        here continue from these, including intervals that were here before."""
+        """Start from the low watermarks that the intervals here have stored. All their readers here
+        continue from these, including intervals that were here before."""
         intervals = self._exchange.intervals
         for interval in intervals:
             self.watermarks.report(interval.report(interval.watermarks.durable))
@@ -58,23 +57,21 @@ class WatermarkPublisher:
                 self._consider(interval)
 
     def stored(self, interval: Interval, work: IntervalWork) -> None:
-        """A commit of an interval is durable: publish the low watermarks that it has stored
-        (I5)."""
+        """A commit is durable: publish the low watermarks that it has stored (I5)."""
         if interval.source_task is not None:
             self.excuse_idle()
         self.publish(interval)
         self.take_report(interval.report(work.low_watermark))
 
     def take_report(self, report: WatermarkReport) -> None:
-        """Take a stored low watermark of an interval, here or elsewhere; its readers here continue
-        from it."""
+        """Take a stored low watermark of any worker's interval; its readers here continue from
+        it."""
         readers = self.watermarks.report(report)
         self._follow(report.computation)
         self._raise_inputs(readers)
 
     def free(self, computation: int, slot: int, kept: Set[int]) -> None:
-        """Forget the partitions of a source, in slots from `slot` on, that have ended and exist no
-        more.
+        """Forget ended partitions of a source that exist no more, in slots from `slot` on.
 
         Args:
             kept: the slots of those that exist.
@@ -97,8 +94,8 @@ class WatermarkPublisher:
                     interval.source_task.follow()
 
     def _consider(self, interval: Interval) -> None:
-        """The input of an interval has moved: wake it if timers are due or must be read (holds of
-        user code included), or store its low watermark if that has risen."""
+        """An interval's input has moved: wake it if timers are due or must be read (holds of user
+        code included), or store its low watermark if that has risen."""
         now = self._env.now()
         if interval.timers.has_due(now) or interval.timers.lacking(now):
             interval.wake()
@@ -109,9 +106,9 @@ class WatermarkPublisher:
         """Advance idle partitions here to the least low watermark of the partitions that are not
         idle, here or elsewhere.
 
-        Low watermarks of other workers are known from their reports, and are stored. A report that
-        a partition is idle may be outdated, which does no harm: an idle partition promises only for
-        its own rows, and readers still use the least low watermark of all partitions (decision 26).
+        Other workers' low watermarks come from their reports, and are stored. An outdated report
+        that a partition is idle does no harm: an idle partition promises only for its own rows, and
+        readers still use the least low watermark of all partitions (decision 26).
         """
         tasks = {i.source_task: i for i in self._exchange.intervals if i.source_task is not None}
         idle = [task for task in tasks if task.idle]
@@ -133,8 +130,8 @@ class WatermarkPublisher:
         self.take_report(interval.report(interval.watermarks.durable))
 
     def _least_awake(self) -> int | None:
-        """The least stored low watermark of all injectors' partitions that are not idle and have
-        not ended; None: there are none."""
+        """The least stored low watermark of partitions that are neither idle nor ended; None: there
+        are none."""
         found = [
             self.watermarks.least_awake(step.id)
             for step in self._exchange.steps.values()

@@ -1,6 +1,6 @@
 """The tables that broadcast records build: one for each cell of an interval.
 
-A cell's table is the state of the cell's key (`millwheel.core.addresses`). It is stored, folded and
+A cell's table is the state of the cell's key (`millwheel.core.addresses`), stored, folded and
 handed over like any other state. Broadcast records change it one at a time. All other records read
 a `snapshot`: a separate object, decoded from the last captured form. So no record sees half of a
 change, a change that failed, or a change with a commit that could come after its own. Changes that
@@ -22,8 +22,6 @@ from millwheel.state import UNKNOWN
 
 
 class BroadcastTable(KeyState):
-    """The table of one cell."""
-
     __slots__ = ("_decoded_from", "_guarded", "_snapshot", "_spelled")
 
     def __init__(
@@ -51,8 +49,7 @@ class BroadcastTable(KeyState):
         return self._snapshot
 
     def check_unchanged(self) -> None:
-        """Check that a record could read the table and, in tests (`guarded`), that it has not
-        changed the snapshot.
+        """Check that a record could read the table and, if `guarded`, has not changed the snapshot.
 
         Raises:
             UserCodeError: the record or timer changed the snapshot.
@@ -78,7 +75,7 @@ class BroadcastTables:
 
     Args:
         grain: number of slots in a cell.
-        guarded: detect records that change a table; this encodes the table for each check.
+        guarded: detect records that change a table (tests); each check encodes the table.
 
     Raises:
         InvariantBroken: the interval does not begin and end at cell boundaries.
@@ -98,7 +95,6 @@ class BroadcastTables:
         }
 
     def of(self, slot: int) -> BroadcastTable:
-        """The table that the keys of a slot share."""
         return self._tables[slot // self._grain]
 
     def __iter__(self) -> Iterator[BroadcastTable]:

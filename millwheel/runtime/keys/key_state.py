@@ -1,9 +1,8 @@
 """State in memory: the durable state plus the changes of commits that are not durable yet.
 
-A `KeyState` holds the state object of one key, and the entries of its collections
-(`millwheel.runtime.keys.map_entries`). It keeps the encoded form last captured for a commit. When a
-key's records have run, a state object that user code may have changed is encoded again and compared
-with that form. If it differs, the object is replaced by the one that a restart would decode from it
+A `KeyState` keeps the encoded form last captured for a commit. When a key's records have run, a
+state object that user code may have changed is encoded again and compared with that form. If it
+differs, the object is replaced by the one that a restart would decode from it
 (`millwheel.core.stored_form`), so that memory and store never show user code different values.
 Preparing for an exception costs nothing: to revert, the objects are dropped and decoded again.
 
@@ -38,8 +37,7 @@ LOOKS_PER_KEY = 4
 """Keys that an eviction may check for each key added since the last one."""
 
 Encoded = tuple["bytes | None", "list[Encoding] | None"]
-"""A state without its collections, encoded, and the entries that were used; None: there are no
-entries."""
+"""An encoded state without its collections, and the entries that were used; None: no entries."""
 
 EntryFetcher = Callable[["KeyState", str], Awaitable["tuple[bytes, int] | None"]]
 """Reads an entry of a key: its encoded value and version; None: it is not stored."""
@@ -48,9 +46,8 @@ EntryScanner = Callable[["KeyState", str, str, int], Awaitable["list[tuple[str, 
 """Reads entries of a key, given the names after and before them (both exclusive) and a limit."""
 
 SETTLED_BYTES = 512
-"""Largest state that is read again between two records of a key, which takes some microseconds. The
-records of a larger state in one bundle share its object; what they leave is what a restart would
-read."""
+"""Largest state that is read again between two records of a key, in some microseconds. The records
+of a larger state in one bundle share its object, and leave it as a restart would read it."""
 
 
 class KeyState:
@@ -70,14 +67,13 @@ class KeyState:
         self.used = False
         """Whether the key was used since an eviction last checked it."""
         self.n = 0
-        """The number of the commit that carries the last change."""
+        """Number of the commit that carries the last change."""
         self._encoded: bytes | None = None
         """The last captured form of the state without its collections; None: the empty state."""
         self._version = cache.version
         """The state version of the code that wrote `_encoded`."""
         self._is_newer = False
-        """Whether `_encoded` was captured here or restored from the tail: the folded form is
-        older."""
+        """`_encoded` was captured here or restored from the tail: the folded form is older."""
         self.opened: Any = UNKNOWN
         """The state object, once user code has asked for it."""
         self._entries: Entries | None = None
@@ -149,8 +145,7 @@ class KeyState:
 
     @property
     def captured(self) -> tuple[bytes | None, int]:
-        """The last captured form of the state without its collections, and the state version of
-        it."""
+        """The last captured form of the state without its collections, and its version."""
         return self._encoded, self._version
 
     def fill(self, rows: list[tuple[str, bytes, int]], *, complete: bool) -> None:
@@ -178,8 +173,8 @@ class KeyState:
     def capture(self, n: int) -> list[Change]:
         """Capture the changes since the last capture, for commit `n`.
 
-        Everything is encoded before anything is recorded, so that a value that cannot be encoded
-        leaves the key as it was.
+        Everything is encoded before anything is recorded: a value that cannot be encoded leaves the
+        key as it was.
 
         Raises:
             MigrationFailed: the state could not be read, and user code continued without it.
@@ -208,7 +203,7 @@ class KeyState:
         return encoded, None if self._entries is None else self._touched(self._entries)
 
     def settle(self) -> None:
-        """Between two records of a key: show the second one the values that a restart would read.
+        """Between two records of the key: show the second one the values that a restart would read.
 
         A large state is settled only when it is captured, since this encodes it.
         """
@@ -222,7 +217,7 @@ class KeyState:
             self._entries.settle()
 
     def _reread(self, encoded: bytes) -> bytes:
-        """Replace the state object, just encoded, by the one that a restart would read; returns its
+        """Replace the state object, just encoded, by the one that a restart would read; gives its
         stored form."""
         cache = self.cache
         was = copy(self.opened) if cache.compares else None
@@ -232,7 +227,6 @@ class KeyState:
         return encoded
 
     def record(self, found: Encoded, n: int) -> list[Change]:
-        """Record encoded changes, for commit `n`."""
         cache, before = self.cache, self._encoded
         encoded, touched = found
         changes: list[Change] = []
@@ -259,7 +253,7 @@ class KeyState:
         return entries.encoded()
 
     def carry(self, changes: list[Change], n: int) -> None:
-        """Assign captured changes to commit `n`, however long user code has waited since the
+        """Assign captured changes to commit `n`: user code may have waited long since the
         capture."""
         self.n = n
         if self._entries is not None:
@@ -276,19 +270,15 @@ class KeyState:
 
 
 class CapturedStates(NamedTuple):
-    """The captured changes of several keys."""
-
     states: list[KeyState]
-    """The keys with changed states."""
     values: list[bytes | None]
-    """Their states without collections, encoded; None: empty."""
+    """States without collections, encoded; None: empty."""
     others: list[tuple[KeyState, list[Change]]]
-    """Further changes, by key."""
+    """Changes of entries, by key."""
 
 
 def encode_all(states: Sequence[KeyState]) -> Sequence[Encoded] | list[bytes]:
-    """`KeyState.encoded` of each state, all of them of one cache; texts alone if no state has
-    entries.
+    """`KeyState.encoded` of states of one cache; texts alone if no state has entries.
 
     Raises:
         Exception: a state cannot be encoded, or read.
@@ -333,8 +323,7 @@ def record_all(
 class StateCache:
     """The states of one interval's keys in memory.
 
-    Eviction gives each key a second chance: a key that was used since the last check stays. This
-    costs each record only a flag.
+    Eviction spares a key that was used since the last check: this costs each record only a flag.
     """
 
     def __init__(
@@ -352,20 +341,19 @@ class StateCache:
         self.fetch_entry = fetch_entry
         self.scan_entries = scan_entries
         self.folded = 0
-        """The number of the last folded commit."""
+        """Number of the last folded commit."""
         self.size = 0
         """Approximate size of all keys in memory, in bytes."""
         self.version = version
         self.failed: MigrationFailed | None = None
-        """Why the state of a key cannot be read; nothing that ran without that state may be
-        stored."""
+        """Why the state of a key cannot be read; work that ran without it must not be stored."""
         self.compares = compares
         """Whether to warn of the first value that is not read back as it was (tests)."""
         self._what = what
         self._migrations = migrations
         self._keys: dict[bytes, KeyState] = {}
         self._queue: deque[KeyState] = deque()
-        """The keys in memory in the order in which eviction checks them."""
+        """The keys in memory, in the order of eviction's checks."""
         self._left = 0
         """The value of `size` after the last eviction."""
         self.looked_ahead = 0
@@ -388,7 +376,7 @@ class StateCache:
             )
 
     def current(self, encoded: bytes, version: int, key: Key) -> bytes:
-        """Stored JSON, migrated to this code's version.
+        """Migrate stored JSON to this code's version.
 
         Raises:
             MigrationFailed: a migration failed, which ends the worker.
@@ -425,7 +413,7 @@ class StateCache:
         return found
 
     def has(self, state: KeyState) -> bool:
-        """Whether this state object is still in memory, not evicted."""
+        """Whether this state object was not evicted."""
         return self._keys.get(state.key_text) is state
 
     def evict(self, limit: int, keep: Callable[[bytes], bool]) -> None:

@@ -2,8 +2,8 @@
 yet.
 
 Each entry keeps the encoded form last captured for a commit, as the state object does
-(`millwheel.runtime.keys.key_state`). Stored entries may be missing from memory: for whole
-collections and for ranges of names, `Entries` knows whether all entries are in memory.
+(`millwheel.runtime.keys.key_state`). For whole collections and for ranges of names, `Entries` knows
+whether all stored entries are in memory.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Cell:
         self.value: Any = UNKNOWN
         self.codec: Codec[Any] | None = None
         self.n = n
-        """The number of the commit that carries the last change; -1: written without knowing the
-        stored value, and not captured yet."""
+        """The commit of the last change; -1: written without knowing the stored value, not captured
+        yet."""
 
 
 Encoding = tuple[str, Cell, bytes | None]
@@ -63,16 +63,12 @@ Encoding = tuple[str, Cell, bytes | None]
 
 
 class EntryOwner(Protocol):
-    """The state of the key to which entries belong."""
-
     key: Any
     complete: bool
     """Whether all entries of the key are in memory."""
 
     @property
-    def cache(self) -> Any:
-        """The cache that the key is in."""
-        ...
+    def cache(self) -> Any: ...
 
 
 class Entries:
@@ -90,10 +86,9 @@ class Entries:
         self.bound: Any = None
         """The collections of the state object that are bound to these entries."""
         self._whole: tuple[str, ...] = ()
-        """Prefixes of collections with all their entries in memory; if the key is complete, all
-        have."""
+        """Prefixes of collections with all entries in memory; if the key is complete, all have."""
         self._spans: dict[str, list[tuple[str, str]]] = {}
-        """Per collection, ranges [first, until) of names with all their entries in memory."""
+        """Per collection, ranges [first, until) of names with all entries in memory."""
         self._order: dict[str, list[str]] = {}
         """Per collection that is read by range, the sorted names of its entries in memory. Removed
         entries are left out once captured: reading a queue would otherwise pass all its former
@@ -112,7 +107,7 @@ class Entries:
         return [entry for entry in self.cells if entry.startswith(prefix)]
 
     def _knows(self, entry: str) -> bool:
-        """Whether an entry missing from memory is certainly missing from the store as well."""
+        """Whether an entry missing from memory is certainly missing from the store."""
         if self._key.complete or entry.startswith(self._whole):
             return True
         return bool(self._spans) and any(
@@ -126,7 +121,7 @@ class Entries:
         return self.value(entry, cell, codec)
 
     def value(self, entry: str, cell: Cell, codec: Codec[Any]) -> Any:
-        """The value of an entry in memory, decoded on first use; `ABSENT` if it was removed."""
+        """The value of an entry, decoded on first use; `ABSENT` if it was removed."""
         if cell.value is UNKNOWN:
             cell.codec = codec
             if cell.encoded is None:
@@ -196,15 +191,14 @@ class Entries:
         return EntrySpan(self, prefix, first, until, codec)
 
     async def names_from(self, prefix: str, first: str, until: str) -> tuple[list[str], str]:
-        """The names of a collection's entries from `first` on, with the end of the range that they
-        fill."""
+        """A collection's names from `first` on, with the end of the range that they fill."""
         while (end := self._in_memory_until(prefix, first, until)) <= first:
             await self._load_ahead(prefix, first)
         names = self._names(prefix)
         return names[bisect_left(names, first) : bisect_left(names, end)], end
 
     def _in_memory_until(self, prefix: str, first: str, until: str) -> str:
-        """The end of the range from `first` in which all entries of a collection are in memory."""
+        """The end of the range from `first` in which all entries are in memory."""
         if self._key.complete or prefix in self._whole:
             return until
         for start, end in self._spans.get(prefix, ()):
@@ -226,8 +220,8 @@ class Entries:
     async def _load_ahead(self, prefix: str, first: str) -> None:
         """Fetch entries from `first` on, up to the next range that is in memory.
 
-        This reads past the requested range: the next range mostly begins inside this one and ends a
-        little later, and should not need the store again.
+        This reads past the requested range: the next one mostly begins inside it and ends a little
+        later, and should not need the store again.
         """
         spans = self._spans.get(prefix, [])
         until = min((start for start, _ in spans if start > first), default=_end_of(prefix))
@@ -258,7 +252,6 @@ class Entries:
     # -- for the key's state -----------------------------------------------
 
     def replace(self, state: Any) -> None:
-        """Replace the stored collections by those of `state`."""
         fresh: list[tuple[Collection, str, Codec[Any], Any]] = []
         gone: list[str] = []
         for name, (kind, key_type, codec) in self._cache.layout.collections.items():
@@ -292,7 +285,7 @@ class Entries:
         self.bound = self._cache.layout.bound(state)
 
     def encoded(self) -> list[Encoding]:
-        """The entries that user code has used since the last capture, with their current values."""
+        """Entries that user code has used since the last capture, with their current values."""
         encodings: list[Encoding] = []
         self._touched |= self._settled or set()
         for entry in self._touched:
@@ -396,7 +389,7 @@ class EntrySpan(AsyncIterator[tuple[str, Any]]):
         self._until = until
         self._codec = codec
         self._names: Iterator[str] = iter(())
-        """Names of entries before `_reached` that have not been returned."""
+        """Names before `_reached` that have not been returned."""
 
     async def __anext__(self) -> tuple[str, Any]:
         entries, codec = self._entries, self._codec

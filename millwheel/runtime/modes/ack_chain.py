@@ -2,10 +2,9 @@
 
 An input of a weak computation is acknowledged upstream when all its productions have been
 acknowledged downstream. So the ACKs of a chain of weak computations return hop by hop, and nothing
-is written on the way. Until its ACK the input is in flight here, and its sender keeps it. If this
-interval starts over, the sender sends the input again. The productions of the second run have the
-same ids as before, and receivers that have them already drop them
-(`millwheel.runtime.seen.weak_ids`). ::
+is written on the way. Until its ACK the input is in flight here, and its sender keeps it and sends
+it again if this interval starts over. The second run's productions have the same ids, and receivers
+that have them already drop them (`millwheel.runtime.seen.weak_ids`). ::
 
     sent ──all productions acknowledged──▶ finished: acknowledged upstream; nothing was stored
       │
@@ -16,10 +15,9 @@ same ids as before, and receivers that have them already drop them
                       *stragglers*
 
 An input is *noted* when a commit has to store it as seen. The rule that makes this safe: *the
-commit that stores an input as seen also stores its productions that are not acknowledged.* After
-that commit the input is not sent again, so its productions could not be made again. After a crash,
-stragglers are sent again from the store, with the same ids and in the same buckets. Like any
-production they are forgotten when they are acknowledged.
+commit that stores an input as seen also stores its productions that are not acknowledged*, as the
+input is not sent again and could not make them again. After a crash, stragglers are sent again from
+the store, with the same ids and in the same buckets, until they are acknowledged.
 
 The chain keeps unacknowledged productions in memory. The credits of the log limit them (I8).
 """
@@ -63,12 +61,11 @@ class AckChain:
         self._log = logs[-1]
         self.straggler_seconds = straggler_seconds
         self._pending: dict[int, WaitingInput] = {}
-        """The pending inputs, by `id` of their delivery, in the order of sending."""
+        """Inputs by `id` of their delivery, in the order of sending."""
         self._by_seq: dict[int, WaitingInput] = {}
-        """The pending input of each unacknowledged production, by the number of the production."""
+        """The pending input of each unacknowledged production, by the production's number."""
         self._watched: deque[WaitingInput] = deque()
-        """The inputs that may become overdue, as they were not noted when sent, in the order of
-        sending."""
+        """Inputs that were not noted when sent and may become overdue, in the order of sending."""
         self.passed = 0
         """Number of inputs finished without a commit of their own since `take_passed`."""
 
@@ -129,7 +126,7 @@ class AckChain:
         return done
 
     def arrived(self, seqs: Iterable[int]) -> list[Delivery[Any]]:
-        """Note that productions were acknowledged; return the inputs that this finishes."""
+        """Note ACKs of productions; gives the inputs that this finishes."""
         done: list[Delivery[Any]] = []
         take = self._by_seq.pop
         for seq in seqs:
@@ -145,14 +142,14 @@ class AckChain:
         return done
 
     def next_overdue(self) -> float | None:
-        """The time, by the monotonic clock, at which the oldest pending input is overdue."""
+        """Monotonic time at which the oldest pending input is overdue."""
         watched = self._watched
         while watched and not watched[0].outputs:
             watched.popleft()
         return watched[0].since + self.straggler_seconds if watched else None
 
     def overdue(self, now: float) -> list[WaitingInput]:
-        """Mark the overdue inputs as noted, and return them; the caller adds them to a commit."""
+        """Mark overdue inputs as noted, and return them; the caller adds them to a commit."""
         found: list[WaitingInput] = []
         while (due := self.next_overdue()) is not None and due <= now:
             pending = self._watched.popleft()
@@ -187,7 +184,7 @@ class AckChain:
         self._watched.clear()
 
     def take_passed(self) -> int:
-        """Return the number of inputs finished without a commit of their own since the last call.
+        """Number of inputs finished without a commit of their own since the last call.
 
         If the commit that should count them fails, the number is lost. A sender that starts over
         together with this interval sends those inputs again, and then they count.

@@ -1,8 +1,7 @@
 """Running user code over a numbered bundle (decision 30).
 
-Unlike the records of a key (`millwheel.runtime.lane.execution`), a bundle is one unit: the engine
-searches for no faulty record in it, and there is no state to revert. The whole bundle succeeds, is
-tried again, or is given up.
+A bundle is one unit: the engine searches for no faulty record in it, and there is no state to
+revert. The whole bundle succeeds, is tried again, or is given up.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from millwheel.store.port.requests import SettledRequest
 
 @dataclass
 class Stateless:
-    """Stands for the state of the producing key, which is that of the first record: a bundle has
-    none."""
+    """Stands for the state of the producing key, that of the first record: a bundle has none."""
 
     key: Key
     key_text: bytes
@@ -145,7 +143,7 @@ async def _call(
 
 
 class BundleOwner:
-    """What `BundleContext` asks the engine about the bundle's scope."""
+    """Answers `BundleContext` about the bundle's scope."""
 
     def __init__(self, env: Environment, interval: Interval) -> None:
         self._env = env
@@ -159,7 +157,7 @@ class BundleOwner:
         )
 
     async def store_id(self) -> str:
-        """The pipeline's name, and a text that tells its store from every other."""
+        """The pipeline's name, and a text that distinguishes its store."""
         secret = await self._env.patiently(self._env.store.peer_secret)
         digest = hashlib.sha256(b"store id" + secret).hexdigest()
         return f"{self._env.graph.name}.{digest[:12]}"

@@ -15,14 +15,14 @@ the bundle is delivered and that its members are seen; only after it are the mem
 
 * After any failure the interval is claimed again, and starts from its stored position: in GATHERING
   if the last bundle is delivered, otherwise in REPLAYING. Only REPLAYING assembles a bundle a
-  second time. It takes all of the stored members, in the stored order.
+  second time, from all of the stored members, in the stored order.
 * Members and gathered records are un-ACKed at their senders and in flight in `Dedup`: the next
   owner of the interval receives all of them again.
 * Weak productions are an exception, as their senders do not store them. A sender that makes them
   again may have used up its credits for records that wait here behind the bundle, so that the
   members would never arrive. Therefore the commit that closes a bundle also stores its weak
   members, in the interval's own log, from which they are sent again. These copies use credits as
-  well: the commit that delivers the bundle acknowledges them, also those of an earlier claim, whose
+  well: the commit that delivers the bundle acknowledges them, also those of an earlier claim: its
   members may have come from their sender.
 * A bundle that is closed after the store may have lost commits gets a number above all numbers that
   may have been given before (`Numbering`). A bundle that is stored as open keeps its number and its
@@ -62,15 +62,12 @@ class Phase(enum.Enum):
     GATHERING = "gathering"
     """All bundles are delivered; records gather for the next one."""
     CLOSING = "closing"
-    """The bundle has its number and members; the commit that stores them is not known to be
-    durable."""
+    """The commit that stores the bundle's number and members is not known to be durable."""
     REPLAYING = "replaying"
-    """An earlier owner or an earlier attempt closed the bundle; some members have not come
-    again."""
+    """The bundle was closed by an earlier owner or attempt; some members have not come again."""
     CLOSED = "closed"
     """The bundle's number and member ids are stored, and the members are here."""
     DELIVERING = "delivering"
-    """User code processes the bundle."""
     DELIVERED = "delivered"
     """User code has finished; the commit that stores its effects is not known to be durable."""
 
@@ -86,7 +83,7 @@ TRANSITIONS = {
 
 
 class Kept(NamedTuple):
-    """Copies of a bundle's weak members, which the interval has stored in a log of its own."""
+    """Copies of a bundle's weak members, stored in a log of the interval."""
 
     log: int
     numbers: range
@@ -113,14 +110,14 @@ class Numbering:
     """
 
     incarnation: str = ""
-    """The incarnation of the store's server, shortened. It is stored with the number of each bundle
-    that is closed in it."""
+    """The incarnation of the store's server, shortened; stored with the number of each bundle that
+    is closed in it."""
     floor: int = 0
-    """A number greater than all numbers of other incarnations: the present time in microseconds
-    since 1970, as no interval closes a bundle per microsecond."""
+    """A number greater than all of other incarnations: the present time in microseconds since 1970,
+    as no interval closes a bundle per microsecond."""
     is_first: bool = True
-    """The pipeline was first deployed in this incarnation, so an interval that has stored no bundle
-    has never had one."""
+    """The pipeline was first deployed in this incarnation: an interval without a stored bundle has
+    never had one."""
 
 
 class Batches:
@@ -128,7 +125,6 @@ class Batches:
 
     Args:
         limits: the limits that the user has set for a bundle.
-        position: the stored position of the interval.
         refusal: the refusal of the open bundle, if it was refused before the claim.
         most_bytes: maximum total size of the values that are stored with a bundle, except that a
             single value may be larger.
@@ -155,30 +151,29 @@ class Batches:
         self._most_bytes = most_bytes
         self.phase = Phase.GATHERING
         self.number: int = stored.get("number", 0)
-        """The number of the newest bundle; 0: there was none."""
+        """Number of the newest bundle; 0: there was none."""
         self.inherited: int = stored.get("inherited", 0)
         """The number above which this interval's own bundles begin: the newest one of those that it
         came from."""
         self.previous: int = stored.get("previous", self.number - ("open" in stored))
-        """The number of the newest bundle that is delivered."""
+        """Number of the newest bundle that is delivered."""
         self.closed_at: int = stored.get("at", 0)
         """When the open bundle was closed, microseconds."""
         self.members: list[Delivery[Any]] = []
-        """The members of the open bundle, in order."""
+        """Members of the open bundle, in order."""
         self.kept: Kept | None = None
-        """The copies of the open bundle's members, whichever claim has stored them."""
+        """Copies of the open bundle's members, whichever claim has stored them."""
         self.is_replay = "open" in stored
         """The bundle was closed before this claim: user code may have processed it already."""
         self._missing: dict[bytes, Delivery[Any] | None] = {}
         """While replaying, the members by the name part of their ids (`name_of`), in the stored
-        order; None: the member is not here yet."""
+        order; None: not here yet."""
         self._gathered: deque[tuple[int, Delivery[Any]]] = deque()
-        """The gathered records, each with the time since which it waits, in order of arrival."""
+        """Gathered records with the time since which each waits, in order of arrival."""
         self._stored_by: int | None = None
-        """The number of the first commit that carries the latest phase; None: no commit does
-        yet."""
+        """Number of the first commit that carries the latest phase; None: no commit does yet."""
         self._open: list[str] = []
-        """The ids of the open bundle's members, in the stored form."""
+        """Ids of the open bundle's members, in the stored form."""
         self.refusal: Refusal | None = None
         """The refusal of the open bundle, which is committed alone from then on."""
         if self.is_replay:
@@ -192,11 +187,6 @@ class Batches:
                 self.refusal = refusal
 
     def _change(self, event: str) -> None:
-        """Change the phase by an event of the protocol.
-
-        Raises:
-            InvariantBroken: the event is illegal in this phase.
-        """
         self.phase = next_state(TRANSITIONS, self.phase, event, f"bundle {self.number}")
         self._stored_by = None
 
@@ -232,11 +222,8 @@ class Batches:
 
     @property
     def wants_more(self) -> bool:
-        """Whether to take records from the interval's queue.
-
-        While members are missing, any record may be one of them. Otherwise records are wanted until
-        a whole bundle is gathered.
-        """
+        """Whether to take records from the interval's queue: until a whole bundle is gathered, and
+        while members are missing, as any record may be one of them."""
         return self.lacks_members or len(self._gathered) < self._records
 
     @property
@@ -291,25 +278,22 @@ class Batches:
         self.is_replay = False
 
     def deliver(self) -> None:
-        """Note that user code gets the bundle, for the first time or again."""
+        """User code gets the bundle, for the first time or again."""
         self._change("deliver")
 
     def delivered(self) -> None:
-        """Note that user code has finished the bundle, or that the bundle was given up."""
+        """User code has finished the bundle, or it was given up."""
         self._change("delivered")
 
     def to_keep(self) -> list[Delivery[Any]]:
-        """The weak members, which their senders do not store, if the commit being built must store
-        them.
-
-        It must if it is the first commit that carries their bundle.
-        """
+        """The weak members, which their senders do not store, if the commit being built is the
+        first that carries their bundle and so must store them."""
         if self.phase is not Phase.CLOSING or self._stored_by is not None:
             return []
         return [member for member in self.members if is_derived(member.id)]
 
     def position(self, n: int, *, delivers: bool) -> dict[str, Any]:
-        """The part of the interval's position that commit `n` stores for the bundles.
+        """The bundles' part of the position that commit `n` stores.
 
         Args:
             delivers: the commit carries the effects of the delivery.
@@ -331,7 +315,6 @@ class Batches:
         return found
 
     def settled(self, n: int) -> None:
-        """Note that commit `n` of the interval is durable."""
         if self._stored_by is None or n < self._stored_by:
             return
         self._change("stored")
@@ -341,10 +324,9 @@ class Batches:
             self.refusal = None
 
     def refuse(self, error: Exception, *, alone: bool) -> None:
-        """Note that the store refused the delivery's commit because of user code's effects.
+        """The store refused the delivery's commit because of user code's effects.
 
         Args:
-            error: the error of the store.
             alone: the commit carried only this delivery.
         """
         tries = 0 if self.refusal is None else self.refusal.tries
@@ -352,7 +334,6 @@ class Batches:
 
     @property
     def may_be_delivered(self) -> bool:
-        """Whether user code may be called with the bundle."""
         return self.phase is Phase.CLOSED
 
     @property
@@ -366,8 +347,7 @@ class Batches:
         return self.phase is Phase.GATHERING and not self._gathered
 
     def awaited(self) -> dict[int, int]:
-        """The greatest number of a missing member, by log. Weak and user-supplied ids are
-        excluded."""
+        """The greatest number of a missing member, by log, without weak and user-supplied ids."""
         found: dict[int, int] = {}
         for name, member in self._missing.items():
             if member is None and len(name) > NAME_BYTES:
@@ -377,10 +357,9 @@ class Batches:
 
     @property
     def missing(self) -> int:
-        """Number of members that have not come again."""
         return sum(member is None for member in self._missing.values())
 
 
 def encoded(position: dict[str, Any]) -> bytes:
-    """Encode the position of an interval whose records come in numbered bundles."""
+    """Encode the position of an interval with numbered bundles."""
     return msgspec.json.encode({"bundle": position})

@@ -20,8 +20,6 @@ from millwheel.store.port.claims import Claim
 
 
 class Modes:
-    """Creates the mode of each interval of one worker."""
-
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
         self._exchange = exchange
@@ -33,7 +31,6 @@ class Modes:
     # -- the work that the modes of all intervals share ----------------------------------
 
     def connect(self, peers: TreePeers) -> None:
-        """Reach other workers through `peers`."""
         self.trees.peers = peers
 
     def start(self) -> None:
@@ -45,8 +42,7 @@ class Modes:
         await self.stragglers.stop()
 
     def close(self) -> int:
-        """End all trees; returns the greatest number of a bundle that intervals here have given, or
-        0."""
+        """End all trees; gives the greatest bundle number that intervals here have given, or 0."""
         self.trees.close()
         modes = [interval.mode for interval in self._exchange.intervals]
         return max((m.batches.number for m in modes if isinstance(m, Batched)), default=0)
@@ -69,7 +65,7 @@ class Modes:
             )
 
     def of(self, interval: Interval) -> Mode:
-        """Create the mode of an interval, by the options with which its computation was added."""
+        """Create the mode of an interval, by the options of its computation."""
         node = interval.step.node
         if node.bundles is not None:
             return Batched(self._env, self.numbering, interval)

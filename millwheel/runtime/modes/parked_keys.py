@@ -30,8 +30,6 @@ from millwheel.store.port.requests import DeadLetter, ParkedKeyPlace, ParkedRows
 
 
 class ParkedKey:
-    """One parked key."""
-
     __slots__ = (
         "bytes", "failed", "firings", "held", "read", "records", "rows", "slot", "times", "turn",
     )  # fmt: skip
@@ -51,8 +49,7 @@ class ParkedKey:
         self.firings: list[Firing] = []
         """Timers that have become due."""
         self.records: list[Delivery[Any]] = []
-        """Records that have arrived while rows run, or when there was no room for more rows;
-        un-ACKed."""
+        """Un-ACKed records that have arrived while rows run, or without room for more rows."""
         self.read: deque[ParkedRow] = deque()
         """Rows that were read from the store and wait for their turn."""
         self.turn: ParkedRow | None = None
@@ -141,7 +138,6 @@ class ParkedKeys(Turns):
 
     @property
     def is_empty(self) -> bool:  # type: ignore[override]
-        """Whether no row can run before an operator does something."""
         return all(key.failed for key in self._keys.values())
 
     # -- the next turn ------------------------------------------------------------------------
@@ -153,10 +149,6 @@ class ParkedKeys(Turns):
         due timers wait here once their hold is settled. So do records that arrive while rows run,
         or for which the store has no room: they are un-ACKed, so that flow control slows their
         sender.
-
-        Args:
-            running: keys that have a turn: their items wait behind it, and are looked at again
-                afterwards.
         """
         if not self._keys:
             return items
@@ -188,8 +180,8 @@ class ParkedKeys(Turns):
         return found
 
     def begin(self, items: list[Item]) -> list[Item]:
-        """The items of one turn: those up to the first request, if the key is parked. The others
-        wait behind it."""
+        """The items of one turn: of a parked key, those up to the first request. The others wait
+        behind it."""
         key_text = items[0].key_text
         if key_text not in self._keys:
             return items
@@ -256,7 +248,7 @@ class ParkedKeys(Turns):
         return effects
 
     def stops_key(self, item: Item) -> bool:
-        """Whether the failure of an item stops its key: not that of an operator's request."""
+        """False for an operator's request."""
         if isinstance(item, KeyRequest):
             return isinstance(item, ParkedRow)
         return self._parks
@@ -336,8 +328,7 @@ class ParkedKeys(Turns):
         key.held = wanted
 
     def _released(self, key_text: bytes, key: ParkedKey) -> list[Item]:
-        """The items that have waited in memory and have their turn after the one that was
-        decided."""
+        """The items in memory that have their turn after the one that was decided."""
         if not key.rows:
             del self._keys[key_text]
             self._note(key_text)
@@ -355,8 +346,7 @@ class ParkedKeys(Turns):
     # -- rows that run ------------------------------------------------------------------------
 
     def places(self) -> Iterator[ParkedKeyPlace]:
-        """The keys with rows to read from the store: nothing stops them, and none is read
-        already."""
+        """The keys with unread rows in the store that nothing stops."""
         interval_id, computation = self._interval.id, self.step.id
         for key_text, key in self._keys.items():
             if not (key.failed or key.read or key.turn is not None):
@@ -372,7 +362,6 @@ class ParkedKeys(Turns):
                 self._feed(key)
 
     def _feed(self, key: ParkedKey) -> None:
-        """Let the next row have its turn."""
         if key.read and key.turn is None:
             key.turn = key.read.popleft()
             self._requests.waiting.append(key.turn)

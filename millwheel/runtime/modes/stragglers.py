@@ -1,8 +1,7 @@
 """Stragglers: inputs of weak computations that wait too long for ACKs (paper 6.1.3).
 
-After `straggler_after` an input is *noted*: a commit stores it as seen, together with its
-unacknowledged productions (`millwheel.runtime.modes.ack_chain`). Then the input is acknowledged,
-and its sender waits no longer.
+After `straggler_after` an input is *noted*: a commit stores it as seen, with its unacknowledged
+productions (`millwheel.runtime.modes.ack_chain`). Then its sender waits no longer.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from millwheel.runtime.process.tasks import end
 
 
 class Stragglers:
-    """Notes the overdue inputs of one worker; its task runs only while some input may become
-    overdue."""
+    """Notes a worker's overdue inputs; its task runs only while some input may become overdue."""
 
     def __init__(self, env: Environment, exchange: Exchange) -> None:
         self._env = env
@@ -43,7 +41,6 @@ class Stragglers:
             await end([watching])
 
     async def _watch(self) -> None:
-        """Note overdue inputs until no input waits."""
         clock = self._env.clock
         while (due := self._next_overdue()) is not None:
             if (left := due - clock.monotonic()) > 0:
@@ -65,7 +62,7 @@ class Stragglers:
         ]
 
     def _next_overdue(self) -> float | None:
-        """The time at which the next input is overdue; None: no input waits."""
+        """When the next input is overdue; None: no input waits."""
         times = [chain.next_overdue() for _, chain in self._chains()]
         return min((due for due in times if due is not None), default=None)
 

@@ -1,9 +1,9 @@
 """Acknowledgement by trees: sends records without a log, reports their edges, and replays lost ones
 (decision 32).
 
-A delivery in a stretch has ``log = -token`` and ``seq = edge``. No log keeps it: its sender forgets
-it. When a tree computation has run a delivery, it reports the delivery's edge at once, together
-with the edges of the outputs. A worker that makes a delivery's effects durable reports the edge by
+A delivery in a stretch has ``log = -token`` and ``seq = edge``. Its sender forgets it. When a tree
+computation has run a delivery, it reports the delivery's edge at once, together with the edges of
+the outputs. A worker that makes a delivery's effects durable reports the edge by
 `Exchange.acknowledge`, like the ACK of any other delivery::
 
     from outside ──entry runs──▶ root ──every edge reported──▶ finished: acknowledged upstream
@@ -13,8 +13,8 @@ with the edges of the outputs. A worker that makes a delivery's effects durable 
 
 A report goes to the worker that created the token. All reports of one iteration of the event loop
 are sent together, those of one token combined by XOR. In every period each worker also reports the
-tokens of all deliveries that it holds: queued, running, or waiting for a commit or a link. So a
-slow root is not taken for lost.
+tokens of all deliveries that it holds (queued, running, or waiting for a commit or a link), so that
+a slow root is not taken for lost.
 """
 
 from __future__ import annotations
@@ -39,12 +39,9 @@ REPORTS_PER_PATIENCE = 4
 """Number of periods, each with reports of held deliveries, within the shortest `replay_after`."""
 
 SHORTEST_PERIOD_SECONDS = 0.01
-"""Minimum length of a period."""
 
 
 class TreePeers(Protocol):
-    """The connection to other workers."""
-
     def report(self, owner: int, reports: list[tuple[int, int]]) -> None:
         """Send reports, each a token and an XOR, to the worker with the high token bits `owner`."""
 
@@ -64,7 +61,7 @@ class TreeAcks(Service):
         self._env = env
         self._exchange = exchange
         self.peers: TreePeers | None = None
-        """Sends to other workers; None: there are no other workers."""
+        """None: there are no other workers."""
         self.roots = Roots(env.worker)
         self._owner = owner_bits(env.worker)
         self._reports: dict[int, int] = {}
@@ -73,8 +70,8 @@ class TreeAcks(Service):
         self._receivers: set[int] = set()
         """The computations that receive deliveries of a stretch, as far as this worker has seen."""
         self._running_seconds = 0.0
-        """The time that this worker was running and could receive reports. Time in which it stood
-        still does not count as silence of a root."""
+        """Time in which this worker ran and could receive reports: time in which it stood still
+        does not count as silence of a root."""
         self._last = env.clock.monotonic()
 
     # -- records ------------------------------------------------------------------------
@@ -115,9 +112,8 @@ class TreeAcks(Service):
         return passed, finished
 
     def receive(self, step: Step, deliveries: Iterable[Delivery[Any]], peer: str) -> int:
-        """Route deliveries of another worker to the interval of their slot, or to its stand-in.
-
-        A delivery does not go back to the worker that sent it.
+        """Route deliveries of another worker to the interval of their slot, or to its stand-in, but
+        not back to that worker.
 
         Returns:
             Number of deliveries that were dropped: no other owner is known, or the queue is full.
@@ -156,10 +152,8 @@ class TreeAcks(Service):
                 self.receive_reports(reports)
 
     def receive_reports(self, reports: Iterable[tuple[int, int]]) -> None:
-        """Add reports of this or another worker to their roots, and finish completed roots.
-
-        Reports of roots that this worker does not track are ignored.
-        """
+        """Add reports of this or another worker to their roots, if they are tracked here, and
+        finish completed roots."""
         finished: dict[Entry, list[Delivery[Any]]] = {}
         add_report, now = self.roots.add_report, self._running_seconds
         for token, xor in reports:
@@ -215,8 +209,6 @@ class TreeAcks(Service):
 
 
 def may_pass_on(caused: Iterable[Caused]) -> bool:
-    """Whether outputs need no hold of their own, because none is older than its input.
-
-    The input's sender holds back the low watermark for the input.
-    """
+    """Whether outputs need no hold of their own, because none is older than its input, for which
+    the input's sender holds back the low watermark."""
     return all(output.micros >= cause.micros for cause, output in caused)

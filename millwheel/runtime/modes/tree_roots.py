@@ -10,9 +10,8 @@ id, token and receiver. The root keeps the XOR of all edges that were reported s
     leaf    the effects of delivery c are durable                   c
 
 Both the sender and the receiver of a delivery report its edge. When no report is missing the XOR is
-zero, in any order of the reports. It is zero at no other time, even if deliveries or reports arrive
-twice (decision 32). A report with XOR 0 means that a worker holds a delivery of the tree, which may
-take long.
+zero, in any order of the reports, and at no other time, even if deliveries or reports arrive twice
+(decision 32). A report with XOR 0 means that a worker holds a delivery of the tree.
 
 A root without a report for too long has lost a delivery or a report. Then the entry forgets the
 root, and its record runs again under another token. The number of such replays in a period is
@@ -92,20 +91,17 @@ class Entry:
         self.readers = list(readers)
         """The steps that read its productions."""
         self.patience = replay_seconds
-        """Seconds without a report after which a root is replayed for the first time."""
+        """Seconds without a report before the first replay of a root."""
         self.pending = 0
         """Number of roots with incomplete trees."""
         self.tries: dict[bytes, int] = {}
-        """The numbers of replays of the records that are about to run again, by record id."""
+        """Replays of the records that are about to run again, by record id."""
         self.replayed = 0
         """Number of replays since `take_replayed`."""
 
     def has_room(self, most: int) -> bool:
-        """Whether the entry may send more (I8).
-
-        It must wait while `most` trees are incomplete, or while `most` records are queued at a
-        reader.
-        """
+        """Whether the entry may send more (I8): fewer than `most` trees are incomplete, and fewer
+        than `most` records are queued at each reader."""
         return self.pending < most and all(
             destination.queued < most for step in self.readers for destination in step.destinations
         )
@@ -118,7 +114,6 @@ class Entry:
                 self.tries.pop(id_, None)
 
     def take_replayed(self) -> int:
-        """Number of replays since the last call."""
         replayed, self.replayed = self.replayed, 0
         return replayed
 
@@ -141,7 +136,7 @@ class Root:
 
     @property
     def patience(self) -> float:
-        """Seconds without a report after which the root is replayed."""
+        """Seconds without a report before a replay."""
         return self.entry.patience * (1 << min(self.tries, MOST_DOUBLINGS))
 
 
@@ -176,9 +171,9 @@ class Roots:
         self._least_patience = min(self._least_patience, entry.patience)
 
     def add_report(self, token: int, xor: int, now: float) -> Root | None:
-        """Add a report to the XOR of a root; return the root if that completes its tree.
+        """Add a report to the XOR of a root; gives the root if that completes its tree.
 
-        Ignore an unknown token: it belongs to an abandoned attempt.
+        An unknown token belongs to an abandoned attempt.
         """
         root = self._roots.pop(token, None)
         if root is None:
@@ -192,10 +187,8 @@ class Roots:
         return None
 
     def overdue(self, now: float) -> list[Root]:
-        """Forget roots without a report for too long, a limited number per call, and return them.
-
-        The caller runs their records again.
-        """
+        """Forget roots without a report for too long, a limited number per call; the caller runs
+        their records again."""
         roots = self._roots
         most = max(REPLAYED_LEAST, len(roots) // REPLAYED_SHARE)
         found: list[int] = []

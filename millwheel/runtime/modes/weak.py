@@ -20,7 +20,7 @@ from millwheel.store.port.commit import Commit
 
 
 class Weak(Mode):
-    """Sends productions at once, and acknowledges an input when all its productions are
+    """Sends productions at once; acknowledges an input when all its productions are
     acknowledged."""
 
     is_strong = False
@@ -78,8 +78,7 @@ class Weak(Mode):
     def _bypasses_chain(
         self, inputs: list[Delivery[Any]], effects: Effects, *, noted: bool
     ) -> bool:
-        """Send the productions and track the inputs without the chain; return False to use the
-        chain."""
+        """Send the productions and track the inputs without the chain; False: use the chain."""
         return False
 
     def join(self, commit: Commit, work: IntervalWork, stamp: int) -> None:

@@ -1,5 +1,4 @@
-"""Where records go: the intervals of a step, here and on other workers, as their senders see
-them."""
+"""The intervals of a step, here and on other workers, as their senders see them."""
 
 from __future__ import annotations
 
@@ -12,13 +11,11 @@ from millwheel.graph.node import Node
 
 
 class DeliveryQueue(Protocol):
-    """The queue of an interval as a sender sees it."""
-
     def append(self, item: Chunk | Delivery[Any], /) -> None: ...
 
 
 class Destination(Protocol):
-    """An interval of this worker or of another one, as a sender sees it."""
+    """An interval of this worker or of another one."""
 
     @property
     def id(self) -> int: ...
@@ -40,7 +37,7 @@ class Destination(Protocol):
 
 
 class ReceivingStep(Protocol):
-    """The step of a stream's reader, as the stream's senders see it."""
+    """The step of a stream's reader."""
 
     id: int
     node: Node
@@ -57,6 +54,4 @@ class ReceivingStep(Protocol):
         """The parts of a chunk for each destination."""
         ...
 
-    def interval_of(self, slot: int) -> Destination:
-        """The destination of a slot's records."""
-        ...
+    def interval_of(self, slot: int) -> Destination: ...

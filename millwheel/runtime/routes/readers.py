@@ -20,7 +20,7 @@ Addresses = tuple[list[Key], list[bytes], list[int]]
 
 
 class StreamReader(Protocol):
-    """A reader of a stream, which determines the address of each record."""
+    """Determines the address of each record."""
 
     step: ReceivingStep
     bit: int
@@ -50,10 +50,8 @@ class KeyedReader:
     extractor: Callable[[Any], Key]
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> tuple[Key, bytes, int]:
-        """Extract the key of a value.
-
-        Raises:
-            UserCodeError: the extractor failed, or returned a value that cannot be a key.
+        """Raises:
+        UserCodeError: the extractor failed, or returned a value that cannot be a key.
         """
         extractor = self.extractor
         try:
@@ -76,10 +74,8 @@ class KeyedReader:
     def addresses(
         self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
     ) -> Addresses:
-        """The addresses of several values.
-
-        Raises:
-            UserCodeError: as `address`.
+        """Raises:
+        UserCodeError: as `address`.
         """
         try:
             keys = list(map(self.extractor, values))
@@ -112,11 +108,10 @@ class SpreadReader:
     def addresses(
         self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
     ) -> Addresses:
-        """The addresses of several values."""
         return _one_by_one(self, values, stream, offsets)
 
     def address_of(self, id_: bytes) -> Address:
-        """The address of a weak production: the same each time that the production is made."""
+        """The address of a weak production: the same each time that it is made."""
         everywhere = spread_addresses()
         return everywhere[int.from_bytes(id_[:NAME_BYTES]) % len(everywhere)]
 
@@ -130,13 +125,11 @@ class CellReader:
     cell: Address
 
     def address(self, value: Any, stream: str, offset: int | None = None) -> Address:
-        """The address of the cell."""
         return self.cell
 
     def addresses(
         self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
     ) -> Addresses:
-        """The address of the cell, for each value."""
         return _one_by_one(self, values, stream, offsets)
 
 

@@ -53,7 +53,6 @@ class StreamRoute:
 
     @cached_property
     def copies(self) -> int:
-        """Number of records that a value becomes."""
         return len(self.readers) + self.discarded
 
     @cached_property
@@ -163,12 +162,10 @@ class StreamRoute:
 
 
 class WeakRoute(StreamRoute):
-    """The route of a weak computation's stream: readers get its values before anything is
-    stored."""
+    """The route of a weak computation's stream: readers get its values before they are stored."""
 
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
-        """Add a value to the effects, as for strong productions, with an id derived from the
-        record's id.
+        """As for strong productions, with an id derived from the record's id.
 
         Productions of a timer are strong: the commit that removes the timer carries them.
         """

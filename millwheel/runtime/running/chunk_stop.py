@@ -12,7 +12,7 @@ from millwheel.runtime.process.tasks import is_ours, raise_ours
 from millwheel.runtime.routes.routes import address_all
 
 ChunkGroup = tuple[KeyState, list[int]]
-"""The state of a key, and the places of the key's records in a chunk, in order."""
+"""The state of a key, and the places of its records in a chunk, in order."""
 
 RAN: Any = object()
 """Stands for the end of a call."""
@@ -56,7 +56,7 @@ class Stop(NamedTuple):
     mark: EffectsMark | None
     """The end of their other effects."""
     begun: int
-    """Number of records of that key that have begun."""
+    """Number of the stopping key's records that have begun."""
     waiting: Waiting | None
     """The call that waits; None: it has raised."""
 
@@ -67,8 +67,7 @@ def seal(interval: Interval, groups: list[ChunkGroup], effects: Effects) -> Capt
 
     Returns:
         None: a production or a state cannot be stored. The effects and changes are dropped: to find
-            the
-        record at fault, the keys must run one by one.
+            the record at fault, the keys must run one by one.
     """
     if not groups:
         return CapturedStates([], [], [])

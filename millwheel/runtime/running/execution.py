@@ -1,8 +1,8 @@
 """Runs user code on the items of one key after the other, and on whole chunks.
 
 The fast path uses one context for all items, and captures the state once at the end. If an item
-raises, the key's state is reverted and the items run again one by one, with a capture after each.
-So the failing item is found. It is retried as often as its computation allows, and then becomes a
+raises, the key's state is reverted and the items run again one by one, with a capture after each,
+which finds the failing item. It is retried as often as its computation allows, and then becomes a
 dead letter or stops the engine. Code that cancels the task that it runs in ends this run too; the
 items then run again *apart*, each in a separate task.
 """
@@ -35,7 +35,7 @@ from millwheel.runtime.running.request_verbs import RequestTurn, carry_out
 from millwheel.runtime.running.step_code import SharingCode, StepCode
 
 Group = tuple[KeyState, list[Item]]
-"""The state of a key, and the key's items to run, in order."""
+"""The state of a key, and the items to run, in order."""
 
 Finish = Callable[[Interval, KeyState, list[Item], Effects, list[Change]], None]
 """Takes the effects and changes of state of a key's items; the effects are empty afterwards."""
@@ -98,9 +98,8 @@ class Execution:
         self.item: Item | None = None
         """The item that runs, or has run last; None: a chunk runs, or nothing has run yet."""
         self._chunk: Chunk | None = None
-        """The chunk that runs."""
         self._place = 0
-        """The place in it of the record that runs."""
+        """Place in the chunk of the record that runs."""
 
     def _renew_context(self) -> Context[Any, Any]:
         self._late_uses.end(self._code.renew())
@@ -117,7 +116,7 @@ class Execution:
     def run_chunk(self, chunk: Chunk, groups: list[ChunkGroup], now: int) -> Stop | None:
         """Run the records of a chunk, key after key, until one waits or raises.
 
-        Nothing else runs meanwhile, so all keys see the same times, and effects need no key of
+        Nothing else runs in that time, so all keys see the same times, and effects need no key of
         their own until the run stops.
 
         Raises:
@@ -177,9 +176,9 @@ class Execution:
     ) -> None:
         """Run the items of key after key, with the items that arrive for a key while it runs.
 
-        Each key sees the input watermark as it is when the key's turn comes. The interval's promise
-        may have risen since the records were taken, and a window that user code sees as open must
-        not be closed downstream already.
+        Each key sees the input watermark of its turn. The interval's promise may have risen since
+        the records were taken, and a window that user code sees as open must not be closed
+        downstream already.
 
         Args:
             groups: the groups that are left; other tasks may take from it while user code waits.
@@ -286,7 +285,7 @@ class Execution:
         """Run one key's items, one by one; their effects are in `effects`.
 
         Raises:
-            UserCodeError: an item failed for good, and its computation has ``on_error="fail"``.
+            UserCodeError: as `run_all`.
             CancelledError: the task was cancelled, by its owner or by user code.
         """
         turns, code = self._interval.turns, self._code
@@ -346,8 +345,6 @@ class Execution:
 
 
 class _Singly:
-    """The run of one key, item by item."""
-
     __slots__ = ("changes", "now", "state", "total", "watermark")
 
     def __init__(self, state: KeyState, watermark: int, now: int) -> None:

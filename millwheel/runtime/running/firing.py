@@ -17,8 +17,8 @@ key."""
 async def fire_sooner(code: StepCode, timers: IntervalTimers, firing: Firing) -> None:
     """Run timers that this key has just set for an instant before that of a due timer (I6).
 
-    They need not be stored first: like all other decisions of this run, they are made again if the
-    run fails. At most `SOONER_TIMERS` run here at a time; further ones go through the queue.
+    They need not be stored first: if the run fails, they are set again. At most `SOONER_TIMERS` run
+    here at a time; further ones go through the queue.
     """
     decided = code.effects.timers
     for _ in range(SOONER_TIMERS):

@@ -33,7 +33,7 @@ USERS_KINDS = ("watermark", "wall")
 
 
 class RequestTurn(NamedTuple):
-    """The turn of a key, in which a request is carried out."""
+    """The turn of a key in which a request is carried out."""
 
     request: KeyRequest
     interval: Interval
@@ -86,8 +86,7 @@ def _plain(turn: RequestTurn) -> Any:
 
 
 def _require(state: Any, condition: Any) -> None:
-    """Compare the state with a condition: the values of some of its fields, or the whole of another
-    state."""
+    """Compare the state with a condition: some of its fields, or the whole of another state."""
     if condition is None or _includes(state, condition):
         return
     raise CannotCarryOut(
@@ -132,10 +131,8 @@ async def _fire_timer(turn: RequestTurn) -> str:
 
 
 async def _due(turn: RequestTurn) -> int:
-    """When the timer is due.
-
-    Raises:
-        CannotCarryOut: there is no such timer.
+    """Raises:
+    CannotCarryOut: there is no such timer.
     """
     kind, tag = turn.request.payload.get("kind"), turn.request.payload.get("tag")
     if kind not in USERS_KINDS or not isinstance(tag, str):
@@ -172,8 +169,7 @@ async def _run_timer(turn: RequestTurn, tag: str, kind: TimerKind, due: int) -> 
 async def _retry(turn: RequestTurn) -> str:
     """Process a dead letter: its effects, its end and the end of the request are one commit.
 
-    Its record passed dedup when it was given up, so it is not asked again: the letter itself is
-    processed once.
+    Its record passed dedup when it was given up: the letter itself is processed once.
     """
     letter = _letter(turn)
     if letter.parked == "waiting":
@@ -263,4 +259,3 @@ VERBS: dict[str, Verb] = {
     "discard": _discard,
     UNPARK: _unpark,
 }
-"""The requests that a key can be asked, by verb."""

@@ -34,7 +34,7 @@ class StepCode:
         self.computation = step.node.computation
         self.effects = effects
         self.lineage = effects.lineage = WeakIds(step.id, step.run) if step.node.is_weak else None
-        """The ids of its weak productions; None: its productions are strong."""
+        """Makes the ids of weak productions; None: its productions are strong."""
         self._wrap = wrap
         self.process = self._process()
         self.call = Call(step.node.name, step.routes, effects)
@@ -49,10 +49,8 @@ class StepCode:
         """Prepare calls for a key."""
 
     def check(self) -> None:
-        """Check that a call has not changed what it shares with others.
-
-        Raises:
-            UserCodeError: it has.
+        """Raises:
+        UserCodeError: a call has changed an object that it shares with others.
         """
 
     def no_cause(self) -> None:
@@ -61,7 +59,6 @@ class StepCode:
             self.lineage.begin(None)
 
     async def process_timer(self, timer: Timer) -> None:
-        """Call the user's `process_timer`."""
         self.call.micros = timer.micros
         self.no_cause()
         await self.computation.process_timer(timer, self.context)
@@ -116,8 +113,7 @@ class SharingCode(StepCode):
 
 
 def context_of(step: Step, call: Call) -> Context[Any, Any]:
-    """The context of a step's code. It offers less where the code's output must not depend on the
-    time of the run."""
+    """A context that offers less where the code's output must not depend on the time of the run."""
     node = step.node
     assert node.computation is not None
     refusals = []
@@ -139,8 +135,7 @@ def _as_causes(process: Process, lineage: WeakIds) -> Process:
 
 
 def _under_their_names(process: Process, names: Mapping[str, str]) -> Process:
-    """Wrap `process`: records that arrive by a relay carry the name of the stream that the user
-    reads."""
+    """Show records that arrive by a relay under the name of the stream that the user reads."""
 
     def shown(record: Record[Any], context: Context[Any, Any]) -> Awaitable[None]:
         name = names.get(record.stream, record.stream)

@@ -47,7 +47,7 @@ class Buckets:
         """Records written since the newest time bucket was opened."""
 
     async def load(self) -> None:
-        """Read the live buckets, with those that other workers have opened, closed or dropped."""
+        """Read the live buckets: other workers open, close and drop them as well."""
         async with self._opening:
             await self._look()
 
@@ -112,7 +112,7 @@ class Buckets:
         self._lows.append(bucket.low)
 
     def covers(self, stamp: int) -> bool:
-        """Whether the bucket of a commit's or record's stamp is known for certain."""
+        """Whether the bucket of a stamp is known for certain."""
         return bool(self._time) and stamp < self._time[-1].high and self._is_final(stamp)
 
     def _is_final(self, stamp: int) -> bool:
@@ -170,10 +170,8 @@ class Buckets:
         return [bucket.id for bucket in self._named]
 
     def named_span(self, bucket: int) -> int | None:
-        """The number of the time span in which a bucket of user-supplied ids begins.
-
-        A span is as long as the retention of ids. None: it is not a bucket of user-supplied ids.
-        """
+        """The number of the time span, as long as the retention of ids, in which a bucket of
+        user-supplied ids begins; None: it is another bucket."""
         for named in self._named:
             if named.id == bucket:
                 return self._span_of(named)
@@ -187,7 +185,6 @@ class Buckets:
         return int(bucket.low / 1e6 // max(self._settings.id_retention_seconds, 1.0))
 
     async def is_gone(self, bucket: int) -> bool:
-        """Ask the store whether a bucket was dropped."""
         return all(live.id != bucket for live in await self._store.live_buckets())
 
     def live(self) -> list[Bucket]:
@@ -196,22 +193,19 @@ class Buckets:
     def _pass(self, gc_watermark: int) -> None:
         """Raise the GC watermark: time buckets below it may be gone, so no later stamp is below it.
 
-        While this worker owns a log, the watermark is at most the stamps that the worker gives.
-        Suppose that a worker was suspended until others had taken its intervals, and that its
-        machine's clock was set back during that time: without this call it would give stamps below
-        the watermark. With it, its commit reaches the fence, which refuses it.
+        While this worker owns a log, the watermark is at most the stamps that it gives. Suppose
+        that it was suspended until others had taken its intervals, and that its machine's clock was
+        set back: without this call it would give stamps below the watermark. With it, its commit
+        reaches the fence, which refuses it.
         """
         self.gc_watermark = max(self.gc_watermark, gc_watermark)
         self._stamps.restore(self.gc_watermark - 1)
 
     async def collect(self) -> list[int]:
-        """Drop buckets that are no longer needed.
+        """Drop buckets that are no longer needed; gives their ids.
 
         During the store's answer, `load` may replace the lists of buckets: a dropped bucket is then
         already missing from them, or in them once more.
-
-        Returns:
-            The ids of the dropped buckets.
         """
         self._pass(await self._store.advance_gc_watermark())
         dropped = await self._collect_time()

@@ -1,22 +1,21 @@
 """Deduplication: checks ids in flight, then the memory of the record's bucket, then the table.
 
-* An id in flight has been received and is not durable yet. The newcomer joins the first copy and is
+* An id in flight has been received and is not durable yet. A later copy joins the first one and is
   ACKed with it; it is never run, and never ACKed before (paper 6.1.1; I2). A copy of the same row
   of the same log needs no ACK of its own.
 * Rows of a source and strong productions arrive in the order of their logs' numbers (I14). A record
   with a greater number than the newest one seen of its log is certainly new (decision 36).
 * Ids of weak productions and user-supplied ids arrive in no order. They are kept in Bloom filters:
   "not in it" is final. User-supplied ids are looked up in all live buckets. Buckets of one time
-  span share a filter, so that a record asks two or three filters instead of one for each hour of a
-  day.
-* A "maybe" asks the table, with one look-up per chunk. A bucket that is not rebuilt in memory
-  yet answers "maybe" to everything.
+  span share a filter: a record asks two or three filters, not one per hour of a day.
+* A "maybe" asks the table, with one look-up per chunk. A bucket that is not rebuilt in memory yet
+  answers "maybe" to everything.
 
-A weak production is identified by the name in its id, not by its value. If the same name arrives
-with another value, its sender's code has produced another output for the same input. If one worker
-has made both, that is an error: the code does not depend on its record alone. If two workers have
-made them, the code may have changed between the two: the first value stays, and the second is
-dropped and counted (decision 42).
+A weak production is identified by the name in its id, not by its value. The same name with another
+value means that its sender's code has produced another output for the same input. If one worker has
+made both, that is an error: the code does not depend on its record alone. If two workers have made
+them, the code may have changed: the first value stays, and the second is dropped and counted
+(decision 42).
 
 A computation added with ``exactly_once=False`` remembers only the ids in flight.
 """
@@ -48,15 +47,14 @@ GROWTH = 4
 """Each new filter holds GROWTH times the ids of the previous one: few filters mean few look-ups."""
 
 LARGEST = 32_000_000
-"""Capacity in ids of the largest filter: 60 MB, or 90 MB with `ROOM`. At most that much is
-wasted."""
+"""Capacity in ids of the largest filter: 60 MB, or 90 MB with `ROOM`."""
 
 SPARE = 1.2
-"""A filter sized by the number of known ids is made larger by this factor."""
+"""Factor by which a filter exceeds the number of known ids."""
 
 ROOM = 1.5
-"""Filters shared by several buckets are oversized by this factor, for fewer false positives (1 in
-20,000): each one is looked up in all of those buckets."""
+"""Shared filters are oversized by this factor, for fewer false positives (1 in 20,000): each one is
+looked up in all of the filter's buckets."""
 
 NAMED = 0
 """Stands for all buckets of user-supplied ids, in place of a bucket's id."""
@@ -68,7 +66,7 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
     The library hashes the text of an id with up to SHA-384 and draws a number per slice from the
     hash: 2.5 us per id. This class takes the four words of one xxh3-128 hash and the six sums of
     two of these words: 0.9 us per id. They are written out, since a loop or a call would double the
-    cost. The share of false positives stays within the error rate; a test measures it.
+    cost. A test measures that false positives stay within the error rate.
     """
 
     def __init__(self, limit: int, room: float = 1.0) -> None:
@@ -110,10 +108,7 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
 
 
 class Seen:
-    """The ids of a bucket, or of a time span's buckets, that one interval has seen.
-
-    Keeps the newest number of each log, and Bloom filters for ids that arrive in no order.
-    """
+    """The ids of a bucket, or of a time span's buckets, that one interval has seen."""
 
     __slots__ = ("_capacity", "_expected", "_filters", "_full", "_room", "newest", "ready")
 
@@ -123,12 +118,12 @@ class Seen:
         """Factor by which filters are oversized."""
         self._filters: list[IdFilter] = []
         self._full: list[IdFilter] = []
-        """The filters that are full: all of `_filters` but the last."""
+        """All of `_filters` but the last."""
         self._expected = 0
         self.newest: dict[int, int] = {}
         """The newest number seen of each log."""
         self.ready = ready
-        """All ids that earlier owners have seen are in it."""
+        """Whether it holds all ids that earlier owners have seen."""
 
     def advance(self, log: int, seq: int) -> bool:
         """Remember a number of a log; True: it may have been known already."""
@@ -161,11 +156,9 @@ class Seen:
         self._expected = 0
 
     def may_hold(self, id_: bytes) -> bool:
-        """Whether an id may be known."""
         return not self.ready or any(id_ in part for part in self._filters)
 
     def __len__(self) -> int:
-        """How many ids the filters hold."""
         return sum(part.count for part in self._filters)
 
 
@@ -173,20 +166,17 @@ class Names(NamedTuple):
     """The memory of user-supplied ids while one chunk is sorted."""
 
     bucket: int
-    """The id of the bucket for ids that arrive now."""
+    """The bucket for ids that arrive now."""
     current: Seen
     older: list[Seen]
     ready: bool
 
     def add(self, id_: bytes) -> bool:
-        """Remember an id; True: it may have been known already."""
         known = self.current.add(id_)
         return known or not self.ready or any(part.may_hold(id_) for part in self.older)
 
 
 class Dedup:
-    """The seen ids of one interval."""
-
     def __init__(
         self,
         store: Store,
@@ -199,13 +189,11 @@ class Dedup:
         exactly_once: bool = True,
         rekeyed: bool = False,
     ) -> None:
-        """
-        Args:
-            slots: the interval's range of slots.
-            capacity: ids that the first filter of a bucket takes.
-            inherited: buckets that existed when the interval was claimed.
-            rekeyed: the computation's records may have had other keys, and so other slots, under
-                former code.
+        """Args:
+        capacity: ids that the first filter of a bucket takes.
+        inherited: buckets that existed when the interval was claimed.
+        rekeyed: the computation's records may have had other keys, and so other slots, under
+            former code.
         """
         self.exactly_once = exactly_once
         """Whether ids are remembered after they have become durable."""
@@ -224,11 +212,10 @@ class Dedup:
         self.sorting: Sequence[Any] = ()
         """Items taken from the queue that are being looked up: neither queued nor in flight."""
         self.in_flight: dict[bytes | Chunk, Delivery[Any] | Chunk] = {}
-        """What was received and is not durable yet, in the order of arrival."""
+        """Received and not durable yet, in the order of arrival."""
         self._chunks: set[Chunk] = set()
-        """The chunks in flight."""
         self._derived: dict[bytes, Delivery[Any]] = {}
-        """The weak productions in flight, by the name in the id."""
+        """Weak productions in flight, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
         """Later copies of records in flight, each to be ACKed, by the first copy's id."""
         self.dropped = 0
@@ -236,7 +223,7 @@ class Dedup:
         self.maybes = 0
         """Records looked up in the table since the last commit."""
         self.changed = 0
-        """Weak productions dropped since the last commit because their values differed."""
+        """Weak productions dropped for another value since the last commit."""
         self.last_changed: Delivery[Any] | None = None
         """The last weak production dropped for another value; None: none since it was logged."""
 
@@ -252,10 +239,8 @@ class Dedup:
         return found
 
     def admit(self, chunk: Chunk) -> bool:
-        """Put a chunk in flight if all its records are newer than the newest of their log.
-
-        Otherwise its records must be sorted one by one.
-        """
+        """Put a chunk in flight if all its records are newer than the newest of their log;
+        otherwise they must be sorted one by one."""
         log, origin = chunk.log, chunk.origin
         first, last = chunk.numbers[0], chunk.numbers[-1]
         if origin:
@@ -477,12 +462,10 @@ class Dedup:
         return found
 
     async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:
-        """Look up candidates that may have been seen, and count them; gives the ids that the table
-        has.
+        """Look up and count candidates that may have been seen; gives the ids that the table has.
 
         Raises:
-            NotTheSameAgain: the table has a weak production with the same name, from the same
-                worker, and with another value.
+            NotTheSameAgain: the table has another value of a weak production, from the same worker.
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
@@ -514,8 +497,8 @@ class Dedup:
             return set(ids)
 
     async def _known_names(self, ids: list[bytes]) -> set[bytes]:
-        """The given ids that the live buckets of user-supplied ids have; those of dropped buckets
-        are forgotten."""
+        """The given ids that the live buckets of user-supplied ids have; dropped buckets are
+        forgotten."""
         while True:
             asked = self.buckets.named()
             try:
@@ -528,13 +511,12 @@ class Dedup:
                     raise
 
     def forget_buckets(self, buckets: Iterable[int]) -> None:
-        """Forget the seen ids of dropped buckets."""
         for bucket in buckets:
             self._seen.pop(bucket, None)
 
 
 def another_value(delivery: Delivery[Any]) -> NotTheSameAgain:
-    """The error for a weak production that one worker has made twice, with different values."""
+    """The error for a weak production that one worker has made with two values."""
     return NotTheSameAgain(
         f"a weak production of stream {delivery.stream!r}, key {shown_key(delivery.key)}, arrived "
         f"twice with different values (id {delivery.id.hex()}); the second: "

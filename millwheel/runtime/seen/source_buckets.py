@@ -11,8 +11,7 @@ from millwheel.store.port.buckets import Bucket
 
 
 class SourceBuckets:
-    """Source buckets by log and first row. Plain data: the caller opens and drops them in the
-    store."""
+    """Plain data: the caller opens and drops the buckets in the store."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, int], Bucket] = {}
@@ -20,7 +19,7 @@ class SourceBuckets:
         """First rows of each log's buckets, sorted: an earlier run may have used another bucket
         size."""
         self._floors: dict[int, int] = {}
-        """By log: the row before which all rows are acknowledged for good."""
+        """Per log, the row before which all rows are acknowledged for good."""
 
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self._buckets.values())
@@ -29,7 +28,7 @@ class SourceBuckets:
         return place in self._buckets
 
     def replace(self, found: Iterable[Bucket]) -> None:
-        """Replace all known buckets; the new ones are in the order of their first rows."""
+        """Replace all known buckets by others, in the order of their first rows."""
         self._buckets = {(bucket.log, bucket.low): bucket for bucket in found}
         self._lows = {}
         for log, low in self._buckets:
@@ -53,14 +52,12 @@ class SourceBuckets:
         return self.find(log, offset) is not None or offset < self.floor(log)
 
     def of(self, log: int, offset: int) -> Bucket:
-        """The bucket of a row."""
         bucket = self.find(log, offset)
         if bucket is None:
             raise InvariantBroken(f"there is no bucket for offset {offset} of source log {log}")
         return bucket
 
     def find(self, log: int, offset: int) -> Bucket | None:
-        """The bucket of a row, if it is known."""
         bucket = self.before(log, offset)
         return None if bucket is None or offset >= bucket.high else bucket
 
@@ -76,8 +73,7 @@ class SourceBuckets:
         return self._floors.get(log, 0)
 
     def end(self, log: int) -> int:
-        """The end of the log's last bucket: no later row was ever sent, as it would have a
-        bucket."""
+        """The end of the log's last bucket: a later row that was ever sent would have a bucket."""
         return max((b.high for (of, _), b in self._buckets.items() if of == log), default=0)
 
     def old(self) -> list[Bucket]:

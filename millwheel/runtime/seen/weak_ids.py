@@ -1,17 +1,16 @@
 """The ids of weak productions, derived from the input record that causes them.
 
-A weak production is sent before it is stored. When its sender starts over, the production is made
-again, and must not count twice at a reader that has it. So its id encodes its origin, the worker
-process that has made it, and its content::
+A weak production is sent before it is stored. When its sender starts over, it is made again, and
+must not count twice at a reader that has it. So its id encodes its origin, the worker process that
+has made it, and its content::
 
     1 bit, set | name: a hash of (input's name, computation, stream, ordinal) | run     | digest
                  the rest of 12 bytes                                           2 bytes   2 bytes
 
-Receivers identify records by the name. The run is the mark of the worker process. The same name
-with another digest means that the code has made another output for the same input. Within one run
-the code is the same, so that is an error: the code does not depend on its record alone. In
-different runs the code may have changed, and the first value stays (`millwheel.runtime.seen.dedup`,
-decision 42).
+Receivers identify records by the name; the run is the mark of the worker process. The same name
+with another digest means that the code has made another output for the same input: within one run,
+where the code is the same, an error; in different runs the first value stays
+(`millwheel.runtime.seen.dedup`, decision 42).
 """
 
 from __future__ import annotations
@@ -31,13 +30,11 @@ NO_RUN = bytes(RUN_BYTES)
 
 
 def mark_of(worker: str) -> bytes:
-    """The mark of a worker in the ids of its weak productions."""
     return xxh3_64_digest(worker.encode())[:RUN_BYTES]
 
 
 class WeakIds:
-    """Makes the ids of the productions of one input after the other; `cause` is None while a timer
-    runs."""
+    """Makes the ids of the productions of one input after the other."""
 
     __slots__ = ("_computation", "_made", "_run", "cause")
 
@@ -48,7 +45,7 @@ class WeakIds:
         self.cause: Delivery[Any] | None = None
 
     def begin(self, cause: Delivery[Any] | None) -> None:
-        """Set the input that causes the next productions."""
+        """Set the input that causes the next productions; None: a timer runs."""
         self.cause = cause
         self._made = 0
 
