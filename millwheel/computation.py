@@ -94,7 +94,7 @@ class Computation(Generic[V, S, B, T]):
             and "state_type" not in vars(cls)
         ):
             raise GraphError(
-                f"class {cls.__name__}(Computation) does not say what it reads and keeps: write "
+                f"class {cls.__name__}(Computation) does not name its types: write "
                 f"class {cls.__name__}(Computation[Value, State]), with the type of its records "
                 "and that of the state of a key, or None for no state"
             )

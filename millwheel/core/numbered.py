@@ -166,8 +166,8 @@ def refuse_other_rows(
                 f"the last of {read[sender]} rows of sender {sender} of table {table!r} that were "
                 "read are not those that it has now: the store was restored from a backup, or it "
                 "lost commits in a failover, and has written other rows since; or rows were "
-                "changed. What was made of its rows may contain some that no longer exist: "
-                "make it again with a new checkpoint"
+                "changed. Results of its rows may contain some that no longer exist: make "
+                "them again with a new checkpoint"
             )
 
 
@@ -178,6 +178,6 @@ def refuse_older(read: Vector, written: Vector, table: str) -> None:
             raise StoreError(
                 f"{number} rows of sender {sender} of table {table!r} were read, but it has "
                 f"written only {written.get(sender, 0)}: the store was restored from a backup, or "
-                "it lost commits in a failover. What was made of its rows may contain some that "
-                "no longer exist: make it again with a new checkpoint"
+                "it lost commits in a failover. Results of its rows may contain some that no "
+                "longer exist: make them again with a new checkpoint"
             )

@@ -32,8 +32,8 @@ WENT_BACK = (
     "the store that is followed was restored from a backup, or has lost commits in a failover"
 )
 WAY_OUT = (
-    "What was made of the rows since cannot be taken back: remove this pipeline and start again, "
-    "or restore its store of that time as well"
+    "Results of the rows since then cannot be undone: remove this pipeline and start again, or "
+    "restore its store of that time as well"
 )
 
 
@@ -220,7 +220,7 @@ class TableReader(FetchingReader):
             raise InputError(
                 f"{self._source!r}: rows of sender {sender} from number {self._next} on, up to "
                 f"{first - 1}, were deleted before they were read. Keep rows for as long as this "
-                "pipeline may stand still; to start again with what is left, remove the pipeline"
+                "pipeline may stand still; to start again with the rest, remove the pipeline"
             )
         await self._compare(self._next + len(rows))
         self._next += len(rows)
@@ -243,7 +243,7 @@ class TableReader(FetchingReader):
             raise InputError(
                 f"{self._source!r}: the last of {self._next} rows of sender "
                 f"{self._partition.sender} that were read are not those that it has now: "
-                f"{WENT_BACK}, and has written other rows since; or somebody has changed rows. "
+                f"{WENT_BACK}, and has written other rows since; or rows were changed by hand. "
                 f"{WAY_OUT}"
             )
         self._marks.add(there)
@@ -332,7 +332,7 @@ def check_id(source: NumberedTable[Any], before: str, now: str) -> None:
     """
     if before != now:
         raise InputError(
-            f"{source!r}: the pipeline that is followed was dropped and made anew (its id was "
+            f"{source!r}: the pipeline that is followed was dropped and made again (its id was "
             f"{before}, and is {now}), or the address leads to another store. Remove this "
             "pipeline and start again, or correct the address"
         )

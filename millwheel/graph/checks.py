@@ -270,7 +270,7 @@ def check_sink_of_bundles(writer: Node, use: SinkUse) -> None:
     if writer.bundles is not None and isinstance(use.sink, Table) and use.sink.producer_key:
         raise GraphError(
             f"table {use.sink.name!r} has a column for the producing key, but {writer.name!r} "
-            "reads in bundles, whose records have many keys; leave producer_key out"
+            "reads in bundles: their records have many keys; leave producer_key out"
         )
 
 

@@ -281,7 +281,7 @@ class KafkaSink:
                     f"committed, but its position is not readable after {STUCK_SECONDS:g} s: a "
                     f"transaction of {id_!r} hangs, and readers of committed records wait for it. "
                     "Find it with kafka-transactions.sh find-hanging, end it with "
-                    "kafka-transactions.sh abort, and start again: what is missing is then "
+                    "kafka-transactions.sh abort, and start again: missing records are then "
                     "written again"
                 )
             await backoff.wait()

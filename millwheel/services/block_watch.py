@@ -165,7 +165,7 @@ class BlockWatch:
                 seconds=round(seconds, 1),
                 **culprit.fields(),
                 what_it_means=(
-                    "this code does not let the event loop turn, so nothing else of this worker "
+                    "this code does not let the event loop turn, so no other code of this worker "
                     "runs; its lease is kept until block_limit_seconds"
                 ),
                 what_to_do=(

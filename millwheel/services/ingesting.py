@@ -91,8 +91,8 @@ class IngestServer:
             raise UsageError(
                 f"--ingest {address}: anybody who reaches this address could send to "
                 f"{', '.join(unguarded)}. Set tokens with --ingest-tokens FILE or {VARIABLE}, "
-                "give Inbox(verify=...), or listen on 127.0.0.1 behind a proxy that knows who "
-                "may send"
+                "give Inbox(verify=...), or listen on 127.0.0.1 behind a proxy that "
+                "authenticates senders"
             )
         self._address = address
         self._server = BoundedServer(

@@ -192,7 +192,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise UsageError(
                 "the checkpoint was made with another pipeline than "
                 f"{self._rows.relation.pipeline!r} in {redacted(self._rows.store)} (its id was "
-                f"{offset['id']}, and is {id_}): the pipeline was dropped and made anew, or the "
+                f"{offset['id']}, and is {id_}): the pipeline was dropped and made again, or the "
                 "store is another one. Give the query a new checkpoint"
             )
         return {int(sender): number for sender, number in offset["next"].items()}
@@ -223,7 +223,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if self._options.fail_on_loss:
             raise StoreError(
-                f"{text}. Nothing after them was read. To go on without them, set the option "
+                f"{text}. Nothing after them was read. To continue without them, set the option "
                 "failOnDataLoss to false; to keep rows until they are read, delete only rows "
                 "that are older than the longest time for which this query may stand still"
             )

@@ -85,8 +85,8 @@ class StagingTable:
                 return list(attempts)
         raise StoreUnavailable(
             f"rows of a batch are gone from the table {self.name!r}: since they were written, the "
-            "server has crashed, or another process has made the table anew. Nothing of the "
-            "batch counts; it has to be done again"
+            "server has crashed, or another process has created the table again. Nothing of the "
+            "batch counts; run it again"
         )
 
     @contextmanager

@@ -513,8 +513,8 @@ class Inspection:
         self.require_current(pipeline)
         if self._rows("runs_on_spark", pipeline):
             raise UsageError(
-                f"pipeline {pipeline!r} runs on Spark, which has its keys: nobody could carry this "
-                "out. Move it back first: millwheel move MODULE:PIPELINE --to engine"
+                f"pipeline {pipeline!r} runs on Spark, which has its keys: no worker could carry "
+                "this out. Move it back first: millwheel move MODULE:PIPELINE --to engine"
             )
 
     def require_current(self, pipeline: str) -> None:

@@ -121,8 +121,8 @@ def _refuse_unreleased(schema: str, version: str | None) -> None:
     if version is not None and version < FIRST:
         raise StoreError(
             f"the schema {schema!r} of the store is at version {version}, from before the first "
-            f"release: no migration leads from it to {HEAD}. Use another store, or export what "
-            "you need by SQL, and drop the pipeline with the millwheel that has made it"
+            f"release: no migration leads from it to {HEAD}. Use another store, or export the "
+            "data that you need by SQL, and drop the pipeline with the millwheel that has made it"
         )
 
 

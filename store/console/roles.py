@@ -142,8 +142,8 @@ class _Making:
         if elsewhere:
             raise _refused(
                 self._pipeline,
-                f"the role {role} has rights in the database {elsewhere[0][0]} too, and whoever "
-                "has it would have them in both. Drop or rename it",
+                f"the role {role} has rights in the database {elsewhere[0][0]} too, and its "
+                "members would have them in both. Drop or rename it",
             )
 
     def join(self, role: str, member: str) -> None:

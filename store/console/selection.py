@@ -101,8 +101,8 @@ def _refuse_to_run_as_superuser(connection: psycopg.Connection[Any]) -> None:
     if found is not None:
         raise UsageError(
             f"{connection.info.user} is a superuser, or may use files and programs of the server, "
-            f"and {found[1]} has made {found[0]}: what somebody has put into a view or a policy "
-            "runs with the rights of whoever reads it. Give --store a login of the pipeline's "
+            f"and {found[1]} has made {found[0]}: code in a view or a policy runs with the "
+            "rights of its reader. Give --store a login of the pipeline's "
             "reader (`millwheel migrate --roles` makes that role)"
         )
 

@@ -178,5 +178,5 @@ def claim_directory(path: Path, *, mode: int) -> None:
     else:
         return
     raise EmbeddedServerError(
-        f"{path} {problem}, so what is in it cannot be trusted: remove it, then start again."
+        f"{path} {problem}, so its contents cannot be trusted: remove it, then start again."
     )

@@ -275,7 +275,7 @@ def _settle(site: Site) -> Postmaster | None:
             raise StoreUnavailable(
                 f"a server process of {site.data} lives, but for {SETTLE_SECONDS:g} s no "
                 f"connection could be made: {problem}. Try again if it is recovering or "
-                f"shutting down; else stop it (`millwheel stop {site.store}`, or in the "
+                f"shutting down; otherwise stop it (`millwheel stop {site.store}`, or in the "
                 f"container that runs it).{_last_words(site)}"
             )
         time.sleep(POLL_SECONDS)
@@ -323,7 +323,7 @@ def _bring_up(site: Site, only: Path | None) -> None:
     binaries = find_binaries(account, major=known, only=only)
     if account.borrowed and not account.can_enter(site.base):
         raise EmbeddedServerError(
-            f"Postgres does not run as root, and user {account.name}, who runs the server of "
+            f"Postgres does not run as root, and user {account.name}, which runs the server of "
             f"{site.store}, cannot enter {site.base} any more: give it the execute permission "
             "on that directory and those above it, or move the store to a place it can enter."
         )
@@ -409,7 +409,7 @@ def _launch(site: Site, account: Account, binaries: Binaries) -> None:
     if site.held():
         raise StoreUnavailable(
             f"the server of {site.store} is not ready after {START_SECONDS} s; most likely it "
-            "recovers from a crash, and goes on doing so. Try again."
+            "still recovers from a crash. Try again."
             f"{_last_words(site, sockets)}"
         )
     raise EmbeddedServerError(

@@ -351,7 +351,7 @@ def _choose_outside(site: Site) -> Site:
         raise EmbeddedServerError(
             "Postgres does not run as root, the user that would run it cannot reach "
             f"{site.store}, and its data cannot be put elsewhere: {error}. Give --store a "
-            "directory that everybody may enter, e.g. /srv/millwheel."
+            "directory that all users may enter, e.g. /srv/millwheel."
         ) from error
     (site.base / ORIGIN).write_text(f"{site.store}\n")
     return site

@@ -135,8 +135,8 @@ class Deploy:
             if on_spark.is_used and running[1] != on_spark.levels:
                 raise DeployRefused(
                     f"the graph of pipeline {name!r} has changed since its first batch was begun "
-                    f"with the checkpoint {on_spark.checkpoint}. No batch was done: delete what is "
-                    "in the checkpoint, and give the command again"
+                    f"with the checkpoint {on_spark.checkpoint}. No batch was done: delete the "
+                    "checkpoint's contents, and give the command again"
                 )
             return
         if running is not None and running[0] != on_spark.checkpoint:

@@ -256,7 +256,7 @@ class PostgresLane:
         except psycopg.Error as error:
             if connection.closed or not (commit.rows or commit.statements):
                 raise
-            raise translate(error, user="what was deferred to the commit") from error
+            raise translate(error, user="checks deferred to the commit") from error
         _check_committed(done.statusmessage)
 
     async def _scales_of(

@@ -477,12 +477,12 @@ async def test_a_pipeline_that_was_made_anew_is_another_one(upstream: Upstreams)
     await asyncio.sleep(0.2)
     with (
         closing(source.discover(stored)) as discovery,
-        pytest.raises(InputError, match="dropped and made anew"),
+        pytest.raises(InputError, match="dropped and made again"),
     ):
         await discovery.look()
     with closing(await TablePartition(source, identity).open(Kept, None)) as reader:
         await reader.wait()
-        with pytest.raises(InputError, match="dropped and made anew"):
+        with pytest.raises(InputError, match="dropped and made again"):
             await reader.read(1)
 
 

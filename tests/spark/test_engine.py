@@ -588,7 +588,7 @@ def test_a_query_that_has_done_nothing_may_change(
     )
     pipeline.sink(Stream("nothing", Word), Discard())
     (tmp_path / "offsets").mkdir()
-    with pytest.raises(DeployRefused, match="No batch was done: delete what is in the checkpoint"):
+    with pytest.raises(DeployRefused, match="No batch was done: delete the checkpoint"):
         asyncio.run(deploy_on_spark(SparkPlan.of(pipeline), place.url, str(tmp_path)))
     (tmp_path / "offsets").rmdir()
     plan = SparkPlan.of(pipeline)

@@ -94,7 +94,7 @@ def docstrings(source: str) -> Iterator[Text]:
 
 
 def messages(source: str) -> Iterator[Text]:
-    """The strings in ``raise`` statements and in calls that write to a log."""
+    """The strings in ``raise`` statements and log calls, without names of events (``a_name``)."""
     for node in ast.walk(ast.parse(source)):
         called = node.func if isinstance(node, ast.Call) else None
         if not (
@@ -103,7 +103,11 @@ def messages(source: str) -> Iterator[Text]:
         ):
             continue
         for part in ast.walk(node):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            if (
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, str)
+                and not ("_" in part.value and part.value.isidentifier())
+            ):
                 yield Text(part.lineno, "message", WORD.findall(part.value))
 
 

@@ -194,8 +194,8 @@ def _give_up(
             f"{node.label!r} cannot write {len(error.reasons)} of {len(members)} records in bundle "
             f"{batches.number} of scope {interval.id}, the first {_place(members[place])}: "
             f"{why}\nNo record of the bundle was acknowledged; it will be delivered again with "
-            "the same number. Correct what makes or refuses such records and start again, or set "
-            'them aside: on_error="dead_letter" where the sink or the computation is added'
+            "the same number. Correct the code or table at fault and start again, or set "
+            'the records aside: on_error="dead_letter" where the sink or the computation is added'
         ) from error
     if node.on_error == "fail":
         raise UserCodeError(

@@ -269,7 +269,7 @@ class ParkedKeys(Turns):
                 f"{self.step.name!r} has {len(self._keys):,} parked keys of the slots "
                 f"{self._interval.name}, the most that Park(most_keys={self._park.most_keys}) "
                 f"allows, and another one failed: {error}\nNothing of this record was committed. "
-                "Mend the code, start again, and retry them: millwheel dead-letters list"
+                "Fix the code, start again, and retry them: millwheel dead-letters list"
             ) from error
         (letter,) = effects.dead_letters
         seen = self.watermark_of(item, watermark)

@@ -73,7 +73,7 @@ class Housekeeping(Service):
                     missing=batches.missing,
                     what_it_means=(
                         "records of an open bundle have not come again; the interval "
-                        "delivers nothing else before they do"
+                        "delivers nothing before they do"
                     ),
                     what_to_do=(
                         "make sure that the workers and sources they come from run; records of a "

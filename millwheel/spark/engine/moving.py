@@ -269,8 +269,8 @@ class Moving:
         )
         if ended.rowcount != 1:
             raise UsageError(
-                f"the query of pipeline {self._name!r} still runs: it has gone on since its state "
-                "was read, and nothing was moved. End it first (Ctrl-C, or SIGTERM)"
+                f"the query of pipeline {self._name!r} still runs: it has made progress since its "
+                "state was read, and nothing was moved. End it first (Ctrl-C, or SIGTERM)"
             )
 
     def _add_partitions(

@@ -51,7 +51,7 @@ class QueryProgress:
             raise UsageError(
                 f"the checkpoint {self.checkpoint} has batches, and the store has none of this "
                 f"query of pipeline {pipeline!r}: it is that of an earlier query, or the store is "
-                "a backup. Nothing was written. Delete what is in the checkpoint, and give the "
+                "a backup. Nothing was written. Delete the checkpoint's contents, and give the "
                 "command again: the query begins where the store is"
             )
 
