@@ -27,10 +27,7 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 TO_DO: dict[str, dict[str, int]] = {
     "cli": {"who": 2, "what": 2},
     "examples": {"who": 5},
-    "docs": {"who": 41, "what": 97, "idiom": 15},
     "docs/decisions": {"who": 53, "what": 84, "else": 19},
-    "SECURITY.md": {"what": 3},
-    "CONTRIBUTING.md": {"what": 8},
 }
 """Words of a family in texts that are still above the limit. The numbers may only fall."""
 
@@ -142,5 +139,5 @@ def f(log, x):
 
 
 def test_pages_are_counted_without_their_code() -> None:
-    (text,) = paragraphs("Who is\n```\nwho was\n```\n* there\n")
+    (text,) = paragraphs("Who is\n```\nwho was\n```\n* there `who.is`\n")
     assert text.words == ["Who", "is", "there"]

@@ -37,6 +37,8 @@ IDIOMS = re.compile(
 )
 """Words and phrases that this project has used in a meaning of its own: the family ``idiom``."""
 
+CODE_SPAN = re.compile(r"`[^`\n]+`")
+
 LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
@@ -112,8 +114,8 @@ def messages(source: str) -> Iterator[Text]:
 
 
 def paragraphs(page: str) -> Iterator[Text]:
-    """The text of a Markdown page, without its blocks of code."""
-    yield Text(1, "page", WORD.findall(without_code(page)))
+    """The text of a Markdown page, without its code, in blocks and in lines."""
+    yield Text(1, "page", WORD.findall(CODE_SPAN.sub("", without_code(page))))
 
 
 def without_code(text: str) -> str:
