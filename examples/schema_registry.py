@@ -1,4 +1,4 @@
-"""Values in Confluent's wire format, whose schemas are in a registry: Avro, JSON Schema and
+"""Values in Confluent's wire format, with schemas in a registry: Avro, JSON Schema and
 Protobuf.
 
 A value begins with a zero byte and the id of its writer's schema (4 bytes); a Protobuf value then

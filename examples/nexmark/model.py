@@ -12,7 +12,7 @@ ONE_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Person(msgspec.Struct, frozen=True, gc=False):
-    """A person who registered, and may open auctions and bid."""
+    """A registered person: may open auctions and bid."""
 
     id: int
     name: str

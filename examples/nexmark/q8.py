@@ -1,4 +1,4 @@
-"""Q8, monitor new users: people who registered and opened an auction in the same window of 10 s.
+"""Q8, monitor new users: people with a registration and a new auction in one window of 10 s.
 
 There is one row for each such person, written as soon as both have happened. The join produces one
 record for each auction; those of one person and window have the same timestamp, and only the first
@@ -44,7 +44,7 @@ NEW_SELLERS = Stream("new_sellers", NewSeller)
 
 
 def opening(person: Person, auction: Auction) -> NewSeller:
-    """The row of a person who opened an auction, with the window of both."""
+    """The row of a new seller, with the window of registration and auction."""
     window = WINDOWS.of(micros_of(person.date_time))
     return NewSeller(person.id, person.name, instant(window.start), instant(window.end))
 
