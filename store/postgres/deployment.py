@@ -24,7 +24,7 @@ from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
 from millwheel.store.rules.code import Code, Generation
-from millwheel.store.rules.generations import Admission, admission_of, obstacles_of
+from millwheel.store.rules.generations import Admission, admit, obstacles_of
 from millwheel.store.rules.rekeying import Obstacles, rekeyed
 
 
@@ -75,7 +75,7 @@ class Deploy:
             for number, code in await self._rows("deployed")
         ]
         least = await self._rows("least_generation")
-        admission, code = admission_of(
+        admission, code = admit(
             statements.schema,
             history,
             self._described,
