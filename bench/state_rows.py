@@ -30,7 +30,7 @@ from bench.fleet import ROOT
 from bench.server import drop, fresh_store
 from millwheel.spark import Job, register, snapshot
 from millwheel.spark.java import prepare_environment
-from millwheel.spark.session import session
+from millwheel.spark.local_session import session
 from millwheel.store.console.migrate import migrate
 
 if TYPE_CHECKING:

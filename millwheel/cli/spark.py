@@ -35,7 +35,7 @@ def run(
 ) -> None:
     """Run a pipeline's aggregates, or a function."""
     if names_a_pipeline(target):
-        from millwheel.spark.aggregation.running import run_aggregates
+        from millwheel.spark.aggregation.aggregate_run import run_aggregates
 
         found = load_pipeline(target)
         if pipeline not in (None, found.name):
@@ -99,7 +99,7 @@ def run_engine(
             "--engine spark needs --checkpoint DIR: there Spark keeps the state of the pipeline "
             "and its place in the input"
         )
-    from millwheel.spark.engine.running import run_on_spark
+    from millwheel.spark.engine.pipeline_run import run_on_spark
 
     address = StoreAddress.parse(store)
     with present(address, create=True) as presence:
@@ -130,7 +130,7 @@ def move(
     Raises:
         UsageError: it cannot be moved.
     """
-    from millwheel.spark.engine.running import move_to_engine, move_to_spark
+    from millwheel.spark.engine.pipeline_run import move_to_engine, move_to_spark
 
     pipeline = load_pipeline(target)
     with present(StoreAddress.parse(store)) as presence:

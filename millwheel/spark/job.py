@@ -20,10 +20,10 @@ from rich.console import Console
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.spark.failures import error_text, user_error
 from millwheel.spark.filters import Filter
-from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.lookout import numbered_table
 from millwheel.spark.snapshots import MOST_SECONDS, Snapshot, snapshot
+from millwheel.spark.spark_stopping import Interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from millwheel.spark.interruption import Interruptible
+from millwheel.spark.local_session import DRIVER_MEMORY, MASTER, session
 from millwheel.spark.packages import CONNECT_PACKAGES, require_packages
-from millwheel.spark.progress import watching
 from millwheel.spark.registration import register
-from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
 from millwheel.spark.shipping import top_level, zipped
+from millwheel.spark.spark_stopping import Interruptible
+from millwheel.spark.stage_bars import watching
 from millwheel.store.address import VARIABLE
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from psycopg import sql
 from pyspark.sql import types as spark
 
 from millwheel.errors import StoreError, UsageError
-from millwheel.spark.connection import Connection, statement
 from millwheel.spark.snapshots import no_such_relation
+from millwheel.spark.store_sessions import Connection, statement
 
 MAX_DIGITS = 38
 """Maximum precision of a decimal in Spark and Arrow."""

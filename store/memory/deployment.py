@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.core.model import MIN_TIME
-from millwheel.store.memory.sinks import TableSinks
+from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy

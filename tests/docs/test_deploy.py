@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from millwheel.cli.main import app
 from millwheel.errors import DeployRefused, SchemaBehind, UsageError
 from millwheel.services import http
-from millwheel.services.figures import ComputationFigures
 from millwheel.services.metrics import exposition
 from millwheel.services.store_endpoint import StoreLook, StoreMetrics
+from millwheel.services.worker_figures import ComputationFigures
 from millwheel.store.console.inspection import Operating
 from tests.support.figures import some_figures, some_status
 

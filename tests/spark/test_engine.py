@@ -42,17 +42,22 @@ from millwheel.errors import (
 from millwheel.files import JsonLines
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
-from millwheel.spark.engine import running
+from millwheel.spark.engine import pipeline_run
 from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
 from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
-from millwheel.spark.engine.output import COLUMNS, Results
+from millwheel.spark.engine.pipeline_run import deploy_on_spark, run_on_spark
 from millwheel.spark.engine.plan import SparkPlan, planned
-from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.query import BatchDone, QueryRun
+from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
-from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
-from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
+from millwheel.spark.engine.staged_results import COLUMNS, Results
+from millwheel.spark.engine.stream_rows import (
+    column_text,
+    mark_of,
+    micros_of_watermark,
+    millis_of_timer,
+)
 from millwheel.spark.launch import Cluster
 from millwheel.spark.staging import StagingWriter
 from millwheel.store.console.migrate import migrate
@@ -475,10 +480,10 @@ def test_a_store_that_is_away_is_waited_for(
     stored.load.return_value.may_have_start = False
     monkeypatch.setattr("millwheel.spark.patience.AWAY_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.spark.engine.query.QueryRun", Failing)
-    monkeypatch.setattr(running, "launched", session)
-    monkeypatch.setattr(running, "Results", MagicMock())
+    monkeypatch.setattr(pipeline_run, "launched", session)
+    monkeypatch.setattr(pipeline_run, "Results", MagicMock())
     run = partial(
-        running._run_query,
+        pipeline_run._run_query,
         SparkPlan.of(pipeline),
         "a:b",
         stored,
@@ -498,7 +503,7 @@ def test_a_store_that_is_away_is_waited_for(
 
 
 def test_one_process_runs_a_query(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
+    monkeypatch.setattr("millwheel.spark.store_sessions.SOLE_SECONDS", 0.0)
     pipeline = spark_pipelines.hours()
     migrate(place.url, pipeline.name)
     with (

@@ -40,13 +40,13 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.spark import Job, Snapshot, run_job, snapshot, snapshots
-from millwheel.spark import connection as connections
-from millwheel.spark import session as sessions
+from millwheel.spark import local_session as sessions
+from millwheel.spark import store_sessions as connections
 from millwheel.spark.failures import error_text, from_worker
 from millwheel.spark.filters import Filter, parsed, written
-from millwheel.spark.interruption import Interruptible
 from millwheel.spark.job import load_function
-from millwheel.spark.progress import StageProgress, _Bars, _display, _Lines
+from millwheel.spark.spark_stopping import Interruptible
+from millwheel.spark.stage_bars import StageProgress, _Bars, _display, _Lines
 from millwheel.store import embedded
 from tests.support import flights_oracle
 
@@ -59,9 +59,9 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import InputPartition
 
 from examples.flights import report
-from millwheel.spark.query import Blocks, Slots, Whole, condition, select, shares
 from millwheel.spark.relation import TYPE_MAPPINGS, SparkColumn, SparkRelation, describe
-from millwheel.spark.source import MillwheelReader, MillwheelSource
+from millwheel.spark.share_query import Blocks, Slots, Whole, condition, select, shares
+from millwheel.spark.stream_source import MillwheelReader, MillwheelSource
 
 # PySpark 4.1 leaves its sockets to the garbage collector; 4.3 does not.
 pytestmark = pytest.mark.filterwarnings(

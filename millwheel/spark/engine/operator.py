@@ -28,7 +28,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from millwheel.core.model import MIN_TIME
 from millwheel.spark.engine.key_run import Entry, IdRunner, Moment, Outcome, StepRunner
 from millwheel.spark.engine.plan import SparkPlan, planned
-from millwheel.spark.engine.rows import (
+from millwheel.spark.engine.stream_rows import (
     BUNCHES,
     COUNTER,
     LETTER,

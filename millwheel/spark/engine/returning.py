@@ -13,8 +13,8 @@ from millwheel.errors import UsageError
 from millwheel.spark.engine.checkpoints import is_finished, lines_of
 from millwheel.spark.engine.moving import COLUMNS, STAGING, Moving
 from millwheel.spark.engine.operator import CELLS, TIMERS
-from millwheel.spark.engine.progress import FIRST, QueryProgress
-from millwheel.spark.engine.rows import micros_of_watermark
+from millwheel.spark.engine.query_progress import FIRST, QueryProgress
+from millwheel.spark.engine.stream_rows import micros_of_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

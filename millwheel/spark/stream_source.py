@@ -41,16 +41,16 @@ from pyspark.sql.datasource import (
 )
 
 from millwheel.errors import MillwheelError, UsageError
-from millwheel.spark.connection import reading, store_url
 from millwheel.spark.filters import WrittenFilter, parsed
 from millwheel.spark.following import FollowingReader, RefusedReader, StreamOptions
 from millwheel.spark.groups import Groups
 from millwheel.spark.lookout import numbered_table
-from millwheel.spark.query import Share, condition, shares
 from millwheel.spark.reading import RelationRows
 from millwheel.spark.relation import SparkRelation, describe
 from millwheel.spark.sending import SendingWriter, SparkSender, StreamSendingWriter
+from millwheel.spark.share_query import Share, condition, shares
 from millwheel.spark.staging import StagingWriter
+from millwheel.spark.store_sessions import reading, store_url
 
 PARTITIONS = 4
 

@@ -12,10 +12,10 @@ from psycopg import sql
 
 from millwheel.errors import UserCodeError
 from millwheel.sinks import Table
-from millwheel.spark.aggregation.following import Change
-from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.connection import statement
+from millwheel.spark.aggregation.aggregate_progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.changed_groups import Change
 from millwheel.spark.staging import StagingTable, check_columns
+from millwheel.spark.store_sessions import statement
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,7 +18,7 @@ import structlog
 from millwheel.errors import InputError
 from millwheel.fetching import FetchingReader
 from millwheel.kafka.decoding import Decoding
-from millwheel.kafka.names import PartitionName
+from millwheel.kafka.partition_names import PartitionName
 from millwheel.kafka.port import Bounds, Fetcher, KafkaClient, KafkaRecord, OffsetGone
 from millwheel.sources import Lag, Row, Rows
 

@@ -11,9 +11,9 @@ from millwheel.errors import UsageError
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster, check_topic
 from millwheel.kafka.decoding import Decode, Decoding, Tombstones
-from millwheel.kafka.discovery import Start, TopicDiscovery
-from millwheel.kafka.names import PartitionName
-from millwheel.kafka.reader import KafkaReader, OnTruncation
+from millwheel.kafka.partition_names import PartitionName
+from millwheel.kafka.topic_partitions import Start, TopicDiscovery
+from millwheel.kafka.topic_reader import KafkaReader, OnTruncation
 from millwheel.sources import Partition
 
 

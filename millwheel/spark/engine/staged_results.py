@@ -19,9 +19,9 @@ from millwheel.core.model import MIN_TIME
 from millwheel.errors import StoreError, UserCodeError
 from millwheel.graph.order import Graph
 from millwheel.sinks import Table
-from millwheel.spark.connection import Connection, writing
-from millwheel.spark.engine.progress import QueryProgress, StoredQuery
+from millwheel.spark.engine.query_progress import QueryProgress, StoredQuery
 from millwheel.spark.staging import StagingTable
+from millwheel.spark.store_sessions import Connection, writing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

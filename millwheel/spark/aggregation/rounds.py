@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from millwheel.errors import StoreError
 from millwheel.sinks import Table
+from millwheel.spark.aggregation.aggregate_progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.aggregate_tables import TableTarget
+from millwheel.spark.aggregation.changed_groups import Change, Changes
 from millwheel.spark.aggregation.files import FilesTarget
-from millwheel.spark.aggregation.following import Change, Changes
-from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.aggregation.tables import TableTarget
 from millwheel.spark.failures import user_error
 from millwheel.spark.groups import Groups
 from millwheel.spark.patience import Patience

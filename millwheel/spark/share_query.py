@@ -20,10 +20,10 @@ from pyspark.sql import types as spark
 from pyspark.sql.datasource import InputPartition
 
 from millwheel.errors import UsageError
-from millwheel.spark.connection import statement
 from millwheel.spark.filters import WrittenFilter
 from millwheel.spark.groups import Groups
 from millwheel.spark.relation import SLOTS, SparkColumn, SparkRelation
+from millwheel.spark.store_sessions import statement
 
 ORDERED = ("<", "<=", ">", ">=")
 COMPARISONS: Mapping[str, LiteralString] = {

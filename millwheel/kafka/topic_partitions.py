@@ -15,7 +15,7 @@ import msgspec
 
 from millwheel.core.model import to_micros
 from millwheel.errors import InputError
-from millwheel.kafka.names import PartitionName
+from millwheel.kafka.partition_names import PartitionName
 from millwheel.kafka.port import KafkaClient, Topic
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]

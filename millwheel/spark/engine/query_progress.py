@@ -12,8 +12,8 @@ from psycopg.types.json import Jsonb
 
 from millwheel.core.model import MIN_TIME
 from millwheel.errors import UsageError
-from millwheel.spark.connection import Connection, sole, statement, writing
 from millwheel.spark.engine.checkpoints import is_elsewhere
+from millwheel.spark.store_sessions import Connection, sole, statement, writing
 
 FIRST = -1
 

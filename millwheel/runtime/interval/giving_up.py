@@ -15,7 +15,7 @@ from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
 from millwheel.core.redaction import redacts, shown_key
 from millwheel.errors import CannotCarryOut, SetAside, UserCodeError
-from millwheel.runtime.interval.requests import KeyRequest, ParkedRow
+from millwheel.runtime.interval.key_requests import KeyRequest, ParkedRow
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port.requests import DeadLetter, SettledRequest

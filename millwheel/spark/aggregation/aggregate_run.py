@@ -15,16 +15,16 @@ from millwheel.aggregates import Aggregate
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.sinks import Table
-from millwheel.spark.aggregation.loop import (
+from millwheel.spark.aggregation.aggregate_progress import Stored
+from millwheel.spark.aggregation.rounds import (
     PARTITIONS,
     AggregateRunner,
     DoneBatch,
     run_batches,
 )
-from millwheel.spark.aggregation.progress import Stored
-from millwheel.spark.connection import statement, store_url
-from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched
+from millwheel.spark.spark_stopping import Interruptible
+from millwheel.spark.store_sessions import statement, store_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,6 +37,7 @@ from millwheel.errors import InputError
 from millwheel.files.catalogue import NOTHING, Catalogue
 from millwheel.files.content import Growing, Log, Rewritten
 from millwheel.files.directory import DirectoryEntry
+from millwheel.files.file_rows import RowFormat
 from millwheel.files.followed_path import FollowedPath, Following, NextFile, outline
 from millwheel.files.followed_position import (
     FILE_ROWS,
@@ -49,7 +50,6 @@ from millwheel.files.followed_position import (
 from millwheel.files.packed import CHUNK_BYTES
 from millwheel.files.position_search import ATTEMPTS, PositionSearch, ReadFile, Removed
 from millwheel.files.reader import FileReader, RowBoundary
-from millwheel.files.rows import RowFormat
 from millwheel.files.watching import logger
 from millwheel.sources import Lag, Row
 

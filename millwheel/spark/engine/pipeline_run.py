@@ -18,17 +18,17 @@ from millwheel.core.clock import SystemClock
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.ownership.deploying import described
-from millwheel.spark.connection import store_url
 from millwheel.spark.engine.checkpoints import is_elsewhere, is_used
 from millwheel.spark.engine.moving import Moving
-from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
-from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
+from millwheel.spark.engine.staged_results import Results
 from millwheel.spark.failures import user_error
-from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.patience import Patience
+from millwheel.spark.spark_stopping import Interruptible
+from millwheel.spark.store_sessions import store_url
 from millwheel.store.postgres.deployment import OnSpark
 from millwheel.store.postgres.store import PostgresStore
 

@@ -18,7 +18,7 @@ from millwheel.core.model import event_micros
 from millwheel.core.numbered import COMPARED, Marks, Sign
 from millwheel.errors import InputError, UsageError
 from millwheel.fetching import FetchingReader
-from millwheel.following.decoding import RowDecoder
+from millwheel.following.row_values import RowDecoder
 from millwheel.following.upstream import Upstream
 from millwheel.sources import Discovery, Lag, Partition, Row
 from millwheel.store.address import StoreAddress

@@ -10,8 +10,8 @@ from millwheel.core.model import name_of
 from millwheel.errors import StoreError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval, Ownership
-from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.seen.dedup import Dedup
+from millwheel.runtime.seen.seen_buckets import Buckets
 
 FIRST_ID = (bytes(16), -1)
 """Sorts before all (id, slot) pairs."""

@@ -12,11 +12,11 @@ from typing import Any, Self, TypeAlias, cast
 from millwheel.errors import UsageError
 from millwheel.files.csv_rows import CsvFormat, Dialect
 from millwheel.files.discovery import FileDiscovery, Pattern, path_of
+from millwheel.files.file_rows import RowFormat, listed
+from millwheel.files.followed_files import FollowedReader
 from millwheel.files.followed_path import Following, OnMissing
-from millwheel.files.following import FollowedReader
 from millwheel.files.json_lines import JsonLinesFormat
 from millwheel.files.packed import open_bytes
-from millwheel.files.rows import RowFormat, listed
 from millwheel.files.whole import WholeFileReader
 from millwheel.sources import Partition
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from millwheel.client import Client
 from millwheel.errors import StoreUnavailable
-from millwheel.ingest.reading import RequestRefused, Sending
+from millwheel.ingest.request_reading import RequestRefused, Sending
 
 GROUP_RECORDS = 5_000
 """Most records of one transaction, unless one request has more."""

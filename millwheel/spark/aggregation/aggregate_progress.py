@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from millwheel.aggregates import Aggregate
 from millwheel.core.numbered import Vector
 from millwheel.errors import UsageError
-from millwheel.spark.connection import Connection, sole, statement, writing
+from millwheel.spark.store_sessions import Connection, sole, statement, writing
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import structlog
 from psycopg import sql
 
 from millwheel.core.numbered import Vector, between, bounded, distance
-from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.connection import reading, statement
+from millwheel.spark.aggregation.aggregate_progress import AggregateProgress, Stored
 from millwheel.spark.groups import Groups, group_values
 from millwheel.spark.lookout import Lookout
 from millwheel.spark.relation import describe
+from millwheel.spark.store_sessions import reading, statement
 
 log = structlog.get_logger("millwheel.spark")
 
