@@ -10,7 +10,7 @@
         to=Table("airport_month", AirportMonth, key=("origin", "month")),
     )
 
-``millwheel spark MODULE:PIPELINE`` keeps the result up to date while the pipeline runs.
+``millwheel spark aggregate MODULE:PIPELINE`` keeps the result up to date while the pipeline runs.
 """
 
 from __future__ import annotations

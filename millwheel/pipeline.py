@@ -281,7 +281,7 @@ class Pipeline:
         to: Table[Any] | Parquet,
         name: str | None = None,
     ) -> None:
-        """Aggregate tables with PySpark as they change, by ``millwheel spark MODULE:PIPELINE``.
+        """Aggregate tables with PySpark as they change, by ``millwheel spark aggregate``.
 
         New rows of the table `follows` show which groups have changed. The rows of these groups are
         read from `reads`, whole, at one snapshot, and given to `function`; its result replaces

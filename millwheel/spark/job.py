@@ -1,4 +1,4 @@
-"""``millwheel spark MODULE:FUNCTION``: run a function on a snapshot, with a local Spark session.
+"""``millwheel spark report``: run a function on a snapshot, with a local Spark session.
 
 The steps: import the function, take the snapshot (both fail early), find Java, start a local
 session, run the function. At the end, also after an error, Ctrl-C or SIGTERM, its Spark jobs are

@@ -18,7 +18,7 @@ from millwheel.spark.interruption import Interruptible
 from millwheel.spark.packages import CONNECT_PACKAGES, require_packages
 from millwheel.spark.progress import watching
 from millwheel.spark.registration import register
-from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
+from millwheel.spark.session import MASTER, session
 from millwheel.spark.shipping import top_level, zipped
 from millwheel.store.address import VARIABLE
 
@@ -35,7 +35,6 @@ class Cluster:
     master: str = MASTER
     remote: str | None = None
     """The address of a Spark Connect server, sc://HOST:PORT, in place of a master."""
-    driver_memory: str = DRIVER_MEMORY
     config: Mapping[str, str] = field(default_factory=dict)
     """Further settings of Spark."""
     py_files: Sequence[str] = ()
@@ -83,7 +82,6 @@ def launched(
     prepare_environment()
     with session(
         master=cluster.master,
-        driver_memory=cluster.driver_memory,
         environment=environment,
         config=cluster.config,
         launched=lambda jvm: interruptible.cancel_by(jvm.terminate),
