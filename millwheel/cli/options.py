@@ -22,10 +22,7 @@ Target = Annotated[
         help="For example examples.flights:pipeline. The current directory is searched first.",
     ),
 ]
-PipelineName = Annotated[
-    str,
-    typer.Argument(metavar="PIPELINE", help="Name of the pipeline."),
-]
+PipelineName = Annotated[str, typer.Argument(metavar="PIPELINE", help="Name of the pipeline.")]
 OnePipeline = Annotated[
     str | None,
     typer.Option(
@@ -33,10 +30,7 @@ OnePipeline = Annotated[
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Reason = Annotated[
-    str,
-    typer.Option(metavar="TEXT", help="Why; `millwheel log` shows it."),
-]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; `millwheel log` shows it.")]
 KeepOpen = Annotated[
     bool,
     typer.Option(

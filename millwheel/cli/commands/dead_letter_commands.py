@@ -50,9 +50,7 @@ class LetterOptions(OptionGroup):
 
     def filter(self, *, waiting: bool = False) -> LetterFilter:
         key = None if self.key is None else encode_key(key_of(self.key))[0].decode()
-        return LetterFilter(
-            self.ids or None, self.computation, key=key, error=self.error, waiting=waiting
-        )
+        return LetterFilter(self.ids or None, self.computation, key, self.error, waiting)
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,7 @@ class ChangedLetterOptions(LetterOptions):
 def list_letters(
     letters: LetterOptions,
     group_by: Annotated[
-        Literal["error"] | None,
-        typer.Option(help="Count them instead, by computation and error."),
+        Literal["error"] | None, typer.Option(help="Count them instead, by computation and error.")
     ] = None,
     waiting: Waiting = False,
     pipeline: OnePipeline = None,
@@ -147,8 +144,7 @@ def retry_letters(
         ),
     ] = None,
     rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="N", help="At most N a second."),
+        float | None, typer.Option(min=0.001, metavar="N", help="At most N a second.")
     ] = None,
     *,
     request: RequestOptions,

@@ -60,8 +60,7 @@ def list_intervals(
 def move_interval(
     interval: IntervalId,
     worker: Annotated[
-        str | None,
-        typer.Argument(metavar="WORKER", help="Id of the worker, or a unique prefix."),
+        str | None, typer.Argument(metavar="WORKER", help="Id of the worker, or a unique prefix.")
     ] = None,
     anywhere: Annotated[
         bool, typer.Option("--anywhere", help="Unpin it: let the balancer place it again.")

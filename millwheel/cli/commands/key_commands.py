@@ -95,11 +95,7 @@ def set_state(
 
 @command(state, "delete")
 def delete_state(
-    one: OneKey,
-    condition: Condition = None,
-    *,
-    request: RequestOptions,
-    common: CommonOptions,
+    one: OneKey, condition: Condition = None, *, request: RequestOptions, common: CommonOptions
 ) -> None:
     """Empty the state of a key, with its collections. Its timers stay."""
     _ask("delete_state", one, _given({"--if": condition}), request, common)

@@ -31,8 +31,7 @@ LOG_ENTRIES = 50
 app = typer.Typer()
 
 Injectors = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="INJECTOR", help="Names of injectors. Default: all."),
+    list[str] | None, typer.Argument(metavar="INJECTOR", help="Names of injectors. Default: all.")
 ]
 
 
@@ -88,14 +87,10 @@ def _set_paused(
 @command(app, "set-aside")
 def set_aside(
     name: Annotated[str, typer.Argument(metavar="COMPUTATION|INJECTOR")],
-    item: Annotated[
-        str,
-        typer.Argument(metavar="RECORD|ROW", help="As the error names it."),
-    ],
+    item: Annotated[str, typer.Argument(metavar="RECORD|ROW", help="As the error names it.")],
     operation: OperationOptions,
     key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Of a record: its key as JSON."),
+        str | None, typer.Option(metavar="KEY", help="Of a record: its key as JSON.")
     ] = None,
     partition: Annotated[
         str | None,
@@ -132,8 +127,7 @@ def log(
     withdraw: Annotated[
         int | None,
         typer.Option(
-            metavar="BATCH",
-            help="Take back the requests of a batch that are not carried out yet.",
+            metavar="BATCH", help="Take back the requests of a batch that are not carried out yet."
         ),
     ] = None,
     as_json: Json = False,

@@ -14,14 +14,7 @@ import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened, opened_for
-from millwheel.cli.options import (
-    CommonOptions,
-    KeepOpen,
-    OnePipeline,
-    OptionGroup,
-    Reason,
-    Target,
-)
+from millwheel.cli.options import CommonOptions, KeepOpen, OnePipeline, OptionGroup, Reason, Target
 from millwheel.cli.request_desk import actor
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
@@ -54,8 +47,7 @@ class ClusterOptions(OptionGroup):
         str, typer.Option(metavar="URL", help="Spark master: local[N] or spark://HOST:7077.")
     ] = "local[2]"
     conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting of Spark; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
     ] = None
     py_files: Annotated[
         list[str] | None,

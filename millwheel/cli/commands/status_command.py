@@ -46,8 +46,7 @@ class WatchOptions(OptionGroup):
 @command(app)
 def status(
     pipeline: Annotated[
-        str | None,
-        typer.Argument(help="Name of a pipeline. Default: all pipelines."),
+        str | None, typer.Argument(help="Name of a pipeline. Default: all pipelines.")
     ] = None,
     http: Annotated[
         str | None,

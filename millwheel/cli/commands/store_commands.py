@@ -25,16 +25,14 @@ from millwheel.store.console.roles import make_roles
 app = typer.Typer()
 
 StoreDirectory = Annotated[
-    Path | None,
-    typer.Argument(metavar="DIR", help="Directory of the store, as --store DIR."),
+    Path | None, typer.Argument(metavar="DIR", help="Directory of the store, as --store DIR.")
 ]
 
 
 @command(app)
 def migrate(
     target: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:PIPELINE|NAME", help="The pipeline, or its name."),
+        str, typer.Argument(metavar="MODULE:PIPELINE|NAME", help="The pipeline, or its name.")
     ],
     roles: Annotated[
         bool,
@@ -98,8 +96,7 @@ def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> 
 def remove(
     pipeline: PipelineName,
     computations: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME...", help="Computations or injectors to remove."),
+        list[str], typer.Argument(metavar="NAME...", help="Computations or injectors to remove.")
     ],
     yes: Yes = False,
     reason: Reason = "",

@@ -38,8 +38,7 @@ app = typer.Typer()
 @dataclass(frozen=True)
 class WorkerInputOptions(InputOptions):
     until_done: Annotated[
-        bool,
-        typer.Option("--until-done", help="Exit when all input has ended and is processed."),
+        bool, typer.Option("--until-done", help="Exit when all input has ended and is processed.")
     ] = False
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False
 
@@ -47,12 +46,10 @@ class WorkerInputOptions(InputOptions):
 @dataclass(frozen=True)
 class TlsOptions(OptionGroup):
     tls_certificate: Annotated[
-        Path | None,
-        typer.Option(metavar="PEM", help="This worker's certificate."),
+        Path | None, typer.Option(metavar="PEM", help="This worker's certificate.")
     ] = None
     tls_key: Annotated[
-        Path | None,
-        typer.Option(metavar="PEM", help="Private key of the certificate."),
+        Path | None, typer.Option(metavar="PEM", help="Private key of the certificate.")
     ] = None
     tls_authority: Annotated[
         Path | None,
