@@ -16,8 +16,9 @@ from typing import Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from millwheel.cli.awaiting import awaited
 from millwheel.cli.options import CommonOptions, OptionGroup
-from millwheel.cli.reporting import reporting
+from millwheel.cli.reporting import configure_log, foreign_paths, reporting
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -52,8 +53,10 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[F], F]:
         def run(context: typer.Context, **given: Any) -> None:
             program = context.find_root().params
             common = CommonOptions(**{name: program[name] for name in COMMON})
-            with reporting(common):
-                function(**_grouped(parameters, given), common=common)
+            with reporting(debug=common.debug):
+                configure_log(common.log_format, common.log_level)
+                with awaited(foreign_paths()):
+                    function(**_grouped(parameters, given), common=common)
 
         _declare(run, [CONTEXT, *_options(parameters)])
         app.command(name, cls=CommandWithCommonOptions)(run)

@@ -12,6 +12,7 @@ from typer.main import get_group
 
 from millwheel.cli.command import expanded
 from millwheel.cli.options import CommonOptions
+from millwheel.cli.reporting import reporting
 
 COMMANDS = {
     "run": ("run_command", "Run a pipeline until its input is processed."),
@@ -48,7 +49,8 @@ class LazyCommands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, summary = COMMANDS[name]
-        app = import_module(f"millwheel.cli.commands.{module}").app
+        with reporting(debug=False):
+            app = import_module(f"millwheel.cli.commands.{module}").app
         found = get_group(app).commands[name]
         found.help = found.help or summary
         return found

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 from millwheel.cli.options import CommonOptions
 from millwheel.store.console.inspection import Inspection, inspect
-from millwheel.store.console.migrate import require_version
 from millwheel.store.console.presence import Presence, present
 
 
@@ -19,6 +18,8 @@ def opened(common: CommonOptions) -> AbstractContextManager[Presence]:
 @contextmanager
 def opened_for(pipeline: str, common: CommonOptions) -> Iterator[Presence]:
     """Open the store to run a pipeline; an embedded one is created and upgraded."""
+    from millwheel.store.console.migrate import require_version  # with Alembic: slow to import
+
     address = common.address
     with present(address, create=True) as presence:
         require_version(presence.url, pipeline, address=address, migrate_now=address.embedded)

@@ -55,7 +55,6 @@ class CommonOptions(OptionGroup):
             metavar="URL|DIR",
             help="A postgresql:// URL, or the directory of an embedded Postgres. Default: "
             "$MILLWHEEL_STORE if set, otherwise .millwheel.",
-            show_default=False,
             rich_help_panel=COMMON,
         ),
     ] = None
@@ -68,7 +67,6 @@ class CommonOptions(OptionGroup):
         typer.Option(
             help="Form of log lines. Default: $MILLWHEEL_LOG_FORMAT, or text on a terminal and "
             "JSON otherwise.",
-            show_default=False,
             rich_help_panel=COMMON,
         ),
     ] = None
@@ -76,7 +74,6 @@ class CommonOptions(OptionGroup):
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(
             help="Lowest level of log lines. Default: $MILLWHEEL_LOG_LEVEL, or info.",
-            show_default=False,
             rich_help_panel=COMMON,
         ),
     ] = None

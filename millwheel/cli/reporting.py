@@ -25,8 +25,6 @@ from typing import Any
 
 import typer
 
-from millwheel.cli.awaiting import awaited
-from millwheel.cli.options import CommonOptions
 from millwheel.cli.printing import say
 from millwheel.core.distribution import check_alone
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
@@ -46,21 +44,19 @@ REPEAT_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def reporting(options: CommonOptions) -> Iterator[None]:
-    """Set up the log; report errors, and exit with their codes."""
+def reporting(*, debug: bool) -> Iterator[None]:
+    """Report errors, and exit with their codes."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     try:
         check_alone()
-        configure_log(options.log_format, options.log_level)
-        with awaited(_foreign_paths()):
-            yield
+        yield
         sys.stdout.flush()
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         raise typer.Exit(130) from None
     except MillwheelError as error:
-        report(error, debug=options.debug)
+        report(error, debug=debug)
         raise typer.Exit(error.exit_code) from None
     except BrokenPipeError:  # `millwheel sql … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -99,7 +95,7 @@ def _users_place(error: BaseException | None) -> str | None:
     while error is not None:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             # A frame of compiled code may name a file that does not exist.
-            if not frame.filename.startswith(_foreign_paths()) and Path(frame.filename).is_file():
+            if not frame.filename.startswith(foreign_paths()) and Path(frame.filename).is_file():
                 line = linecache.getline(frame.filename, frame.lineno or 0).strip()
                 return f"{frame.filename}:{frame.lineno} in {frame.name}" + (
                     f": {line}" if line else ""
@@ -109,7 +105,7 @@ def _users_place(error: BaseException | None) -> str | None:
 
 
 @functools.cache
-def _foreign_paths() -> tuple[str, ...]:
+def foreign_paths() -> tuple[str, ...]:
     """Path prefixes of code that is not the user's."""
     ours = Path(__file__).parent.parent
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))

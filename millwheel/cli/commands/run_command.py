@@ -57,11 +57,11 @@ def run(
     pipeline = load_pipeline(target)
     if workers is not None:
         _refuse_for_crew(inputs, serving)
-    doors = serving.endpoint(), serving.ingestion()
+    http, ingestion = serving.endpoint(), serving.ingestion()
     with opened_for(pipeline.name, common) as presence:
         log_boundedness(pipeline, keep_open=inputs.keep_open)
         work = (
-            _run(pipeline, presence, inputs, *doors)
+            _run(pipeline, presence, inputs, http, ingestion)
             if workers is None
             else _run_crew(pipeline, target, workers, presence, inputs)
         )
