@@ -19,9 +19,9 @@ from millwheel.cli.dead_letter_text import (
     print_number,
 )
 from millwheel.cli.opened_store import inspecting
+from millwheel.cli.operator_desk import actor, asking, report
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions, Yes
 from millwheel.cli.printing import confirm, count_of, print_json, say
-from millwheel.cli.request_desk import actor, asking, report
 from millwheel.core.codec import encode_key
 from millwheel.errors import UsageError
 from millwheel.store.console.asking import LetterFilter

@@ -11,9 +11,9 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.interval_table import print_events, print_intervals
 from millwheel.cli.opened_store import inspecting, opened
+from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
 from millwheel.cli.printing import print_json
-from millwheel.cli.request_desk import actor
 from millwheel.core.clock import SystemClock
 from millwheel.errors import NotCarriedOut, UsageError
 from millwheel.services.operating import Operator

@@ -9,6 +9,7 @@ import typer
 from millwheel.cli.arguments import key_of
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
+from millwheel.cli.operator_desk import actor, asking
 from millwheel.cli.options import (
     CommonOptions,
     Json,
@@ -18,7 +19,6 @@ from millwheel.cli.options import (
     Reason,
 )
 from millwheel.cli.printing import count_of, cut, print_json, print_table, say
-from millwheel.cli.request_desk import actor, asking
 from millwheel.errors import UsageError
 from millwheel.store.console import administration
 from millwheel.store.console.asking import LogEntry

@@ -14,8 +14,8 @@ import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened, opened_for
+from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, KeepOpen, OnePipeline, OptionGroup, Reason, Target
-from millwheel.cli.request_desk import actor
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.store.console.administration import transaction

@@ -9,9 +9,9 @@ import typer
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import opened
+from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, PipelineName, Reason, Yes
 from millwheel.cli.printing import byte_text, confirm, count_of
-from millwheel.cli.request_desk import actor
 from millwheel.cli.target import load_pipeline
 from millwheel.core.names import check_name
 from millwheel.errors import UsageError
