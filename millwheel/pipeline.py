@@ -308,7 +308,7 @@ class Pipeline:
         to: Table[Any] | Parquet,
         name: str | None = None,
     ) -> None:
-        """Aggregate tables with PySpark as they change, by ``millwheel spark MODULE:PIPELINE``.
+        """Aggregate tables with PySpark as they change, by ``millwheel spark aggregate``.
 
         ```python
         from typing import Any

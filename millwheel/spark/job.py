@@ -1,4 +1,4 @@
-"""``millwheel spark MODULE:FUNCTION``: run a function on a snapshot, with a local Spark session.
+"""``millwheel spark report``: run a function on a snapshot, with a local Spark session.
 
 The import of the function and the snapshot come first, since they may fail. At the end, also after
 an error, Ctrl-C or SIGTERM, Spark's jobs are cancelled, the session and its JVM are stopped, and

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from millwheel.spark.local_session import DRIVER_MEMORY, MASTER, session
+from millwheel.spark.local_session import MASTER, session
 from millwheel.spark.packages import CONNECT_PACKAGES, require_packages
 from millwheel.spark.registration import register
 from millwheel.spark.shipping import top_level, zipped
@@ -32,7 +32,6 @@ class Cluster:
     master: str = MASTER
     remote: str | None = None
     """The address of a Spark Connect server, sc://HOST:PORT, in place of a master."""
-    driver_memory: str = DRIVER_MEMORY
     config: Mapping[str, str] = field(default_factory=dict)
     py_files: Sequence[str] = ()
     """Python files and zip files for executors, besides the user's package."""
@@ -78,7 +77,6 @@ def launched(
     prepare_environment()
     with session(
         master=cluster.master,
-        driver_memory=cluster.driver_memory,
         environment=environment,
         config=cluster.config,
         launched=lambda jvm: interruptible.cancel_by(jvm.terminate),

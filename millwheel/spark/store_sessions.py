@@ -53,7 +53,7 @@ def store_url(options: Mapping[str, str]) -> str:
     if address.url is None:
         raise UsageError(
             f"the store {found!r} is not a postgresql:// URL. The server of a directory has to run "
-            "first: `millwheel spark` starts it"
+            "first: `millwheel spark report` starts it"
         )
     return address.url
 
@@ -191,7 +191,7 @@ def _join(connection: Connection, snapshot: str) -> None:
             raise
         raise SnapshotGone(
             f"the snapshot {snapshot} is no longer held: a DataFrame has to be computed before its "
-            "snapshot is closed (with `millwheel spark`: before the job's function returns, and "
-            "within --snapshot-seconds), and a restart of the server closes it. Postgres says: "
+            "snapshot is closed (with `millwheel spark report`: before the job's function returns, "
+            "and within --snapshot-seconds), and a restart of the server closes it. Postgres says: "
             f"{error}"
         ) from error

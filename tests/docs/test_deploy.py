@@ -44,14 +44,15 @@ def commands() -> list[list[str]]:
 
 
 def options(line: list[str]) -> set[str]:
-    found: Any = typer.main.get_command(app)
+    program: Any = typer.main.get_command(app)
+    found, common = program, program.params
     for word in line:
         if not hasattr(found, "commands"):
             break
         if word not in found.commands:
             pytest.fail(f"there is no `millwheel {word}`")
         found = found.commands[word]
-    return {"--help"}.union(*(option.opts for option in found.params))
+    return {"--help"}.union(*(option.opts for option in (*found.params, *common)))
 
 
 def test_there_are_commands_to_look_at() -> None:

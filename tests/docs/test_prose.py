@@ -25,7 +25,6 @@ LIMITS = {"who": 0.5, "what": 0.5, "else": 0.2, "idiom": 0.2}
 """Words of each family per 1,000 words; or one word, in a short text."""
 
 TO_DO: dict[str, dict[str, int]] = {
-    "cli": {"who": 2, "what": 2},
     "runtime/keys": {"what": 2},
     "examples": {"who": 5},
     "messages": {"who": 13, "what": 13, "else": 3, "idiom": 13},

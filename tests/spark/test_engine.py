@@ -1,5 +1,5 @@
-"""``--engine spark`` without Java: the product's source, operators and tables, on a stand-in for
-Spark's operator."""
+"""``millwheel spark run`` without Java: the product's source, operators and tables, on a stand-in
+for Spark's operator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from examples.nexmark.options import Options
 from examples.nexmark.sources import write
 from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
-from millwheel.cli.store import status
+from millwheel.cli.commands.status_command import WatchOptions, status
+from millwheel.cli.options import CommonOptions
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.core.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.errors import (
@@ -248,7 +249,7 @@ def test_status_tells_of_the_query_and_not_of_workers(
     place: Place, troubled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.stand_in("trouble").run()
-    status("trouble", place.url, as_json=False)
+    status("trouble", watching=WatchOptions(), common=CommonOptions(store=place.url))
     said = capsys.readouterr().out
     assert "runs on Spark, with the checkpoint /checkpoint" in said
     assert re.search(

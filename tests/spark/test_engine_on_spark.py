@@ -1,4 +1,4 @@
-"""``--engine spark`` on Spark itself: `tests/spark/test_engine.py` has the rules."""
+"""``millwheel spark run`` on Spark itself: `tests/spark/test_engine.py` has the rules."""
 
 from __future__ import annotations
 

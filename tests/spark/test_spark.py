@@ -969,10 +969,11 @@ main()
 @pytest.mark.parametrize(
     "command",
     [
-        ["spark", "wheel_plain:job"],
-        ["spark", "wheel_plain:pipeline"],
-        ["run", "wheel_plain:pipeline", "--engine", "spark", "--checkpoint", "x"],
-        ["move", "wheel_plain:pipeline", "--to", "spark", "--checkpoint", "x"],
+        ["report", "wheel_plain:job"],
+        ["aggregate", "wheel_plain:pipeline"],
+        ["run", "wheel_plain:pipeline", "--checkpoint", "x"],
+        ["take", "wheel_plain:pipeline", "--checkpoint", "x"],
+        ["return", "wheel_plain:pipeline"],
     ],
 )
 def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: list[str]) -> None:
@@ -985,7 +986,10 @@ def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: lis
         "def job(job): ...\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *command], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", WITHOUT, "spark", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     said = done.stdout + done.stderr
     assert "Spark needs the package pyspark, which is not installed: pip install" in said

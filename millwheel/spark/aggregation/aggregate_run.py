@@ -1,4 +1,4 @@
-"""``millwheel spark MODULE:PIPELINE``: keep a pipeline's aggregates up to date."""
+"""``millwheel spark aggregate MODULE:PIPELINE``: keep a pipeline's aggregates up to date."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ class KeyRun:
         key: Key = self._state.key
         return SparkRefused(
             f"{self._step.name!r} cannot run on Spark: with key {shown(key, KEY_CHARACTERS)} it "
-            f"used {what}. Run this pipeline with the engine (without --engine spark)"
+            f"used {what}. Run this pipeline with the engine (millwheel run)"
         )
 
 

@@ -1,4 +1,4 @@
-"""``millwheel run MODULE:PIPELINE --engine spark``: run a pipeline as a streaming query."""
+"""``millwheel spark run MODULE:PIPELINE``: run a pipeline as a streaming query."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run_on_spark(
     cluster = cluster or Cluster()
     if cluster.remote is not None:
         raise UsageError(
-            "--engine spark does not run through Spark Connect: give --master in place of --remote"
+            "a pipeline does not run through Spark Connect: give a master in place of the server"
         )
     plan = SparkPlan.of(pipeline)
     refuse(plan.graph)

@@ -1,7 +1,6 @@
-"""Print results to standard output as text, JSON, CSV or tables.
+"""Prints results as text, JSON, CSV or tables.
 
-Keys, values and errors in a store come from strangers, and may hold characters that a terminal
-obeys. The functions of this module escape such characters.
+Keys, values and errors come from strangers: characters that a terminal obeys are escaped.
 """
 
 from __future__ import annotations
@@ -18,35 +17,38 @@ from rich.cells import cell_len
 from millwheel.errors import UsageError
 
 COLUMN_WIDTH = 60
-"""Characters of the longest text in a table; ``--json`` has the whole text."""
+"""Longest text in a table; ``--json`` has the whole text."""
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text that may have lines; other control characters are escaped."""
+    """Print text; control characters but newlines and tabs are escaped."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
     typer.echo(text, err=err)
 
 
 def cut(text: str) -> str:
-    """A text for a column of a table, cut to its width."""
     return text if len(text) <= COLUMN_WIDTH else text[: COLUMN_WIDTH - 1] + "…"
 
 
 def count_of(number: int, noun: str) -> str:
-    """Format a number of things: ``1 dead letter``, ``2,000 dead letters``."""
+    """For example ``1 dead letter`` or ``2,000 dead letters``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def byte_text(size: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1024 or unit == "GB":
+            return f"{size:,.0f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
 def confirm(deletes: str, question: str, *, sure: bool) -> None:
-    """Ask on a terminal before something is deleted, unless the command was given ``--yes``.
+    """Ask before something is deleted.
 
     Args:
-        deletes: the consequence of the command, for scripts that have no terminal.
-
-    Raises:
-        UsageError: there is no terminal.
-        Abort: the answer is no.
+        deletes: the consequence, for scripts without a terminal.
     """
     if sure:
         return
@@ -56,13 +58,13 @@ def confirm(deletes: str, question: str, *, sure: bool) -> None:
 
 
 def print_json_line(value: Any) -> None:
-    """Print a value as one line of JSON and flush: the reader may wait for it."""
+    """Print one line of JSON and flush: the reader may wait for it."""
     sys.stdout.write(_json_text(msgspec.json.encode(value, enc_hook=str)) + "\n")
     sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: indented on a terminal, otherwise on one line."""
+    """Print JSON, indented on a terminal."""
     data = msgspec.json.encode(value, enc_hook=str)
     if sys.stdout.isatty():
         data = msgspec.json.format(data)
@@ -70,8 +72,7 @@ def print_json(value: Any) -> None:
 
 
 def _json_text(data: bytes) -> str:
-    """JSON as text; the control characters that JSON allows in a string are escaped as JSON
-    does."""
+    """JSON with escaped control characters."""
     text = data.decode()
     if text.isprintable():
         return text
@@ -79,7 +80,6 @@ def _json_text(data: bytes) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> int:
-    """Print a table and return its number of rows."""
     count = -2  # the header and the rule below it
     for line in table(columns, rows):
         typer.echo(line)
@@ -88,7 +88,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) ->
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
-    """Yield the lines of a table in psql's style; columns of numbers are right-aligned."""
+    """The lines of a table in psql's style; numbers are right-aligned."""
     lines = [[_cell(value) for value in row] for row in rows]
     widths = [
         max(cell_len(name), *(cell_len(line[i]) for line in lines), 0)
@@ -108,7 +108,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> Itera
 
 
 def _cell(value: str | None) -> str:
-    """Format a value on one line; control characters are escaped, so terminals ignore them."""
     if value is None:
         return ""
     if value.isprintable():
@@ -130,7 +129,7 @@ def _pad(text: str, width: int, to_the_right: bool) -> str:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
-    """Print CSV with a header. As in Postgres, NULL is empty and an empty text is quoted."""
+    """As in Postgres, NULL is empty and an empty text is quoted."""
     write = sys.stdout.write
     write(",".join(map(_quoted, columns)) + "\n")
     for row in rows:
@@ -146,7 +145,7 @@ def _quoted(value: str | None) -> str:
 
 
 def print_rows_as_json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a JSON array: one object per row, each on its own line."""
+    """Print an array with a line for each row."""
     write = sys.stdout.write
     before = "["
     for row in rows:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from millwheel.cli.output import (
+from millwheel.cli.printing import (
     confirm,
     count_of,
     print_json,

@@ -1,28 +1,15 @@
-"""``millwheel status --watch``: print the state of pipelines repeatedly.
-
-A terminal shows one view that is redrawn; otherwise each refresh prints a block of lines, or one
-JSON document per line with ``--json``. Each refresh is a separate transaction; none is left open in
-between.
-"""
+"""The lines of ``millwheel status --watch``."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
-import typer
-from rich.console import Console, Group
-from rich.live import Live
 from rich.text import Text
 
-from millwheel.cli.output import count_of, print_json_line, table
-from millwheel.cli.store import (
+from millwheel.cli.printing import byte_text, count_of, table
+from millwheel.cli.status_text import (
     at_work,
-    byte_text,
     held_by,
     labels_of,
     moment,
@@ -32,100 +19,33 @@ from millwheel.cli.store import (
     rate_text,
     user_code,
 )
-from millwheel.errors import StoreUnavailable
-from millwheel.store.address import StoreAddress
 from millwheel.store.console.inspection import (
     END_OF_TIME,
     ComputationStatus,
     IntervalStatus,
     PipelineStatus,
     WorkerStatus,
-    inspect,
 )
 from millwheel.store.console.migrate import HEAD
-from millwheel.store.console.presence import present
 
 HELD_BY = " held by: "
 
-Show = Callable[[list[str]], None]
-
-
-def watch(pipeline: str | None, store: str | None, *, seconds: float, as_json: bool) -> None:
-    """Print the status every `seconds` until interrupted.
-
-    A store that becomes unreachable is reported and retried.
-
-    Raises:
-        StoreUnavailable: the first attempt cannot reach the store.
-    """
-    address = StoreAddress.parse(store)
-    rates = Rates()
-    with present(address) as presence, _showing() as show:
-        found = _read(presence.url, pipeline)
-        while True:
-            rates.fill(found)
-            if as_json:
-                print_json_line({"store": address.redacted(), "pipelines": found})
-            else:
-                show(lines(found) or [f"no pipeline in {address.redacted()} yet"])
-            time.sleep(seconds)
-            while True:
-                try:
-                    found = _read(presence.url, pipeline)
-                    break
-                except StoreUnavailable as error:
-                    if as_json:
-                        print_json_line({"store": address.redacted(), "error": str(error)})
-                    else:
-                        show([str(error)])
-                    time.sleep(seconds)
-
-
-def _read(url: str, pipeline: str | None) -> list[PipelineStatus]:
-    with inspect(url) as inspection:
-        names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
-        return [inspection.status(name) for name in names]
-
-
-@contextmanager
-def _showing() -> Iterator[Show]:
-    """Yield a function that shows lines. On a terminal it redraws one view, which stays at the
-    end."""
-    console = Console()
-    if not console.is_terminal:
-        yield _print
-        return
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
-
-        def show(shown: list[str]) -> None:
-            live.update(Group(*map(text_of, shown)), refresh=True)
-
-        yield show
-
 
 def text_of(line: str) -> Text:
-    """A line for a terminal, which may cut all but the reason why a watermark stands still."""
+    """A line that a terminal may cut, except for the holder of a watermark."""
     if HELD_BY in line:
         return Text(line)
     return Text(line, no_wrap=True, overflow="ellipsis")
 
 
-def _print(shown: list[str]) -> None:
-    for line in shown:
-        typer.echo(line)
-    typer.echo()
-    sys.stdout.flush()
-
-
 class Rates:
-    """Computes records per second from the totals of two refreshes."""
+    """Records per second between two refreshes."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
 
     def fill(self, found: list[PipelineStatus]) -> None:
-        """Set each computation's rate since the previous refresh; on the first one it is the rate
-        of the heartbeats."""
+        """Set rates since the previous refresh; at first those of the heartbeats stay."""
         for status in found:
             if not status.at:
                 continue
@@ -145,7 +65,6 @@ class Rates:
 
 
 def lines(found: list[PipelineStatus]) -> list[str]:
-    """Format the status of pipelines as lines of text."""
     shown: list[str] = []
     for status in found:
         if shown:
@@ -227,7 +146,7 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
 
 
 def lag(seconds: float) -> str:
-    """Format a duration with its two largest units, as in ``2 h 5 min``."""
+    """For example ``2 h 5 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -240,7 +159,6 @@ def lag(seconds: float) -> str:
 
 
 def owners(intervals: list[IntervalStatus], workers: list[WorkerStatus]) -> str:
-    """Count intervals per owner; those of workers that ended or died are unowned."""
     alive = [worker.id for worker in workers if worker.state == "running"]
     found = Counter(i.owner if i.owner in alive else None for i in intervals)
     parts = [f"{worker[:8]}: {found[worker]}" for worker in alive if found[worker]]
