@@ -2,8 +2,9 @@
 replaced.
 
 Flights are appended to a file at a steady pace. A worker closes hourly windows of them, and
-``millwheel spark`` keeps sums by airport and month. Twenty times a second the number of panes
-written is compared with the number that the aggregate has read, which is stored with its result.
+``millwheel spark aggregate`` keeps sums by airport and month. Twenty times a second the number of
+panes written is compared with the number that the aggregate has read, which is stored with its
+result.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def measure(url: str, directory: Path, *, seconds: float) -> dict[str, Any]:
         )
         for command in (
             ["worker", "bench.aggregates:pipeline"],
-            ["spark", "bench.aggregates:pipeline"],
+            ["spark", "aggregate", "bench.aggregates:pipeline"],
         )
     ]
     try:

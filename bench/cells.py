@@ -35,7 +35,7 @@ from millwheel.runtime.environment import Options
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.peer_ports import Link
 from millwheel.services import loop
 from millwheel.services.tcp import Tcp
 from millwheel.store.postgres.store import PostgresStore

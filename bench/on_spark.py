@@ -4,7 +4,7 @@ takes.
 The workload of the other parts, with its last balances in a table with a key, over accounts of
 several numbers, each of which the engine has given its state. Then come more records: for the
 engine in a process of its own; and for Spark, to which the pipeline moves with its state, by
-``millwheel run --engine spark`` on ``local[2]``. Its batches are counted by the store from the
+``millwheel spark run`` on ``local[2]``. Its batches are counted by the store from the
 second on; the first one loads the state. A record takes half of the time between two batches, and a
 batch.
 """
@@ -87,12 +87,11 @@ def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
     place = ["--store", url, "--checkpoint", str(directory / "checkpoint")]
     command = [sys.executable, "-m", "millwheel"]
     began = time.monotonic()
-    move = [*command, "move", "bench.on_spark:pipeline", "--to", "spark", *place]
+    move = [*command, "spark", "take", "bench.on_spark:pipeline", *place]
     subprocess.run(move, env=environment, check=True, stdout=subprocess.DEVNULL)
     run = [
-        *command, "run", "bench.on_spark:pipeline", "--engine", "spark", *place, "--max-rows",
-        str(BATCH_ROWS),
-        "--driver-memory", "4g", "--keep-open", "--until-caught-up",
+        *command, "spark", "run", "bench.on_spark:pipeline", *place, "--max-rows", str(BATCH_ROWS),
+        "--conf", "spark.driver.memory=4g", "--keep-open", "--until-caught-up",
     ]  # fmt: skip
     looks: list[tuple[float, int, int]] = []
     with (directory / "on_spark.log").open("wb") as log:

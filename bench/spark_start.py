@@ -1,5 +1,5 @@
-"""From the command ``millwheel spark MODULE:FUNCTION`` to its first row, and the same on a busy
-machine.
+"""From the command ``millwheel spark report MODULE:FUNCTION`` to its first row, and the same on a
+busy machine.
 
 The function counts the rows of a table, as soon as it has a session. On a busy machine, a few
 starts at a time have busy processes beside them, `LOAD` in all, and none may fail.
@@ -57,8 +57,8 @@ def start(url: str, directory: Path) -> float | None:
     """Seconds to the first row; None: the command failed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [
-        sys.executable, "-m", "millwheel", "spark", "bench.spark_start:job", "--store", url,
-        "--pipeline", NAME,
+        sys.executable, "-m", "millwheel", "spark", "report", "bench.spark_start:job",
+        "--store", url, "--pipeline", NAME,
         "--output", str(directory / f"output_{threading.get_ident()}"),
     ]  # fmt: skip
     began = time.perf_counter()

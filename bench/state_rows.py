@@ -4,7 +4,7 @@ one connection.
 Spark counts the rows and the bytes of their values, so that each value reaches it. The start of
 Spark is not in the time; the first read, which starts its Python processes, is not either. Then a
 worker of another pipeline on the same server takes records as fast as it can, alone and while
-``millwheel spark`` reads the rows again and again: as it is, and by ``nice``.
+``millwheel spark report`` reads the rows again and again: as it is, and by ``nice``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.fleet import ROOT
 from bench.server import drop, fresh_store
 from millwheel.spark import Job, register, snapshot
 from millwheel.spark.java import prepare_environment
-from millwheel.spark.session import session
+from millwheel.spark.local_session import session
 from millwheel.store.console.migrate import migrate
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ def meanwhile(url: str, directory: Path, prefix: Sequence[str] = ()) -> float:
         prefix: words before the command, as ``nice``.
     """
     command = [
-        *prefix, sys.executable, "-m", "millwheel", "spark", "bench.state_rows:job", "--store", url,
-        "--pipeline", NAME,
+        *prefix, sys.executable, "-m", "millwheel", "spark", "report", "bench.state_rows:job",
+        "--store", url, "--pipeline", NAME,
         "--output", str(directory / "state_rows"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

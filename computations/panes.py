@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,20 @@ class WindowState(msgspec.Struct, Generic[A]):
     accumulator: A
     panes: int = 0
     fresh: int = 0
+
+
+class PaneKind(NamedTuple):
+    """The part of a pane that says why it is sent."""
+
+    early: bool = False
+    late: bool = False
+    final: bool | None = None
+    """None: unless early or amended."""
+    retracted: bool = False
+
+
+ON_TIME = PaneKind()
+EARLY = PaneKind(early=True)
 
 
 class Panes(Generic[V, A, R]):
@@ -90,7 +104,7 @@ class Panes(Generic[V, A, R]):
         if early is None:
             return
         if early.records is not None and window.fresh >= early.records:
-            self._send(span, window, ctx, max(record.timestamp, ctx.output_watermark), early=True)
+            self._send(span, window, ctx, max(record.timestamp, ctx.output_watermark), EARLY)
         elif early.seconds is not None and window.fresh == 1:
             at = ctx.now + timedelta(seconds=early.seconds)
             ctx.set_timer(at, tag=f"early {name}", kind="wall")
@@ -100,7 +114,7 @@ class Panes(Generic[V, A, R]):
         if window.fresh:
             # Not the timer's time, which is wall time.
             at = max(instant(span.start), ctx.output_watermark)
-            self._send(span, window, ctx, at, early=True)
+            self._send(span, window, ctx, at, EARLY)
 
     def send_on_time(
         self, name: int, span: Span, window: WindowState[A], ctx: Context[Any]
@@ -111,22 +125,21 @@ class Panes(Generic[V, A, R]):
         self.cancel_early(name, ctx)
 
     def send_late(self, span: Span, window: WindowState[A], ctx: Context[Any]) -> None:
-        self._send(span, window, ctx, ctx.output_watermark, late=True)
+        self._send(span, window, ctx, ctx.output_watermark, PaneKind(late=True))
 
     def send_complete(
         self, name: int, span: Span, window: WindowState[A], ctx: Context[Any]
     ) -> None:
         """Send the pane of a window that is full, independent of the watermark."""
         at = max(instant(span.last), ctx.output_watermark)
-        self._send(span, window, ctx, at, final=True)
+        self._send(span, window, ctx, at, PaneKind(final=True))
         self.cancel_early(name, ctx)
 
     def retract(self, span: Span, window: WindowState[A], ctx: Context[Any], *, late: bool) -> None:
         """Retract the window's panes, if it has sent any that accumulate."""
         if window.panes and self.accumulate:
-            self._send(
-                span, window, ctx, ctx.output_watermark, late=late, final=True, retracted=True
-            )
+            kind = PaneKind(late=late, final=True, retracted=True)
+            self._send(span, window, ctx, ctx.output_watermark, kind)
 
     def cancel_early(self, name: int, ctx: Context[Any]) -> None:
         if self.early is not None and self.early.seconds is not None:
@@ -138,24 +151,21 @@ class Panes(Generic[V, A, R]):
         window: WindowState[A],
         ctx: Context[Any],
         at: datetime,
-        *,
-        early: bool = False,
-        late: bool = False,
-        final: bool | None = None,
-        retracted: bool = False,
+        kind: PaneKind = ON_TIME,
     ) -> None:
+        final = kind.final
         if final is None:
-            final = not early and not self.amends
+            final = not kind.early and not self.amends
         pane = Pane(
             ctx.key,
             instant(span.start),
             instant(span.end),
             self.fold.result(window.accumulator),
             window.panes,
-            late,
+            kind.late,
             final,
-            early,
-            retracted,
+            kind.early,
+            kind.retracted,
         )
         window.panes += 1
         window.fresh = 0

@@ -1,6 +1,7 @@
 """Aggregates by Spark, declared beside the pipeline whose tables they are made of (decision 54).
 
-See `millwheel.Pipeline.spark`; ``millwheel spark MODULE:PIPELINE`` keeps the results up to date.
+See `millwheel.Pipeline.spark`; ``millwheel spark aggregate MODULE:PIPELINE`` keeps the results up
+to date.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ from millwheel.graph.checks import (
     check_waits,
 )
 from millwheel.graph.class_checks import check_computation, check_settings
+from millwheel.graph.conflicts import check_options
 from millwheel.graph.labels import free_name
 from millwheel.graph.node import DeliveryMode, Injection, Node, OnError, OnFailure, Reading
-from millwheel.graph.options import check_options
 from millwheel.graph.order import Graph
 from millwheel.graph.relays import identify_node, relay_node, sink_node
 from millwheel.inbox import Inbox
@@ -308,7 +308,7 @@ class Pipeline:
         to: Table[Any] | Parquet,
         name: str | None = None,
     ) -> None:
-        """Aggregate tables with PySpark as they change, by ``millwheel spark MODULE:PIPELINE``.
+        """Aggregate tables with PySpark as they change, by ``millwheel spark aggregate``.
 
         ```python
         from typing import Any

@@ -7,7 +7,7 @@ report by Spark with ``python -m examples.flights``.
 ``airport_hour``    departures of each hour and airport, amended as late flights leave
 ``pane_log``        every pane in the order in which the detector processed it
 ``delay_alert``     hours far above an airport's usual delay (after Zeitgeist, MillWheel paper 2)
-``airport_month``   departures of each month and airport, which ``millwheel spark`` keeps up to date
+``airport_month``   departures of each month and airport (``millwheel spark aggregate``)
 ==================  ==========================================================================
 
 Other pipelines over the same flights: sessions in `examples.flights.trips`, sliding windows in

@@ -32,10 +32,10 @@ QUESTIONS = (
 
 
 RUN = ["run", "examples.flights:pipeline", "--store", STORE]
-FOLLOW = ["spark", "examples.flights:pipeline", "--store", STORE]
+FOLLOW = ["spark", "aggregate", "examples.flights:pipeline", "--store", STORE]
 CATCH_UP = [*FOLLOW, "--until-caught-up"]
 REPORT = [
-    "spark", "examples.flights.report:report", "--store", STORE, "--pipeline", "flights",
+    "spark", "report", "examples.flights.report:report", "--store", STORE, "--pipeline", "flights",
     "--output", OUTPUT,
 ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Does rain delay flights? PySpark joins the pipeline's hourly table with the weather.
 
-``millwheel spark examples.flights.report:report`` reads ``airport_hour``, which the pipeline
+``millwheel spark report examples.flights.report:report`` reads ``airport_hour``, which the pipeline
 maintains in Postgres, and writes to the job's output directory:
 
 =====================  ======================================================================

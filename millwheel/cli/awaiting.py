@@ -23,9 +23,6 @@ def awaited(foreign: tuple[str, ...]) -> Iterator[None]:
 
     Args:
         foreign: path prefixes of code that is not the user's.
-
-    Raises:
-        UserCodeError: there was such a line, and the block has not failed.
     """
     found: list[str] = []
     shown = warnings.showwarning

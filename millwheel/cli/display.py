@@ -17,12 +17,9 @@ from millwheel.pipeline import Pipeline
 from millwheel.services.hosting import RunProgress
 
 BAR_SECONDS = 0.25
-"""Refresh interval of the progress bar."""
 
 
 class _Bar(Bar):
-    """A progress bar with a line of figures below it."""
-
     figures = "starting"
 
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -34,10 +31,7 @@ class _Bar(Bar):
 def showing(
     name: str, line_seconds: float, console: Console | None = None
 ) -> Iterator[tuple[Callable[[RunProgress], None], float]]:
-    """Yield a function that shows a run's progress, and the seconds between two calls of it.
-
-    On a terminal it draws a bar, otherwise it logs a line every `line_seconds`.
-    """
+    """Yield a function that shows a run's progress, and the seconds between two calls of it."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
         yield _log, line_seconds
@@ -65,7 +59,7 @@ def showing(
 
 
 def log_boundedness(pipeline: Pipeline, *, keep_open: bool) -> None:
-    """Log, before anything is read, which inputs end and what that means for event time."""
+    """Log which inputs end, and the meaning for event time."""
     injections = [node for node in pipeline.graph().nodes if node.injection is not None]
     ends = [node.name for node in injections if node.injection and node.injection.source.bounded]
     log = structlog.get_logger()
@@ -117,7 +111,6 @@ def _log(progress: RunProgress) -> None:
 
 
 def moment(micros: int) -> str:
-    """Format a watermark, to the second."""
     if micros >= MAX_TIME:
         return "end of time"
     if micros <= MIN_TIME:

@@ -1,8 +1,7 @@
 """Errors, exit codes and the log of all commands.
 
-An error is one message on standard error, with the line of user code that raised it if there is
-one, and an exit code per kind of error (`millwheel.errors`). Tracebacks are printed with --debug
-and for bugs. Standard output carries results only.
+An error is a message on standard error, with the line of user code that raised it, and an exit code
+of its kind (`millwheel.errors`). Standard output carries results only.
 """
 
 from __future__ import annotations
@@ -19,19 +18,16 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, ParamSpec
+from typing import Any
 
 import typer
 
-from millwheel.cli.awaiting import awaited
-from millwheel.cli.output import say
+from millwheel.cli.printing import say
 from millwheel.core.distribution import check_alone
 from millwheel.errors import InvariantBroken, MillwheelError, UsageError
-
-P = ParamSpec("P")
 
 FORMS = ("text", "json")
 LEVELS = {
@@ -42,45 +38,37 @@ LEVELS = {
 }
 
 REPETITIVE = ("psycopg.pool", "uvicorn.error")
-"""Loggers of libraries that repeat few kinds of warnings many times: of a pool that waits, of
-clients that send no HTTP."""
+"""Libraries that repeat few kinds of warnings many times, such as a pool that waits."""
 REPEAT_SECONDS = 5.0
-"""Shortest time between two log lines of the same kind from `REPETITIVE`."""
+"""Shortest time between two lines of a kind."""
 
 
-def command(function: Callable[P, None]) -> Callable[P, None]:
-    """Decorate a command: report its errors and exit with their exit codes."""
-
-    @functools.wraps(function)
-    def reported(*args: P.args, **kwargs: P.kwargs) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, _terminated)
-        debug = bool(kwargs.get("debug"))
-        try:
-            check_alone()
-            configure_log(kwargs.get("log_format"), kwargs.get("log_level"))  # type: ignore[arg-type]
-            with awaited(_foreign_paths()):
-                function(*args, **kwargs)
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(130) from None
-        except MillwheelError as error:
-            report(error, debug=debug)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:  # `millwheel sql … | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            raise typer.Exit(128 + signal.SIGPIPE) from None
-        except (typer.Exit, typer.Abort):
-            raise
-        except Exception as error:
-            traceback.print_exc()
-            print_error(
-                f"this is a bug in millwheel: {type(error).__name__}: {error}. Please report it"
-            )
-            raise typer.Exit(InvariantBroken.exit_code) from None
-
-    return reported
+@contextlib.contextmanager
+def reporting(*, debug: bool) -> Iterator[None]:
+    """Report errors, and exit with their codes."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
+    try:
+        check_alone()
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
+    except MillwheelError as error:
+        report(error, debug=debug)
+        raise typer.Exit(error.exit_code) from None
+    except BrokenPipeError:  # `millwheel sql … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise typer.Exit(128 + signal.SIGPIPE) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        print_error(
+            f"this is a bug in millwheel: {type(error).__name__}: {error}. Please report it"
+        )
+        raise typer.Exit(InvariantBroken.exit_code) from None
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
@@ -88,7 +76,7 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def report(error: MillwheelError, *, debug: bool) -> None:
-    """Print an error; with its traceback if it is a bug in millwheel, or with `debug`."""
+    """Print an error; a bug with its traceback."""
     if debug or isinstance(error, InvariantBroken):
         traceback.print_exception(error)
     print_error(str(error))
@@ -98,17 +86,16 @@ def report(error: MillwheelError, *, debug: bool) -> None:
 
 
 def print_error(message: str) -> None:
-    """Print an error message on standard error."""
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
     say(message, err=True)
 
 
 def _users_place(error: BaseException | None) -> str | None:
-    """Find the innermost line of user code in an error's tracebacks, causes included."""
+    """The innermost line of user code in an error's tracebacks, causes included."""
     while error is not None:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             # A frame of compiled code may name a file that does not exist.
-            if not frame.filename.startswith(_foreign_paths()) and Path(frame.filename).is_file():
+            if not frame.filename.startswith(foreign_paths()) and Path(frame.filename).is_file():
                 line = linecache.getline(frame.filename, frame.lineno or 0).strip()
                 return f"{frame.filename}:{frame.lineno} in {frame.name}" + (
                     f": {line}" if line else ""
@@ -118,9 +105,8 @@ def _users_place(error: BaseException | None) -> str | None:
 
 
 @functools.cache
-def _foreign_paths() -> tuple[str, ...]:
-    """Path prefixes of code that is not the user's: millwheel, libraries, scripts, generated
-    code."""
+def foreign_paths() -> tuple[str, ...]:
+    """Path prefixes of code that is not the user's."""
     ours = Path(__file__).parent.parent
     libraries = (sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
     commands = sysconfig.get_path("scripts")
@@ -128,10 +114,7 @@ def _foreign_paths() -> tuple[str, ...]:
 
 
 class _Stderr:
-    """Write to the current `sys.stderr`, which a progress bar may replace at run time.
-
-    A closed pipe is ignored: the pipeline keeps running without its log.
-    """
+    """The current `sys.stderr`, which a progress bar replaces; a closed pipe is ignored."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(BrokenPipeError):
@@ -144,20 +127,17 @@ class _Stderr:
 
 
 class ToStructlog(logging.Handler):
-    """Send the warnings of libraries to structlog.
+    """Sends the warnings of libraries to structlog.
 
-    Warnings of `REPETITIVE` are rate-limited, since a pool that waits for Postgres retries several
-    times a second. Warnings with the same template are of one kind; each kind is logged at most
-    every `REPEAT_SECONDS`, with the number `suppressed` since its last line.
+    Those of `REPETITIVE` with the same template are logged at most every `REPEAT_SECONDS`, with the
+    number `suppressed` in between.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
         self._logged: dict[str, float] = {}
-        """Time of the last log line, by message template."""
         self._suppressed: Counter[str] = Counter()
-        """Warnings left out since then, by message template."""
 
     def emit(self, record: logging.LogRecord) -> None:
         import structlog
@@ -177,16 +157,7 @@ class ToStructlog(logging.Handler):
 
 
 def configure_log(form: str | None = None, level: str | None = None) -> None:
-    """Log to standard error.
-
-    Args:
-        form: ``"text"`` or ``"json"``; None: ``$MILLWHEEL_LOG_FORMAT``, or text on a terminal and
-            JSON lines otherwise.
-        level: the least level of a line; None: ``$MILLWHEEL_LOG_LEVEL``, or ``"info"``.
-
-    Raises:
-        UsageError: a variable has another value.
-    """
+    """Log to standard error. None: by the environment variable, or the default."""
     import structlog
 
     terminal = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Load the pipeline that a MODULE:PIPELINE argument names; errors list the module's pipelines."""
+"""Loads the pipeline of an argument MODULE:PIPELINE."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ def load_pipeline(target: str) -> Pipeline:
     """Import MODULE:PIPELINE, also from the current directory, and check its graph.
 
     PIPELINE is a `Pipeline`, or a function without arguments that returns one.
-
-    Raises:
-        UsageError: the module or the name does not exist, or the graph is invalid.
-        UserCodeError: importing the module, or calling the function, failed.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
@@ -32,25 +28,6 @@ def load_pipeline(target: str) -> Pipeline:
     pipeline = _make(getattr(module, name), module, target)
     pipeline.graph()
     return pipeline
-
-
-def names_a_pipeline(target: str) -> bool:
-    """Whether MODULE:NAME is a pipeline or a function without parameters, which should return one.
-
-    Raises:
-        UsageError: there is no such module.
-        UserCodeError: importing it failed.
-    """
-    module_name, _, name = target.partition(":")
-    if not (module_name and name):
-        return False
-    found = getattr(_load_module(module_name, target), name, None)
-    if isinstance(found, Pipeline):
-        return True
-    try:
-        return callable(found) and not inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def _load_module(name: str, target: str) -> ModuleType:
@@ -107,7 +84,6 @@ def _make(found: Any, module: ModuleType, target: str) -> Pipeline:
 
 
 def _offer(module: ModuleType) -> str:
-    """List a module's pipelines and the functions whose return annotation is `Pipeline`."""
     names = [
         name
         for name, value in vars(module).items()
@@ -121,5 +97,5 @@ def _offer(module: ModuleType) -> str:
 
 
 def _error_text(error: BaseException) -> str:
-    """Format an error as the last line of a traceback does; a SyntaxError with file and line."""
+    """The last line of a traceback; a SyntaxError with file and line."""
     return "".join(traceback.format_exception_only(error)).strip()

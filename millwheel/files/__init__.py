@@ -10,6 +10,6 @@ after a flipped bit were processed, the intact file is later rejected as a diffe
 pipeline has to start over. (A truncated file gives correct rows up to its end.)
 """
 
-from millwheel.files.sources import Csv, JsonLines
+from millwheel.files.file_sources import Csv, JsonLines
 
 __all__ = ["Csv", "JsonLines"]

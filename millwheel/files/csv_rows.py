@@ -15,7 +15,7 @@ import msgspec
 
 from millwheel.core.json_rows import BadRow
 from millwheel.errors import InputError, UsageError
-from millwheel.files.rows import (
+from millwheel.files.file_rows import (
     CLOSING,
     PLAIN,
     QUOTED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.core.json_rows import BadRow, JsonRows
-from millwheel.files.rows import RowFormat, split_lines
+from millwheel.files.file_rows import RowFormat, split_lines
 from millwheel.sources import Row
 
 

@@ -18,11 +18,11 @@ from millwheel.errors import InputError
 from millwheel.files.catalogue import NOTHING, KnownFile
 from millwheel.files.content import Fingerprint, Log, matches
 from millwheel.files.directory import DirectoryEntry, siblings
+from millwheel.files.file_rows import RowFormat
 from millwheel.files.followed_path import FollowedPath, NextFile
 from millwheel.files.followed_position import FollowedFile, FollowedPosition
 from millwheel.files.packed import CHUNK_BYTES
 from millwheel.files.reader import BOM
-from millwheel.files.rows import RowFormat
 
 ATTEMPTS = 3
 """Searches for the file that was read, ATTEMPT_SECONDS apart, before it counts as missing."""

@@ -23,8 +23,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import msgspec
 
 from millwheel.errors import InputError
+from millwheel.files.file_rows import START, TEXT_CHARACTERS, FoundRows, RowFormat
 from millwheel.files.packed import CHUNK_BYTES
-from millwheel.files.rows import START, TEXT_CHARACTERS, FoundRows, RowFormat
 from millwheel.sources import Lag, Row, Rows
 
 BLOCK_ROWS = 1_000

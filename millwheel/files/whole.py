@@ -9,9 +9,9 @@ import msgspec
 import xxhash
 
 from millwheel.errors import InputError
+from millwheel.files.file_rows import QUOTED, RowFormat
 from millwheel.files.packed import CHUNK_BYTES, READ_AGAIN, RESTORE, Bytes
 from millwheel.files.reader import FileReader, RowBoundary
-from millwheel.files.rows import QUOTED, RowFormat
 from millwheel.sources import Lag, Row
 
 

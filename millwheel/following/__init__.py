@@ -4,6 +4,6 @@ So pipelines on several servers join: each has a Postgres of its own, and work t
 by key at the entrance grows with the number of servers. See ``docs/sources.md``.
 """
 
-from millwheel.following.source import NumberedTable
+from millwheel.following.table_source import NumberedTable
 
 __all__ = ["NumberedTable"]

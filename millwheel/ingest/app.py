@@ -27,15 +27,15 @@ from millwheel.client import Client
 from millwheel.errors import SendRefused, StoreError, UsageError
 from millwheel.graph.node import Node
 from millwheel.inbox import Inbox
+from millwheel.ingest.commit_sharing import GroupSender
 from millwheel.ingest.door import Door
-from millwheel.ingest.reading import (
+from millwheel.ingest.request_reading import (
     ClientGone,
     Receive,
     RequestReader,
     RequestRefused,
     Scope,
 )
-from millwheel.ingest.sending import GroupSender
 from millwheel.pipeline import Pipeline
 
 Answering = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -17,6 +17,6 @@ except ModuleNotFoundError as error:
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import KafkaRecord
 from millwheel.kafka.sink import KafkaSink
-from millwheel.kafka.source import Kafka
+from millwheel.kafka.topic_source import Kafka
 
 __all__ = ["Kafka", "KafkaCluster", "KafkaRecord", "KafkaSink"]

@@ -31,8 +31,15 @@ from aiokafka.protocol.types import (
 )
 
 from millwheel.errors import InputError
+from millwheel.kafka.broker_errors import (
+    BACKOFF_SECONDS,
+    OF_RIGHTS,
+    PASSING,
+    advice,
+    no_right,
+    passes,
+)
 from millwheel.kafka.cluster import KafkaCluster
-from millwheel.kafka.failures import BACKOFF_SECONDS, OF_RIGHTS, PASSING, advice, no_right, passes
 from millwheel.kafka.fetcher import AioFetcher, consumer_of
 from millwheel.kafka.port import Bounds, Position, Topic
 from millwheel.kafka.writing import AioWriter

@@ -12,8 +12,8 @@ from aiokafka import errors as kafka_errors
 
 from millwheel.core.distribution import install
 from millwheel.errors import InputError
+from millwheel.kafka.broker_errors import BACKOFF_SECONDS, advice, passes
 from millwheel.kafka.cluster import KafkaCluster
-from millwheel.kafka.failures import BACKOFF_SECONDS, advice, passes
 from millwheel.kafka.port import KafkaRecord, OffsetGone
 
 FETCH_SECONDS = 0.5

@@ -17,8 +17,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.structs import OffsetAndMetadata
 
+from millwheel.kafka.broker_errors import lacks_rights, no_right
 from millwheel.kafka.cluster import KafkaCluster
-from millwheel.kafka.failures import lacks_rights, no_right
 from millwheel.kafka.port import Interrupted, Message, Position, Refused
 
 BATCH_BYTES = 900_000

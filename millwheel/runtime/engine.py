@@ -21,7 +21,7 @@ from millwheel.runtime.interval.observer import Observer
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.choosing import Modes
 from millwheel.runtime.network.courier import Courier
-from millwheel.runtime.network.ports import Network
+from millwheel.runtime.network.peer_ports import Network
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard, Pauses
@@ -41,7 +41,7 @@ from millwheel.runtime.process.load import Process
 from millwheel.runtime.process.service import Service
 from millwheel.runtime.process.tasks import end, unless
 from millwheel.runtime.restarts import Restarts
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.runtime.upkeep.completion import Completion

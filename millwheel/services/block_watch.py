@@ -33,7 +33,7 @@ from millwheel.core.model import Delivery, Firing
 from millwheel.core.redaction import shown_key
 from millwheel.errors import Fenced, StoreError
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval.dead_letters import name_in_store
+from millwheel.runtime.interval.giving_up import name_in_store
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.ownership.heartbeat import BEATS_PER_LEASE

@@ -27,9 +27,9 @@ import structlog
 from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
 from millwheel.services import http_server
 from millwheel.services.endpoint import Endpoint
-from millwheel.services.figures import ComputationFigures, Figures, Observed
 from millwheel.services.http_access import Access
 from millwheel.services.http_server import HttpServer, Response
+from millwheel.services.worker_figures import ComputationFigures, Figures, Observed
 
 T = TypeVar("T")
 

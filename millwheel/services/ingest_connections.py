@@ -30,7 +30,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from millwheel.runtime.network.ports import AbandonKind, Visitor
+from millwheel.runtime.network.peer_ports import AbandonKind, Visitor
 from millwheel.services.tcp import Listener
 
 HEAD_BYTES = 16 * 1024

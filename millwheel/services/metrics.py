@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.process.durations import Distribution
-from millwheel.services.figures import ComputationFigures, Figures
+from millwheel.services.worker_figures import ComputationFigures, Figures
 
 LATE = "late_"
 """Prefix of the counters of late records; the rest of the name is the outcome."""

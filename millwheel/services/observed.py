@@ -27,7 +27,7 @@ from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.process.durations import CODE_BOUNDS, Durations
 from millwheel.services.certificates import Certificate
-from millwheel.services.figures import ComputationFigures, Figures, Tally
+from millwheel.services.worker_figures import ComputationFigures, Figures, Tally
 
 STORE_SECONDS = 1.0
 """Time limit for the store to return its time; a round trip takes a millisecond."""

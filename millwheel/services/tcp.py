@@ -40,7 +40,7 @@ import structlog
 from millwheel.errors import UsageError
 from millwheel.runtime.network.connection import shown
 from millwheel.runtime.network.links import TOO_MANY, host_of
-from millwheel.runtime.network.ports import AbandonKind, Admit, Make, Visitor
+from millwheel.runtime.network.peer_ports import AbandonKind, Admit, Make, Visitor
 from millwheel.runtime.process.tasks import end
 from millwheel.services.certificates import Certificate, first_to_expire
 
@@ -113,7 +113,7 @@ class Tls:
 
 
 class Tcp:
-    """A `millwheel.runtime.network.ports.Medium`.
+    """A `millwheel.runtime.network.peer_ports.Medium`.
 
     Args:
         host: host name or address to listen on.

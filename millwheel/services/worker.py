@@ -13,7 +13,7 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Limits, Network
+from millwheel.runtime.network.peer_ports import Limits, Network
 from millwheel.services.certificates import Certificate, CertificateWatch
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.hosting import Beside, hosted, opened, unless

@@ -9,8 +9,8 @@
         hours = spark.read.format("millwheel").options(**held.options("airport_hour")).load()
         hours.groupBy("origin").sum("flights").show()
 
-``millwheel spark MODULE:FUNCTION`` (:func:`run_job`) does all of this: it finds Java, starts a
-local session, takes the snapshot, shows progress and cleans up. The function gets a :class:`Job`.
+``millwheel spark report MODULE:FUNCTION`` (:func:`run_job`) does all of this: it finds Java, starts
+a local session, takes the snapshot, shows progress and cleans up. The function gets a :class:`Job`.
 
 All reads of one snapshot are of one moment, although workers keep committing.
 

@@ -15,7 +15,7 @@ needs no snapshot, but counts them. The offset also has the pipeline's id and si
 of each sender, so that a checkpoint is not used with another pipeline of the same name, or with
 other rows under these numbers.
 
-Options, besides those of :mod:`millwheel.spark.source`: ``startingOffsets`` ("earliest" or
+Options, besides those of :mod:`millwheel.spark.stream_source`: ``startingOffsets`` ("earliest" or
 "latest"), ``maxRowsPerTrigger``, ``failOnDataLoss`` (false: rows that were deleted before they were
 read are skipped, with a warning), and ``stream`` in place of ``table``: the numbered table to which
 that stream's values are written.
@@ -51,10 +51,10 @@ from millwheel.core.numbered import (
     shares,
 )
 from millwheel.errors import MillwheelError, StoreError, UsageError
-from millwheel.spark.connection import Connection, redacted
 from millwheel.spark.lookout import Lookout
-from millwheel.spark.query import Numbers
 from millwheel.spark.reading import RelationRows
+from millwheel.spark.share_query import Numbers
+from millwheel.spark.store_sessions import Connection, redacted
 
 LEAST_ROWS = 1_000
 """A task reads at least this many rows, if there are as many."""

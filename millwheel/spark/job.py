@@ -1,4 +1,4 @@
-"""``millwheel spark MODULE:FUNCTION``: run a function on a snapshot, with a local Spark session.
+"""``millwheel spark report``: run a function on a snapshot, with a local Spark session.
 
 The import of the function and the snapshot come first, since they may fail. At the end, also after
 an error, Ctrl-C or SIGTERM, Spark's jobs are cancelled, the session and its JVM are stopped, and
@@ -20,10 +20,10 @@ from rich.console import Console
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.spark.failures import error_text, user_error
 from millwheel.spark.filters import Filter
-from millwheel.spark.interruption import Interruptible
 from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.lookout import numbered_table
 from millwheel.spark.snapshots import MOST_SECONDS, Snapshot, snapshot
+from millwheel.spark.spark_stopping import Interruptible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

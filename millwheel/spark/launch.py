@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from millwheel.spark.interruption import Interruptible
+from millwheel.spark.local_session import MASTER, session
 from millwheel.spark.packages import CONNECT_PACKAGES, require_packages
-from millwheel.spark.progress import watching
 from millwheel.spark.registration import register
-from millwheel.spark.session import DRIVER_MEMORY, MASTER, session
 from millwheel.spark.shipping import top_level, zipped
+from millwheel.spark.spark_stopping import Interruptible
+from millwheel.spark.stage_bars import watching
 from millwheel.store.address import VARIABLE
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class Cluster:
     master: str = MASTER
     remote: str | None = None
     """The address of a Spark Connect server, sc://HOST:PORT, in place of a master."""
-    driver_memory: str = DRIVER_MEMORY
     config: Mapping[str, str] = field(default_factory=dict)
     py_files: Sequence[str] = ()
     """Python files and zip files for executors, besides the user's package."""
@@ -78,7 +77,6 @@ def launched(
     prepare_environment()
     with session(
         master=cluster.master,
-        driver_memory=cluster.driver_memory,
         environment=environment,
         config=cluster.config,
         launched=lambda jvm: interruptible.cancel_by(jvm.terminate),

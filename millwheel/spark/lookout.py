@@ -11,7 +11,7 @@ from psycopg import sql
 
 from millwheel.core.numbered import Marks, RowRange, Vector
 from millwheel.errors import StatementError, StoreUnavailable, UsageError
-from millwheel.spark.connection import Connection, connected, reading, statement, translated
+from millwheel.spark.store_sessions import Connection, connected, reading, statement, translated
 from millwheel.store.postgres.statements import composed
 
 LOOK_SECONDS = 0.1

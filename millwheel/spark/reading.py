@@ -16,9 +16,9 @@ from psycopg.rows import TupleRow
 from pyspark.sql import types as spark
 
 from millwheel.errors import StoreError, UsageError
-from millwheel.spark.connection import Connection, lock, reading
-from millwheel.spark.query import Condition, Share, count, select
 from millwheel.spark.relation import FREE_DIGITS, FREE_SCALE, SparkColumn, SparkRelation
+from millwheel.spark.share_query import Condition, Share, count, select
+from millwheel.spark.store_sessions import Connection, lock, reading
 
 BATCH_BYTES = 4 << 20
 FIRST_ROWS = 16

@@ -17,6 +17,6 @@ def register(spark: SparkSession) -> None:
     spark.read.format("millwheel").option("table", "airport_hour").load().show()
     ```
     """
-    from millwheel.spark.source import MillwheelSource
+    from millwheel.spark.stream_source import MillwheelSource
 
     spark.dataSource.register(MillwheelSource)

@@ -37,8 +37,8 @@ from psycopg import sql
 from pyspark.sql import types as spark
 
 from millwheel.errors import StoreError, UsageError
-from millwheel.spark.connection import Connection, statement
 from millwheel.spark.snapshots import no_such_relation
+from millwheel.spark.store_sessions import Connection, statement
 
 MAX_DIGITS = 38
 """Maximum precision of a decimal in Spark and Arrow."""
@@ -210,7 +210,7 @@ def describe(
         if name not in (row[0] for row in rows):
             there = ", ".join(row[0] for row in rows)
             raise UsageError(f"{table!r} has no column {name!r}; it has: {there}")
-    columns = [_column(table, *row) for row in rows if only is None or row[0] in only]
+    columns = [_column(table, row) for row in rows if only is None or row[0] in only]
     has_slots = any(
         name == SLOT and type_name in INTEGERS and not is_array
         for name, _, type_name, _, is_array, _ in rows
@@ -222,15 +222,8 @@ def describe(
     )
 
 
-def _column(
-    table: str,
-    name: str,
-    declared: str,
-    type_name: str,
-    modifier: int,
-    is_array: bool,
-    deterministic: bool,
-) -> SparkColumn:
+def _column(table: str, row: Sequence[Any]) -> SparkColumn:
+    name, declared, type_name, modifier, is_array, deterministic = row
     kind = _numeric(modifier) if type_name == "numeric" else TYPE_MAPPINGS.get(type_name)
     if kind is None:
         raise UsageError(

@@ -29,9 +29,9 @@ from pyspark.sql.datasource import (
 )
 
 from millwheel.errors import StatementError, UsageError
-from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.encoding import check_types, encoded, has_map, in_utc, values
 from millwheel.spark.fitting import check_fit
+from millwheel.spark.store_sessions import Connection, statement, writing
 
 SENT_TOGETHER = 2_000
 """Most rows of one transaction."""

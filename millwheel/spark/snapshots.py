@@ -3,7 +3,7 @@
 Postgres lets other transactions join a snapshot (``SET TRANSACTION SNAPSHOT``) as long as the
 transaction that exported it is open. The process that keeps it open while Spark reads is the
 driver's Python process, during the ``with`` block of :func:`snapshot`: there the user knows when
-the work is done. The reader's processes do other work (see :mod:`millwheel.spark.source`), and one
+the work is done. The reader's processes do other work (see `millwheel.spark.stream_source`); one
 started by ``partitions()`` does not learn when the last read has finished: a DataFrame's plan is
 made once and computed any number of times, so any time limit would be wrong, or hold back vacuum.
 The option ``snapshot`` passes the snapshot's id on.
@@ -29,7 +29,8 @@ import psycopg
 import structlog
 
 from millwheel.errors import StoreError, UsageError
-from millwheel.spark.connection import (
+from millwheel.spark.filters import Filter, written
+from millwheel.spark.store_sessions import (
     Connection,
     lock,
     opened,
@@ -39,7 +40,6 @@ from millwheel.spark.connection import (
     store_url,
     translated,
 )
-from millwheel.spark.filters import Filter, written
 
 MOST_SECONDS = 3600.0
 """Longest time for which a snapshot is held by default."""

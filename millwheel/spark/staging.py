@@ -23,8 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from millwheel.core.columns import Column
 from millwheel.errors import StoreUnavailable, UsageError
-from millwheel.spark.connection import Connection, limit_lock_wait, statement, writing
 from millwheel.spark.encoding import check_types, encoded, in_utc, values
+from millwheel.spark.store_sessions import Connection, limit_lock_wait, statement, writing
 
 COMPLEX = (spark.ArrayType, spark.MapType, spark.StructType)
 """Types that only a column of type jsonb can hold."""

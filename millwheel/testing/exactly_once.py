@@ -17,10 +17,10 @@ from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
-from millwheel.testing.dead_letters import format_dead_letters
 from millwheel.testing.determinism import twice
 from millwheel.testing.harness import quick
 from millwheel.testing.harness_sources import HarnessPipeline, capture_table
+from millwheel.testing.letter_texts import format_dead_letters
 from millwheel.testing.script import ScriptStep
 
 MAX_CRASHES = 40

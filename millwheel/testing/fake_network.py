@@ -25,7 +25,7 @@ from typing import Any
 from millwheel.core.clock import Clock
 from millwheel.runtime.network.frames import PREFIX_BYTES, Splitter
 from millwheel.runtime.network.handshake import Secret
-from millwheel.runtime.network.ports import Admit, Make
+from millwheel.runtime.network.peer_ports import Admit, Make
 
 SECRET = Secret(b"what workers on the network know", "given")
 

@@ -23,9 +23,9 @@ from millwheel.settings import Settings
 from millwheel.sinks import Table
 from millwheel.store.memory import MemoryStore
 from millwheel.streams import Stream
-from millwheel.testing.dead_letters import format_dead_letters
 from millwheel.testing.determinism import twice
 from millwheel.testing.harness_sources import HarnessPipeline, capture_table
+from millwheel.testing.letter_texts import format_dead_letters
 from millwheel.testing.script import advance, inject
 
 V = TypeVar("V")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -43,12 +42,10 @@ class LetterFilter(NamedTuple):
 
     ids: list[int] | None = None
     computation: str | None = None
-    stream: str | None = None
     key: str | None = None
     """Key as JSON."""
     error: str | None = None
     """A part of the error's text, in any case."""
-    since: datetime | None = None
     waiting: bool = False
     """Includes records that only wait in parked keys."""
 

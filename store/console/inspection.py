@@ -514,7 +514,7 @@ class Inspection:
         if self._rows("runs_on_spark", pipeline):
             raise UsageError(
                 f"pipeline {pipeline!r} runs on Spark, which has its keys: no worker could carry "
-                "this out. Move it back first: millwheel move MODULE:PIPELINE --to engine"
+                "this out. Move it back first: millwheel spark return MODULE:PIPELINE"
             )
 
     def require_current(self, pipeline: str) -> None:

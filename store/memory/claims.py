@@ -13,7 +13,7 @@ from millwheel.store.memory.tables import Tables
 from millwheel.store.port.claims import Claim, LogRow
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import DeadLetter, OpenRequest, ParkedRows
-from millwheel.store.port.state import TIMER_KINDS, TIMERS_A_PAGE, TimerChange, TimerPlace
+from millwheel.store.port.states import TIMER_KINDS, TIMERS_A_PAGE, TimerChange, TimerPlace
 
 Taken = tuple[dict[int, int], dict[int, int]]
 """Raised sequencer and new log by interval."""

@@ -3,12 +3,12 @@ from __future__ import annotations
 import msgspec
 
 from millwheel.core.model import MIN_TIME
-from millwheel.store.memory.sinks import TableSinks
+from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
 from millwheel.store.rules.code import Code, Generation
-from millwheel.store.rules.generations import Admission, admission_of, obstacles_of, plain
+from millwheel.store.rules.generations import Admission, admit, obstacles_of, plain
 from millwheel.store.rules.rekeying import rekeyed
 
 
@@ -22,7 +22,7 @@ def deploy(
 ) -> Deployment:
     """`others` is the number of workers with a valid lease; None: the worker must be alone."""
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
-    admission, code = admission_of(
+    admission, code = admit(
         tables.pipeline,
         tables.generations,
         described,

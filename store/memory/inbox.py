@@ -8,7 +8,7 @@ import msgspec
 from millwheel.errors import StoreError
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import InboxTables
-from millwheel.store.port.inbox import SentRecord, TakenRecords
+from millwheel.store.port.inbox import InboxOwner, SentRecord, TakenRecords
 
 
 class MemoryInbox(MemorySubject):
@@ -58,9 +58,7 @@ class MemoryInbox(MemorySubject):
 
     async def take_sent(
         self,
-        stream: int,
-        interval_id: int,
-        sequencer: int,
+        owner: InboxOwner,
         first: int,
         limit: int,
         *,
@@ -68,6 +66,7 @@ class MemoryInbox(MemorySubject):
         mark: bool = False,
     ) -> TakenRecords:
         await self._called("take_sent")
+        stream, interval_id, sequencer = owner
         now = self._clock.now()
         kept = self.tables.inboxes[stream]
         oldest = min(kept.open, default=kept.transactions + 1)

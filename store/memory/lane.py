@@ -16,11 +16,11 @@ from millwheel.errors import (
 )
 from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.requests import settle
-from millwheel.store.memory.sinks import TableSinks, refusal
+from millwheel.store.memory.sink_tables import TableSinks, refusal
 from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
 from millwheel.store.port.commit import ANOTHER_CHAIN, Commit, IntervalCommit
 from millwheel.store.port.records import StoredProduction
-from millwheel.store.port.state import StateChange
+from millwheel.store.port.states import StateChange
 
 Refuse = Callable[[str, Sequence[Any]], str | None]
 

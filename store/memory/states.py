@@ -7,7 +7,7 @@ from millwheel.store.memory import views
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import StateKey
-from millwheel.store.port.state import OldState
+from millwheel.store.port.states import OldState
 
 
 class MemoryStates(MemorySubject):

@@ -19,7 +19,7 @@ from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.placement import KEEP_EVENTS, IntervalRow, NodeKind
 from millwheel.store.port.records import StoredProduction
 from millwheel.store.port.requests import BlockingItem, DeadLetter
-from millwheel.store.port.state import StateChange, TimerChange
+from millwheel.store.port.states import StateChange, TimerChange
 from millwheel.store.rules.code import Generation
 
 StateKey = tuple[int, int, bytes]

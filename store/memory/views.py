@@ -10,11 +10,11 @@ import msgspec
 
 from millwheel.core.clock import Clock
 from millwheel.store.memory.jsonb import jsonb_text
-from millwheel.store.memory.sinks import TableSinks
+from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import ShownEvent, StateKey, Tables
 from millwheel.store.port.requests import DeadLetter
-from millwheel.store.port.state import OldState
+from millwheel.store.port.states import OldState
 
 
 class ShownState(NamedTuple):

@@ -16,7 +16,7 @@ from millwheel.store.port.inbox import StoreInbox
 from millwheel.store.port.placement import StorePlacements
 from millwheel.store.port.records import StoreRecords
 from millwheel.store.port.requests import StoreRequests
-from millwheel.store.port.state import StoreStates
+from millwheel.store.port.states import StoreStates
 from millwheel.store.port.workers import StoreWorkers
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import BlockingItem, OpenRequest, ParkedRows
-from millwheel.store.port.state import TIMERS_A_PAGE, StateChange, TimerChange
+from millwheel.store.port.states import TIMERS_A_PAGE, StateChange, TimerChange
 
 
 @dataclass(slots=True)

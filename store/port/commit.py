@@ -10,7 +10,7 @@ from millwheel.core.chunk import Chunks, Columns
 from millwheel.core.model import Delivery
 from millwheel.sinks import Table
 from millwheel.store.port.requests import DeadLetter, SettledRequest
-from millwheel.store.port.state import StateRow, TimerChange
+from millwheel.store.port.states import StateRow, TimerChange
 
 SeenRow = tuple[int, int, bytes]
 """Slot, computation and id."""

@@ -17,6 +17,14 @@ class SentRecord(NamedTuple):
     """Event time in microseconds."""
 
 
+class InboxOwner(NamedTuple):
+    """The interval that takes the records of an inbox, and its claim."""
+
+    stream: int
+    interval_id: int
+    sequencer: int
+
+
 class TakenRecords(NamedTuple):
     owned: bool
     """The interval still has the given sequencer; otherwise there are no records."""
@@ -46,9 +54,7 @@ class StoreInbox(Protocol):
 
     async def take_sent(
         self,
-        stream: int,
-        interval_id: int,
-        sequencer: int,
+        owner: InboxOwner,
         first: int,
         limit: int,
         *,

@@ -96,7 +96,7 @@ class Placement:
         if self.intervals and all(row.generation == ELSEWHERE for row in self.intervals):
             raise DeployRefused(
                 "the pipeline was moved to Spark, and its state with it: workers have nothing to "
-                "do. To move it back: millwheel move MODULE:PIPELINE --to engine"
+                "do. To move it back: millwheel spark return MODULE:PIPELINE"
             )
 
 

@@ -69,7 +69,7 @@ class BlockingItem(NamedTuple):
     key: bytes
     item: str
     """Identifies it among the records and timers of its key: see
-    `millwheel.runtime.interval.dead_letters.name_in_store`."""
+    `millwheel.runtime.interval.giving_up.name_in_store`."""
     error: str
 
 

@@ -10,7 +10,7 @@ from millwheel.errors import Fenced, StoreError
 from millwheel.store.port.claims import Claim, LogRow
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import BlockingItem, OpenRequest, ParkedRows
-from millwheel.store.port.state import (
+from millwheel.store.port.states import (
     TIMER_KINDS,
     TIMERS_A_PAGE,
     StateChange,

@@ -24,7 +24,7 @@ from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
 from millwheel.store.rules.code import Code, Generation
-from millwheel.store.rules.generations import Admission, admission_of, obstacles_of
+from millwheel.store.rules.generations import Admission, admit, obstacles_of
 from millwheel.store.rules.rekeying import Obstacles, rekeyed
 
 
@@ -75,7 +75,7 @@ class Deploy:
             for number, code in await self._rows("deployed")
         ]
         least = await self._rows("least_generation")
-        admission, code = admission_of(
+        admission, code = admit(
             statements.schema,
             history,
             self._described,
@@ -127,8 +127,8 @@ class Deploy:
             if running is not None:
                 raise DeployRefused(
                     f"pipeline {name!r} runs on Spark, and its state is in the checkpoint "
-                    f"{running[0]}. Run it with --engine spark --checkpoint {running[0]}, or move "
-                    "it back first: millwheel move MODULE:PIPELINE --to engine"
+                    f"{running[0]}. Run it there: millwheel spark run MODULE:PIPELINE --checkpoint "
+                    f"{running[0]}; or move it back first: millwheel spark return MODULE:PIPELINE"
                 )
             return
         if running is not None and running[2]:
@@ -153,8 +153,8 @@ class Deploy:
         if worked is not None and worked[0]:
             raise DeployRefused(
                 f"the engine has run pipeline {name!r} in this store, and its state is there: "
-                "Spark would begin without it. Move it first: millwheel move MODULE:PIPELINE --to "
-                "spark --checkpoint DIR"
+                "Spark would begin without it. Move it first: millwheel spark take MODULE:PIPELINE "
+                "--checkpoint DIR"
             )
 
     async def _begin_on_spark(self, on_spark: OnSpark) -> None:
@@ -301,8 +301,8 @@ def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int])
             f"the graph of pipeline {name!r} has changed ({', '.join(changed)}): Spark keeps the "
             "state of a computation with the operator that ran it, and these would be run by "
             "another one. Run the former code; or move it to the engine, and back with the new "
-            f"code (millwheel move); or remove it with all its results (millwheel drop {name}), "
-            "and start again with an empty checkpoint"
+            "code (millwheel spark return, and take); or remove it with all its results (millwheel "
+            f"drop {name}), and start again with an empty checkpoint"
         )
 
 

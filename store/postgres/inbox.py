@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from psycopg import sql
 
-from millwheel.store.port.inbox import TAKEN_CHARACTERS, SentRecord, TakenRecords
+from millwheel.store.port.inbox import TAKEN_CHARACTERS, InboxOwner, SentRecord, TakenRecords
 from millwheel.store.postgres.connections import Subject
 
 
@@ -38,9 +38,7 @@ class PostgresInbox(Subject):
 
     async def take_sent(
         self,
-        stream: int,
-        interval_id: int,
-        sequencer: int,
+        owner: InboxOwner,
         first: int,
         limit: int,
         *,
@@ -50,9 +48,7 @@ class PostgresInbox(Subject):
         rows = await self.connections.rows(
             "take_sent",
             {
-                "stream": stream,
-                "interval_id": interval_id,
-                "sequencer": sequencer,
+                **owner._asdict(),
                 "first": first,
                 "limit": limit,
                 "after": after,

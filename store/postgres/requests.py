@@ -34,7 +34,7 @@ class PostgresRequests(Subject):
                 "limit": limit,
             },
         )
-        return [_open_request(*row) for row in found]
+        return [_open_request(row) for row in found]
 
     async def parked_rows(
         self, keys: Sequence[ParkedKeyPlace], taken: Sequence[int], limit: int
@@ -51,7 +51,7 @@ class PostgresRequests(Subject):
                 "limit": limit,
             },
         )
-        return [_open_request(*row) for row in found]
+        return [_open_request(row) for row in found]
 
     async def settle_requests(self, settled: Sequence[SettledRequest]) -> None:
         encoded = msgspec.json.encode(rows.settled_rows(settled)).decode()
@@ -69,27 +69,12 @@ class PostgresRequests(Subject):
         return (found[0][0], found[0][1]) if found else None
 
 
-def _open_request(
-    number: int,
-    interval_id: int,
-    verb: str,
-    slot: int,
-    key: str,
-    payload: str | None,
-    about: int | None,
-    stream: str | None,
-    record_id: Any,
-    value: str,
-    ts: int | None,
-    attempts: int,
-    parked: Any,
-    watermark: int | None,
-    stamp: int,
-) -> OpenRequest:
+def _open_request(row: Sequence[Any]) -> OpenRequest:
+    number, interval_id, verb, slot, key, payload, about, stream, record_id, *kept = row
     letter = None
     if about is not None and stream is not None:
         id_ = None if record_id is None else record_id.bytes
-        letter = KeptLetter(about, stream, id_, value, ts, attempts, parked, watermark, stamp)
+        letter = KeptLetter(about, stream, id_, *kept)
     return OpenRequest(
         number, interval_id, verb, slot, key.encode(), arguments(payload), about, letter
     )

@@ -12,7 +12,7 @@ from millwheel.core.chunk import Chunks, Columns
 from millwheel.core.model import Delivery
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.requests import DeadLetter, SettledRequest
-from millwheel.store.port.state import StateRow, TimerChange
+from millwheel.store.port.states import StateRow, TimerChange
 from millwheel.store.postgres.arrays import (
     Packed,
     bigints,

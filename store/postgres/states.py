@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millwheel.core.model import SLOTS
-from millwheel.store.port.state import OldState
+from millwheel.store.port.states import OldState
 from millwheel.store.postgres import arrays
 from millwheel.store.postgres.connections import Subject
 

@@ -17,22 +17,18 @@ migrations down from the highest one, because values may still be stored as that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
-from millwheel.store.port.deploy import DescribedGraph, NodeDeploy
+from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.rules.code import Code, Generation, TypeVersion
-from millwheel.store.rules.rekeying import NO_OBSTACLES, Obstacles, changed, check_keys, with_known
-
-Steps: TypeAlias = Mapping[str, Collection[int]]
-"""Versions that the code has a migration for, by name: each leads one step towards the code's own
-version."""
+from millwheel.store.rules.rekeying import Obstacles, changed, check_keys, with_known
 
 
 @dataclass(frozen=True)
@@ -49,36 +45,6 @@ class Admission:
     """Changed key extractors, by computation and input stream."""
 
 
-def admission_of(
-    pipeline: str,
-    history: list[Generation],
-    described: DescribedGraph,
-    removed: set[str],
-    least_left: int | None,
-    obstacles: Obstacles,
-) -> tuple[Admission, Code]:
-    """See `admit`."""
-    _, nodes, streams, _ = described
-    code = Code(
-        described.graph,
-        {node.name: TypeVersion(node.version, node.state) for node in nodes},
-        {stream.name: TypeVersion(stream.version, stream.type) for stream in streams},
-        {node.name: node.keys for node in nodes if node.keys},
-    )
-    admission = admit(
-        pipeline,
-        history,
-        code,
-        state_steps={node.name: node.migrates_from for node in nodes},
-        shared_steps={node.name: node.shared_migrates_from for node in nodes},
-        stream_steps={stream.name: stream.migrates_from for stream in streams},
-        removed=removed,
-        least_left=least_left,
-        obstacles=obstacles,
-    )
-    return admission, code
-
-
 def obstacles_of(
     nodes: list[NodeDeploy], bundled: Collection[str], parked: Collection[str], workers: int
 ) -> Obstacles:
@@ -89,16 +55,12 @@ def obstacles_of(
 def admit(
     pipeline: str,
     history: Sequence[Generation],
-    code: Code,
-    *,
-    state_steps: Steps,
-    shared_steps: Steps,
-    stream_steps: Steps,
-    removed: Collection[str] = (),
-    least_left: int | None = None,
-    obstacles: Obstacles = NO_OBSTACLES,
-) -> Admission:
-    """The generation of code that may run.
+    described: DescribedGraph,
+    removed: Collection[str],
+    least_left: int | None,
+    obstacles: Obstacles,
+) -> tuple[Admission, Code]:
+    """The generation of code that may run, and the code.
 
     Args:
         history: deployed generations, oldest first.
@@ -109,16 +71,33 @@ def admit(
     Raises:
         DeployRefused: the code fits no generation; the message shows the differences and ways out.
     """
-    code = plain(code)
+    _, nodes, streams, _ = described
+    code = Code(
+        described.graph,
+        {node.name: TypeVersion(node.version, node.state) for node in nodes},
+        {stream.name: TypeVersion(stream.version, stream.type) for stream in streams},
+        {node.name: node.keys for node in nodes if node.keys},
+    )
+    _refuse_removed(pipeline, removed, code)
+    return _admission(pipeline, history, plain(code), described, least_left, obstacles), code
+
+
+def _admission(
+    pipeline: str,
+    history: Sequence[Generation],
+    code: Code,
+    described: DescribedGraph,
+    least_left: int | None,
+    obstacles: Obstacles,
+) -> Admission:
     if not history:
         return Admission(1, begins=True)
     newest = history[-1]
     code = structs.replace(code, keys=with_known(newest.code, code.keys))
-    _refuse_removed(pipeline, removed, code)
     try:
         _refuse_other_graph(pipeline, newest.code.graph, code.graph)
-        _check_states(history, code, state_steps, shared_steps)
-        _check_streams(history, code, stream_steps)
+        _check_states(history, code, described.nodes)
+        _check_streams(history, code, described.streams)
         check_keys(history, code, obstacles)
     except DeployRefused as refusal:
         older = [g.number for g in history[:-1] if g.code == code]
@@ -185,16 +164,16 @@ SHARED = "shared"
 """Name of the shared table's type in a state's fingerprint."""
 
 
-def _check_states(
-    history: Sequence[Generation], code: Code, state_steps: Steps, shared_steps: Steps
-) -> None:
+def _check_states(history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]) -> None:
     """Check that the code can read all stored states and shared tables.
 
     They have one version, so each needs a migration only where its own type changed.
     """
+    described = {node.name: node for node in nodes}
     for name, new in code.states.items():
+        node = described[name]
         found = [g.code.states[name] for g in history if name in g.code.states]
-        steps = state_steps.get(name, ())
+        steps: Collection[int] = node.migrates_from
         if not any(SHARED in kind.type for kind in (*found, new)):
             _check_type(f"state of {name!r}", "migrations", found, new, steps)
             continue
@@ -202,7 +181,7 @@ def _check_states(
         steps = _with_unchanged(own, own_new, steps)
         _check_type(f"state of {name!r}", "migrations", own, own_new, steps)
         tables, table = [_shared(kind) for kind in found], _shared(new)
-        steps = _with_unchanged(tables, table, shared_steps.get(name, ()))
+        steps = _with_unchanged(tables, table, node.shared_migrates_from)
         _check_type(f"shared table of {name!r}", "shared_migrations", tables, table, steps)
 
 
@@ -228,10 +207,13 @@ def _with_unchanged(
     return unneeded.union(steps)
 
 
-def _check_streams(history: Sequence[Generation], code: Code, steps: Steps) -> None:
+def _check_streams(
+    history: Sequence[Generation], code: Code, streams: Sequence[StreamDeploy]
+) -> None:
+    steps = {stream.name: stream.migrates_from for stream in streams}
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
-        _check_type(f"stream {name!r}", "migrations", found, new, steps.get(name, ()))
+        _check_type(f"stream {name!r}", "migrations", found, new, steps[name])
 
 
 def _check_type(

@@ -26,9 +26,6 @@ class Obstacles:
     workers: int = 0
 
 
-NO_OBSTACLES = Obstacles()
-
-
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:
     return [
         (name, stream)

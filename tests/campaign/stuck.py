@@ -15,7 +15,7 @@ from tests.campaign.looker import connect
 
 SECONDS = 100.0
 """How long nothing may be committed: longer than a link takes that is heard and does not hear
-(`millwheel.runtime.network.ports.Limits.deaf_seconds`)."""
+(`millwheel.runtime.network.peer_ports.Limits.deaf_seconds`)."""
 
 WRITE_SECONDS = 2.0
 TAIL_BYTES = 20_000

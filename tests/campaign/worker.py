@@ -23,7 +23,7 @@ from typing import Any
 
 from millwheel import Context, Record
 from millwheel.cli import reporting
-from millwheel.cli import worker as command
+from millwheel.cli.commands import worker_command
 from millwheel.core.clock import SystemClock
 from millwheel.runtime.engine import Engine
 from millwheel.services.worker import PipelineWorker
@@ -194,7 +194,7 @@ def main() -> None:
         wrap(Fate(control))
         block_in(Accounts, control)
         Harmed.control = control
-        setattr(command, "PipelineWorker", functools.partial(Harmed, clock=Clock(control)))  # noqa: B010
+        setattr(worker_command, "PipelineWorker", functools.partial(Harmed, clock=Clock(control)))  # noqa: B010
     from millwheel.cli.main import main as millwheel
 
     millwheel()

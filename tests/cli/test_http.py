@@ -27,11 +27,11 @@ import structlog
 from millwheel.errors import UsageError
 from millwheel.services import http, http_channel, http_server
 from millwheel.services.endpoint import Endpoint
-from millwheel.services.figures import Figures, Tally
 from millwheel.services.http import HttpService
 from millwheel.services.ingesting import IngestOptions
 from millwheel.services.metrics import exposition
 from millwheel.services.store_endpoint import StoreEndpoint
+from millwheel.services.worker_figures import Figures, Tally
 from tests.support.certificates import Authority
 from tests.support.endpoints import fetch, samples
 from tests.support.figures import NOW, some_figures

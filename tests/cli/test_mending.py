@@ -104,15 +104,17 @@ def test_an_operator_mends_what_has_failed(shell: Shell) -> None:
     assert shell.json("state", "get", "book", "3")["state"] is None
     told = not_done(shell, "timers", "cancel", "book", "3", "reminder")
     assert "no watermark timer with the tag 'reminder'" in told
+    told = not_done(shell, "timers", "fire", "book", "3", "reminder", "--kind", "wall")
+    assert "no wall timer with the tag 'reminder'" in told
 
     # Who did what?
     shell("pause", "mended", "--reason", "looking")
     entries = shell.json("log")
     assert [entry["verb"] for entry in entries] == [
-        "pause", "cancel_timer", "delete_state", "set_state", "set_state", "set_state", "retry",
-        "retry", "retry",
+        "pause", "fire_timer", "cancel_timer", "delete_state", "set_state", "set_state",
+        "set_state", "retry", "retry", "retry",
     ]  # fmt: skip
     assert {entry["actor"] for entry in entries} == {"ada"}
-    assert entries[2]["reason"] == "it was wrong"
-    assert (entries[6]["requests"], entries[6]["done"]) == (9, 9)
+    assert entries[3]["reason"] == "it was wrong"
+    assert (entries[7]["requests"], entries[7]["done"]) == (9, 9)
     assert "it was wrong" in shell("log")

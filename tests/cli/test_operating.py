@@ -343,7 +343,7 @@ async def test_the_command_moves_splits_and_merges(
         assert "an operator wants it" in table
         told = await command("move", first["id"], "--anywhere")
         assert told == f"interval {first['id']} is unpinned: the balancer places it again\n"
-        told = await command("move", first["id"], "--unpin")
+        told = await command("move", first["id"], "--anywhere")
         assert told == f"interval {first['id']} was not pinned\n"
 
         log = await command.log()
@@ -356,7 +356,7 @@ async def test_the_command_moves_splits_and_merges(
         assert "there is no interval 4711" in await command("split", 4711, code=2)
         told = await command("split", first["id"], "--at", SLOTS, code=2)
         assert "not at 65536" in told
-        told = await command("split", first["id"], "--at", 9, "--no-wait")
+        told = await command("split", first["id"], "--at", 9, "--wait", 0)
         assert told == f"requested: split interval {first['id']} at slot 9\n"
         while len(await shared()) < 3:
             pass
@@ -389,10 +389,10 @@ async def test_the_command_ends_when_it_is_told_to_or_its_time_is_over(
     rows = (await store.read_placement()).intervals
     assert await store.claim(worker, [row.id for row in rows])
     id_ = rows[-1].id
-    told = await command("split", id_, "--timeout", "0.3", code=10)
+    told = await command("split", id_, "--wait", "0.3", code=10)
     assert told.startswith("waiting for worker 00000000 to finish its work")
     assert "not done within 0.3 s" in told
-    process = command.start("merge", rows[-2].id, id_, "--timeout", "60")
+    process = command.start("merge", rows[-2].id, id_, "--wait", "60")
     line = await asyncio.to_thread(process.stderr.readline)
     assert line.startswith("waiting for")
     process.send_signal(signal.SIGINT)

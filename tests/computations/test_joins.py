@@ -18,7 +18,7 @@ from millwheel.core.model import to_micros
 from millwheel.errors import GraphError
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.keys import map_entries as entries
 from millwheel.store.port.commit import Commit
 from millwheel.testing import Harness, inject

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from millwheel.cli.main import app
 from millwheel.errors import DeployRefused, SchemaBehind, UsageError
 from millwheel.services import http
-from millwheel.services.figures import ComputationFigures
 from millwheel.services.metrics import exposition
 from millwheel.services.store_endpoint import StoreLook, StoreMetrics
+from millwheel.services.worker_figures import ComputationFigures
 from millwheel.store.console.inspection import Operating
 from tests.support.figures import some_figures, some_status
 
@@ -44,14 +44,15 @@ def commands() -> list[list[str]]:
 
 
 def options(line: list[str]) -> set[str]:
-    found: Any = typer.main.get_command(app)
+    program: Any = typer.main.get_command(app)
+    found, common = program, program.params
     for word in line:
         if not hasattr(found, "commands"):
             break
         if word not in found.commands:
             pytest.fail(f"there is no `millwheel {word}`")
         found = found.commands[word]
-    return {"--help"}.union(*(option.opts for option in found.params))
+    return {"--help"}.union(*(option.opts for option in (*found.params, *common)))
 
 
 def test_there_are_commands_to_look_at() -> None:

@@ -20,7 +20,7 @@ from random import Random
 import msgspec
 
 from millwheel import Computation, Context, JsonLines, Pipeline, Record, Stream, Table
-from millwheel.files import following
+from millwheel.files import followed_files
 from tests.faults.kill_flights import workplace
 from tests.faults.service import Service
 
@@ -73,7 +73,7 @@ def build() -> Pipeline:
 
 
 if FOLDER is not None:  # in a worker
-    following.FINISHED_SECONDS = 1.0
+    followed_files.FINISHED_SECONDS = 1.0
     pipeline = build()
 
 

@@ -33,14 +33,14 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import SLOTS
 from millwheel.errors import Fenced, PlacementRefused, StatementError, StoreError
 from millwheel.runtime.process.stamps import Stamps
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.settings import Settings
 from millwheel.store import embedded
 from millwheel.store.console.migrate import migrate
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.deploy import DescribedGraph, NodeDeploy
-from millwheel.store.port.state import StateChange
+from millwheel.store.port.states import StateChange
 from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.planted import plant
 from tests.faults.kill_flights import workplace

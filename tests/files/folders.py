@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 from millwheel import JsonLines
-from millwheel.files import following
+from millwheel.files import followed_files
 from millwheel.files.discovery import FileDiscovery
-from millwheel.files.sources import GrowingFiles
+from millwheel.files.file_sources import GrowingFiles
 from millwheel.sources import Reader
 from tests.files.histories import LOOKS, Files, check_values, compare, was_truncated
 
@@ -132,7 +132,7 @@ class Folders(Files):
 
     async def finish_files(self) -> None:
         """Let the time pass after which a file that does not grow is finished."""
-        with mock.patch.object(following, "FINISHED_SECONDS", 0.0):
+        with mock.patch.object(followed_files, "FINISHED_SECONDS", 0.0):
             for identity in self.partitions:
                 for _ in range(LOOKS):
                     await self.read(identity, 5)

@@ -24,8 +24,8 @@ from millwheel.files import (
     catalogue,
     content,
     discovery,
+    followed_files,
     followed_position,
-    following,
     position_search,
     reader,
 )
@@ -179,7 +179,7 @@ async def _run(history: History, world: Callable[[Path], Awaitable[Files]]) -> N
             (discovery, "FINGERPRINT_BYTES", history.fingerprint),
             (catalogue, "FINGERPRINT_BYTES", history.fingerprint),
             (content.open_files, "most", history.most_open),
-            (following, "GRACE_SECONDS", 0.0),
+            (followed_files, "GRACE_SECONDS", 0.0),
             (position_search, "ATTEMPT_SECONDS", 0.0),
             (discovery, "COPY_SECONDS", 0.0),
         ):

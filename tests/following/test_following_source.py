@@ -25,7 +25,7 @@ from millwheel.core.numbered import Marks
 from millwheel.errors import InputError, UsageError
 from millwheel.files import JsonLines
 from millwheel.following import NumberedTable
-from millwheel.following.source import SenderDiscovery, TablePartition, TableReader
+from millwheel.following.table_source import SenderDiscovery, TablePartition, TableReader
 from millwheel.following.upstream import Look, Written
 from millwheel.services.run import Run
 from millwheel.sources import Row
@@ -342,7 +342,7 @@ async def test_no_time_is_shown_before_the_rows_are_read_that_were_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither while they are fetched, nor while they wait to be read: they would be late."""
-    monkeypatch.setattr("millwheel.following.source.LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("millwheel.following.table_source.LOOK_AGAIN_SECONDS", 0.0)
     source: NumberedTable[Kept] = NumberedTable(
         "postgresql://nowhere.invalid/x", "a", "b", timestamp=lambda row: row.at
     )

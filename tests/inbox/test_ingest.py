@@ -27,9 +27,9 @@ from millwheel import Computation, Context, Discard, Inbox, Pipeline, Record, St
 from millwheel.core.json_rows import BadRow
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.ingest import Ingest, hmac_sha256
+from millwheel.ingest.commit_sharing import GroupSender
 from millwheel.ingest.door import Door
-from millwheel.ingest.reading import RequestReader, RequestRefused, Sending
-from millwheel.ingest.sending import GroupSender
+from millwheel.ingest.request_reading import RequestReader, RequestRefused, Sending
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.ingesting import IngestOptions, IngestServer
 from millwheel.store import embedded
@@ -508,7 +508,7 @@ async def test_an_id_of_the_value_counts_also_with_a_key(
 async def test_bodies_that_are_received_have_a_limit_together(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.ingest.reading.HELD_BYTES", 100)
+    monkeypatch.setattr("millwheel.ingest.request_reading.HELD_BYTES", 100)
     client = await serve()
     rest = asyncio.Event()
     began = asyncio.Event()
@@ -534,7 +534,7 @@ async def test_signed_bodies_take_no_room_of_those_with_a_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever sends them has proven nothing until they are complete."""
-    monkeypatch.setattr("millwheel.ingest.reading.HELD_BYTES", 100)
+    monkeypatch.setattr("millwheel.ingest.request_reading.HELD_BYTES", 100)
     pipeline = made("shop")
     hooks = Stream("hooks", str)
     pipeline.inject(hooks, Inbox(verify=lambda headers, body: True))

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from millwheel.kafka.decoding import Decode, Decoding, Tombstones
-from millwheel.kafka.names import PartitionName
-from millwheel.kafka.reader import KafkaReader, OnTruncation
+from millwheel.kafka.partition_names import PartitionName
+from millwheel.kafka.topic_reader import KafkaReader, OnTruncation
 from millwheel.sources import Row
 from tests.kafka.clusters import KafkaSite, Written
 

@@ -17,11 +17,11 @@ from aiokafka.errors import KafkaError
 
 from examples.kafka_broker import KafkaBroker
 from millwheel.errors import InputError
-from millwheel.kafka import KafkaCluster, aio, reader
+from millwheel.kafka import KafkaCluster, aio, topic_reader
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.decoding import Decoding
-from millwheel.kafka.names import PartitionName
-from millwheel.kafka.reader import KafkaReader
+from millwheel.kafka.partition_names import PartitionName
+from millwheel.kafka.topic_reader import KafkaReader
 from tests.kafka.clusters import RealSite, guarded_broker
 from tests.kafka.readers import end, numbers, opened, read
 
@@ -58,7 +58,7 @@ async def test_a_reader_outlives_its_broker(
 async def test_the_position_is_stored_for_tools(
     broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "GROUP_SECONDS", 0.1)
+    monkeypatch.setattr(topic_reader, "GROUP_SECONDS", 0.1)
     site = RealSite(broker.bootstrap)
     await site.open()
     topic = await site.make()

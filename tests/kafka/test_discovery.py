@@ -12,7 +12,7 @@ import pytest
 from millwheel import Discard, JsonLines, Pipeline, Stream
 from millwheel.errors import GraphError, InputError, UsageError
 from millwheel.kafka import Kafka, KafkaCluster
-from millwheel.kafka.discovery import Start, TopicDiscovery
+from millwheel.kafka.topic_partitions import Start, TopicDiscovery
 from tests.kafka.clusters import FakeSite, KafkaSite, Written
 
 SECOND = 1_000

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from millwheel.errors import InputError, UsageError
-from millwheel.kafka import reader as reading
+from millwheel.kafka import topic_reader as reading
 from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.port import KafkaRecord
-from millwheel.kafka.reader import KafkaReader
+from millwheel.kafka.topic_reader import KafkaReader
 from millwheel.sources import Lag, Rows
 from tests.kafka.clusters import FakeSite, KafkaSite, Written
 from tests.kafka.readers import MILLIS, end, numbers, opened, read

@@ -33,7 +33,7 @@ from millwheel.runtime.interval.step import Step
 from millwheel.runtime.network.frames import Acknowledge, Deliver, Frame, Gap
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Limits, Network
+from millwheel.runtime.network.peer_ports import Limits, Network
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.sender import FRAME_BYTES
 from millwheel.services.observed import EngineObserved

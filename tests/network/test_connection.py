@@ -26,7 +26,7 @@ from millwheel.runtime.network.frames import (
     encode,
 )
 from millwheel.runtime.network.handshake import Handshake, Identity, Secret
-from millwheel.runtime.network.ports import Limits
+from millwheel.runtime.network.peer_ports import Limits
 
 SECRET = Secret(b"sixteen bytes or more", "given")
 MINE = Hello(VERSION, "", "", b"1" * 32)

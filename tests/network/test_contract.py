@@ -27,7 +27,7 @@ from millwheel.runtime.network.frames import (
     RootReport,
     TooNew,
 )
-from millwheel.runtime.network.ports import Limits, Link
+from millwheel.runtime.network.peer_ports import Limits, Link
 from millwheel.testing import fake_network
 from tests.support.network_sites import SMALL, Heard, Site, Worker, everywhere
 

@@ -25,7 +25,7 @@ from millwheel.runtime.network.frames import (
     encode,
 )
 from millwheel.runtime.network.handshake import Handshake, Identity, Secret
-from millwheel.runtime.network.ports import Limits
+from millwheel.runtime.network.peer_ports import Limits
 
 LIMIT = 1 << 20
 NONCES = (b"1" * 32, b"2" * 32)

@@ -48,7 +48,7 @@ from millwheel.runtime.network.frames import (
 )
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.peer_ports import Link
 from millwheel.runtime.network.receiver import QUESTIONS_KEPT
 from millwheel.runtime.network.trust import KEPT_REPORTS, ClaimStatus, Trust
 from millwheel.runtime.network.wire_stream import (

@@ -22,7 +22,7 @@ from millwheel.errors import UsageError
 from millwheel.runtime.network.frames import Deliver, NotMine, Refuse, decode
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Limits, Link
+from millwheel.runtime.network.peer_ports import Limits, Link
 from millwheel.services.tcp import Tcp, Tls
 from tests.support.certificates import Authority
 from tests.support.network_sites import Heard, nothing_left

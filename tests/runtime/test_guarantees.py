@@ -17,7 +17,7 @@ from millwheel.runtime.lane.commit_builder import build_commit
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.process.stamps import Stamps
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit
 from millwheel.testing import (
     advance,

@@ -10,8 +10,8 @@ import pytest
 
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.process.lease import MARGIN
 from millwheel.runtime.process.tasks import end
 from millwheel.runtime.upkeep.folding import OLD_SNAPSHOT_SECONDS, PATIENCE_WITH_SNAPSHOTS

@@ -14,7 +14,7 @@ import pytest
 
 from millwheel import JsonLines, Pipeline, Settings, Table
 from millwheel.errors import InputError
-from millwheel.files import following
+from millwheel.files import followed_files
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.runtime.source.partition_discovery import PartitionDiscovery
 from millwheel.sources import Source
@@ -268,7 +268,7 @@ async def test_files_that_do_not_grow_leave_no_interval(
 ) -> None:
     """They are finished. One that grows again is read from there, also after a crash, and in a
     copy."""
-    monkeypatch.setattr(following, "FINISHED_SECONDS", 0.5)
+    monkeypatch.setattr(followed_files, "FINISHED_SECONDS", 0.5)
     world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.1))
     count = 300
     for n in range(count):

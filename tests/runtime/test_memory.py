@@ -16,7 +16,7 @@ import pytest
 from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
 from millwheel.core.codec import encode_key
 from millwheel.errors import CommitUnknown
-from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.keys.key_state import StateCache
 from millwheel.runtime.keys.map_entries import CELL_BYTES, Entries
 from millwheel.runtime.lane.sorting import AHEAD_SHARE

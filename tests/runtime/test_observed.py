@@ -15,8 +15,8 @@ from millwheel.errors import InvariantBroken, StoreUnavailable
 from millwheel.graph.node import Productions
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.services.figures import ComputationFigures, Figures, Observed
 from millwheel.services.observed import STORE_SECONDS, EngineObserved
+from millwheel.services.worker_figures import ComputationFigures, Figures, Observed
 from millwheel.store.port.commit import Commit
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import inject

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, record_id, to_micros
 from millwheel.store.port.commit import Commit
-from millwheel.store.port.state import TimerChange
+from millwheel.store.port.states import TimerChange
 from tests.support import random_graphs
 from tests.support.random_graphs import (
     ALL_KEPT,

@@ -43,7 +43,7 @@ from millwheel.errors import (
 from millwheel.graph import drawing
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.broadcast_tables import BroadcastTables
 from millwheel.runtime.ownership import balancer, trial

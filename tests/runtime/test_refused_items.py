@@ -14,7 +14,7 @@ from millwheel.core.codec import encode_key
 from millwheel.core.model import Firing, record_id
 from millwheel.core.model import Timer as SetTimer
 from millwheel.errors import StoreUnavailable, UserCodeError
-from millwheel.runtime.interval.dead_letters import name_in_store
+from millwheel.runtime.interval.giving_up import name_in_store
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.requests import BlockingItem
 from tests.support.pipelines import QUICK, Kept, doing, produce, script

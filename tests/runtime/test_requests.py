@@ -10,7 +10,7 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Table, Timer
 from millwheel.errors import CommitUnknown
-from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
+from millwheel.runtime.interval.key_requests import IntervalRequests, KeyRequest
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.requests import SettledRequest
 from millwheel.testing import inject

@@ -23,7 +23,7 @@ from millwheel.core.codec import Codec, decode_key, encode_key, slot_of
 from millwheel.core.counters import ENGINE_COUNTERS
 from millwheel.core.model import Key
 from millwheel.errors import DeployRefused, GraphError, MigrationFailed, UserCodeError
-from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.ownership import trial
 from millwheel.sources import Row
 from millwheel.state import StateLayout

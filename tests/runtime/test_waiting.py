@@ -17,7 +17,7 @@ from millwheel import Computation, Context, Record, Timer
 from millwheel.context import call_of
 from millwheel.core.model import to_micros
 from millwheel.errors import StoreUnavailable, UserCodeError
-from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.keys import map_entries as entries
 from millwheel.store.port.commit import Commit
 from millwheel.testing import Harness, advance, inject

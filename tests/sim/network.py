@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import Any
 
 from millwheel.runtime.network.frames import Acknowledge, decode
-from millwheel.runtime.network.ports import Admit, Make, Visitor
+from millwheel.runtime.network.peer_ports import Admit, Make, Visitor
 from millwheel.testing.fake_network import FakeMedium, FakeNetwork, Fate, Weather
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.watch import Watch

@@ -43,7 +43,7 @@ from millwheel.store.memory import lane as memory_lane
 from millwheel.store.memory.placement import MemoryPlacement
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit
-from millwheel.store.port.state import TIMERS_A_PAGE
+from millwheel.store.port.states import TIMERS_A_PAGE
 from tests.sim.server import Database, Server
 from tests.sim.wire import LaneWire, Wire
 

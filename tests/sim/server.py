@@ -35,7 +35,7 @@ from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.deploy import Deployment
 from millwheel.store.port.placement import Placement, PlacementChange
-from millwheel.store.port.state import TIMERS_A_PAGE
+from millwheel.store.port.states import TIMERS_A_PAGE
 from millwheel.testing.virtual_loop import Machine
 from tests.sim.watch import Watch
 

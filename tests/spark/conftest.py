@@ -17,7 +17,7 @@ from millwheel.spark import register
 @pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     from millwheel.spark.java import prepare_environment
-    from millwheel.spark.session import session
+    from millwheel.spark.local_session import session
 
     environment = dict(os.environ)
     prepare_environment()

@@ -1,7 +1,7 @@
 """Pipelines on Spark, killed again and again: ``python -m tests.spark.engine_service [--kills 10]
 [--cluster] [NAME…]``.
 
-Each pipeline of `tests.support.spark_pipelines` runs by ``millwheel run --engine spark`` on
+Each pipeline of `tests.support.spark_pipelines` runs by ``millwheel spark run`` on
 ``local[2]``, or on a master with two workers; with ``--move`` it is moved to Spark and back amid
 its input. The driver, and on a cluster also the executors, are killed amid batches; a driver is
 started again, with the same command. In the end the tables must equal those of the engine.
@@ -58,9 +58,8 @@ class OnSpark:
         self._store = store
         self.log = directory / f"{name}.log"
         self._command = [
-            sys.executable, "-m", "millwheel", "run", f"{MODULE}:{name}", "--store", store,
-            "--engine", "spark",
-            "--checkpoint", str(directory / f"{name}_checkpoint"), *options,
+            sys.executable, "-m", "millwheel", "spark", "run", f"{MODULE}:{name}",
+            "--store", store, "--checkpoint", str(directory / f"{name}_checkpoint"), *options,
         ]  # fmt: skip
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
         self._process: subprocess.Popen[bytes]
@@ -265,19 +264,19 @@ def run_moved(
                 "--keep-open",
             )
             migrate(server.url, spark.pipeline)
-            command([f"{MODULE}:{name}", "--keep-open"], server.url, "run")
+            command(["run", f"{MODULE}:{name}", "--keep-open"], server.url)
             with worker(f"{MODULE}:{name}", server.url, directory) as alive:
-                to = ["--to", "spark", "--checkpoint", str(directory / f"{name}_checkpoint")]
-                say(command([f"{MODULE}:{name}", *to], server.url, "move").splitlines()[-1])
+                place = ["--checkpoint", str(directory / f"{name}_checkpoint")]
+                taken = command(["spark", "take", f"{MODULE}:{name}", *place], server.url)
+                say(taken.splitlines()[-1])
                 if alive.wait(60) == 0:
                     wrong.append(f"{name}: the worker ended as if all were done")
             file.write_text("".join(lines[: 2 * rows // 3]))
             wrong += run_killed(spark, kills, choice, executors=False, say=say)
             file.write_text("".join(lines))
-            say(
-                command([f"{MODULE}:{name}", "--to", "engine"], server.url, "move").splitlines()[-1]
-            )
-            command([f"{MODULE}:{name}"], server.url, "run")
+            returned = command(["spark", "return", f"{MODULE}:{name}"], server.url)
+            say(returned.splitlines()[-1])
+            command(["run", f"{MODULE}:{name}"], server.url)
             for table, columns in FINAL[name].items():
                 expected = rows_of(server.url, engine, table, columns)
                 got = rows_of(server.url, spark.pipeline, table, columns)
@@ -292,10 +291,10 @@ def run_moved(
     return wrong
 
 
-def command(arguments: list[str], store: str, verb: str) -> str:
+def command(words: list[str], store: str) -> str:
     """Run a command to its end; returns its output."""
     done = subprocess.run(
-        [sys.executable, "-m", "millwheel", verb, *arguments, "--store", store],
+        [sys.executable, "-m", "millwheel", *words, "--store", store],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

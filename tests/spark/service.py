@@ -2,9 +2,9 @@
 tests.spark.service [--kills 20]``.
 
 A process appends flights to a file. Two workers count them by airport and hour, with late flights
-that amend closed hours, and ``millwheel spark`` keeps sums by month in a table and in Parquet
-files. Workers and the process with Spark are killed, with all their children. In the end hours,
-months and files must equal plain arithmetic.
+that amend closed hours, and ``millwheel spark aggregate`` keeps sums by month in a table and in
+Parquet files. Workers and the process with Spark are killed, with all their children. In the end
+hours, months and files must equal plain arithmetic.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Feed(threading.Thread):
 
 
 class SparkProcess:
-    """``millwheel spark`` in a process group of its own."""
+    """``millwheel spark aggregate`` in a process group of its own."""
 
     def __init__(self, environment: dict[str, str], log: Path) -> None:
         self._environment = environment
@@ -127,7 +127,8 @@ class SparkProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *options: str) -> None:
-        command = [sys.executable, "-m", "millwheel.cli.main", "spark", PIPELINE, *options]
+        words = ["spark", "aggregate", PIPELINE, *options]
+        command = [sys.executable, "-m", "millwheel.cli.main", *words]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,

@@ -25,9 +25,9 @@ from millwheel.core.codec import slot_of
 from millwheel.core.model import EPOCH, MIN_TIME
 from millwheel.spark.engine.input import InputReader
 from millwheel.spark.engine.operator import CELLS, TIMERS, LevelOperator
-from millwheel.spark.engine.output import COLUMNS, Results
 from millwheel.spark.engine.plan import SparkPlan
-from millwheel.spark.engine.progress import StoredQuery
+from millwheel.spark.engine.query_progress import StoredQuery
+from millwheel.spark.engine.staged_results import COLUMNS, Results
 from millwheel.spark.staging import StagingWriter
 
 QUERY = "6e7f5b1c-3c1d-4a53-9f0a-5a1b4f3f0001"

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from millwheel import Table
 from millwheel.aggregates import Aggregate, Parquet, hours, make_aggregate, months
 from millwheel.errors import UsageError, UserCodeError
-from millwheel.spark.aggregation import running
-from millwheel.spark.aggregation.loop import AggregateRunner, DoneBatch, run_batches
-from millwheel.spark.aggregation.progress import AggregateProgress, Stored
-from millwheel.spark.aggregation.tables import TableTarget
+from millwheel.spark.aggregation import aggregate_run
+from millwheel.spark.aggregation.aggregate_progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.aggregate_tables import TableTarget
+from millwheel.spark.aggregation.rounds import AggregateRunner, DoneBatch, run_batches
 from millwheel.spark.staging import StagingWriter
 from tests.support.store_sites import Owner, PostgresSite, deploy
 
@@ -291,7 +291,7 @@ async def test_a_process_that_was_replaced_keeps_nothing(
 
 
 async def test_one_process_at_a_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
+    monkeypatch.setattr("millwheel.spark.store_sessions.SOLE_SECONDS", 0.0)
     stored = engine.stored(aggregate(by_month))
     other = engine.stored(aggregate(by_month)).sole()
     with stored.sole(), pytest.raises(UsageError, match="another process keeps the aggregate"):
@@ -497,7 +497,7 @@ async def test_maps_and_structs_are_objects_with_times_in_utc(
 
 
 async def test_what_is_not_there_is_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(aggregate_run, "WAIT_SECONDS", 0.0)
     await engine.site.query("DROP TABLE {t}", t="months")
     with pytest.raises(UsageError, match=r"has no table months in the store: run it first"):
-        running._require_tables([engine.stored(aggregate(by_month))])
+        aggregate_run._require_tables([engine.stored(aggregate(by_month))])

@@ -82,8 +82,8 @@ def test_a_cluster_gets_the_users_code(
         pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
         where = ["--remote", processes.connect()]
     command = [
-        sys.executable, "-m", "millwheel", "spark", "wheel_cluster.jobs:report", "--store", store,
-        "--pipeline", "flights", "--output", str(tmp_path / "out"), *where,
+        sys.executable, "-m", "millwheel", "spark", "report", "wheel_cluster.jobs:report",
+        "--store", store, "--pipeline", "flights", "--output", str(tmp_path / "out"), *where,
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=package.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -1,5 +1,5 @@
-"""``--engine spark`` without Java: the product's source, operators and tables, on a stand-in for
-Spark's operator."""
+"""``millwheel spark run`` without Java: the product's source, operators and tables, on a stand-in
+for Spark's operator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from examples.nexmark.options import Options
 from examples.nexmark.sources import write
 from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
-from millwheel.cli.store import status
+from millwheel.cli.commands.status_command import WatchOptions, status
+from millwheel.cli.options import CommonOptions
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.core.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.errors import (
@@ -42,17 +43,22 @@ from millwheel.errors import (
 from millwheel.files import JsonLines
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
-from millwheel.spark.engine import running
+from millwheel.spark.engine import pipeline_run
 from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
 from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
-from millwheel.spark.engine.output import COLUMNS, Results
+from millwheel.spark.engine.pipeline_run import deploy_on_spark, run_on_spark
 from millwheel.spark.engine.plan import SparkPlan, planned
-from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.query import BatchDone, QueryRun
+from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
-from millwheel.spark.engine.rows import column_text, mark_of, micros_of_watermark, millis_of_timer
-from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
+from millwheel.spark.engine.staged_results import COLUMNS, Results
+from millwheel.spark.engine.stream_rows import (
+    column_text,
+    mark_of,
+    micros_of_watermark,
+    millis_of_timer,
+)
 from millwheel.spark.launch import Cluster
 from millwheel.spark.staging import StagingWriter
 from millwheel.store.console.migrate import migrate
@@ -243,7 +249,7 @@ def test_status_tells_of_the_query_and_not_of_workers(
     place: Place, troubled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place.stand_in("trouble").run()
-    status("trouble", place.url, as_json=False)
+    status("trouble", watching=WatchOptions(), common=CommonOptions(store=place.url))
     said = capsys.readouterr().out
     assert "runs on Spark, with the checkpoint /checkpoint" in said
     assert re.search(
@@ -475,10 +481,10 @@ def test_a_store_that_is_away_is_waited_for(
     stored.load.return_value.may_have_start = False
     monkeypatch.setattr("millwheel.spark.patience.AWAY_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.spark.engine.query.QueryRun", Failing)
-    monkeypatch.setattr(running, "launched", session)
-    monkeypatch.setattr(running, "Results", MagicMock())
+    monkeypatch.setattr(pipeline_run, "launched", session)
+    monkeypatch.setattr(pipeline_run, "Results", MagicMock())
     run = partial(
-        running._run_query,
+        pipeline_run._run_query,
         SparkPlan.of(pipeline),
         "a:b",
         stored,
@@ -498,7 +504,7 @@ def test_a_store_that_is_away_is_waited_for(
 
 
 def test_one_process_runs_a_query(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
+    monkeypatch.setattr("millwheel.spark.store_sessions.SOLE_SECONDS", 0.0)
     pipeline = spark_pipelines.hours()
     migrate(place.url, pipeline.name)
     with (

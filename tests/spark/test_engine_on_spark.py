@@ -1,4 +1,4 @@
-"""``--engine spark`` on Spark itself: `tests/spark/test_engine.py` has the rules."""
+"""``millwheel spark run`` on Spark itself: `tests/spark/test_engine.py` has the rules."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 
 from millwheel.services.run import Run
 from millwheel.spark.engine.moving import Moving
-from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import planned
-from millwheel.spark.engine.progress import StoredQuery
 from millwheel.spark.engine.query import SETTINGS, BatchDone, QueryRun
+from millwheel.spark.engine.query_progress import StoredQuery
+from millwheel.spark.engine.staged_results import Results
 from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
 from tests.support import spark_pipelines

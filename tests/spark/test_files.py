@@ -14,9 +14,9 @@ import pytest
 from millwheel.aggregates import Parquet, hours
 from millwheel.errors import UsageError, UserCodeError
 from millwheel.spark.aggregation import files
+from millwheel.spark.aggregation.aggregate_progress import AggregateProgress
+from millwheel.spark.aggregation.changed_groups import Change
 from millwheel.spark.aggregation.files import FilesTarget
-from millwheel.spark.aggregation.following import Change
-from millwheel.spark.aggregation.progress import AggregateProgress
 from millwheel.spark.groups import Groups
 
 BEFORE = AggregateProgress(1, {})

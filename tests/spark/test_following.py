@@ -20,7 +20,7 @@ from millwheel import Table
 from millwheel.errors import StoreError, UsageError
 from millwheel.spark import lookout
 from millwheel.spark.following import FollowingReader
-from millwheel.spark.source import MillwheelSource
+from millwheel.spark.stream_source import MillwheelSource
 from millwheel.store.port.placement import IntervalRow
 from tests.support.sessions import until
 from tests.support.store_sites import Owner, PostgresSite, Schema, deploy

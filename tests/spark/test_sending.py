@@ -20,7 +20,7 @@ from millwheel import Inbox, Pipeline, Stream, Table
 from millwheel.errors import StatementError, UsageError, UserCodeError
 from millwheel.runtime.engine import Engine
 from millwheel.spark.sending import SendingWriter
-from millwheel.spark.source import MillwheelSource
+from millwheel.spark.stream_source import MillwheelSource
 from tests.support.sessions import until
 from tests.support.store_sites import PostgresSite
 

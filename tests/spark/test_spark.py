@@ -40,13 +40,13 @@ from millwheel.errors import (
     UserCodeError,
 )
 from millwheel.spark import Job, Snapshot, run_job, snapshot, snapshots
-from millwheel.spark import connection as connections
-from millwheel.spark import session as sessions
+from millwheel.spark import local_session as sessions
+from millwheel.spark import store_sessions as connections
 from millwheel.spark.failures import error_text, from_worker
 from millwheel.spark.filters import Filter, parsed, written
-from millwheel.spark.interruption import Interruptible
 from millwheel.spark.job import load_function
-from millwheel.spark.progress import StageProgress, _Bars, _display, _Lines
+from millwheel.spark.spark_stopping import Interruptible
+from millwheel.spark.stage_bars import StageProgress, _Bars, _display, _Lines
 from millwheel.store import embedded
 from tests.support import flights_oracle
 
@@ -59,9 +59,9 @@ from pyspark.sql import types as st
 from pyspark.sql.datasource import InputPartition
 
 from examples.flights import report
-from millwheel.spark.query import Blocks, Slots, Whole, condition, select, shares
 from millwheel.spark.relation import TYPE_MAPPINGS, SparkColumn, SparkRelation, describe
-from millwheel.spark.source import MillwheelReader, MillwheelSource
+from millwheel.spark.share_query import Blocks, Slots, Whole, condition, select, shares
+from millwheel.spark.stream_source import MillwheelReader, MillwheelSource
 
 # PySpark 4.1 leaves its sockets to the garbage collector; 4.3 does not.
 pytestmark = pytest.mark.filterwarnings(
@@ -969,10 +969,11 @@ main()
 @pytest.mark.parametrize(
     "command",
     [
-        ["spark", "wheel_plain:job"],
-        ["spark", "wheel_plain:pipeline"],
-        ["run", "wheel_plain:pipeline", "--engine", "spark", "--checkpoint", "x"],
-        ["move", "wheel_plain:pipeline", "--to", "spark", "--checkpoint", "x"],
+        ["report", "wheel_plain:job"],
+        ["aggregate", "wheel_plain:pipeline"],
+        ["run", "wheel_plain:pipeline", "--checkpoint", "x"],
+        ["take", "wheel_plain:pipeline", "--checkpoint", "x"],
+        ["return", "wheel_plain:pipeline"],
     ],
 )
 def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: list[str]) -> None:
@@ -985,7 +986,10 @@ def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: lis
         "def job(job): ...\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *command], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", WITHOUT, "spark", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     said = done.stdout + done.stderr
     assert "Spark needs the package pyspark, which is not installed: pip install" in said

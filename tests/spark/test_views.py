@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from millwheel.spark.query import Whole
-from millwheel.spark.source import MillwheelSource
+from millwheel.spark.share_query import Whole
+from millwheel.spark.stream_source import MillwheelSource
 from millwheel.store.console.views import VIEWS
 from tests.support.store_sites import Owner, PostgresSite, deploy
 

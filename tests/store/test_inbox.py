@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from millwheel.store.port import Store
-from millwheel.store.port.inbox import TakenRecords
+from millwheel.store.port.inbox import InboxOwner, TakenRecords
 from tests.support.store_sites import MemorySite, Owner, PostgresSite, Schema, Site
 
 DAY = timedelta(days=1)
@@ -54,7 +54,7 @@ class Inbox:
     async def take(self, first: int, limit: int = 100, store: Store | None = None) -> TakenRecords:
         sequencer = self.owner.claims[self.interval].interval.sequencer
         return await (store or self.site.store).take_sent(
-            self.stream, self.interval, sequencer, first, limit, mark=True
+            InboxOwner(self.stream, self.interval, sequencer), first, limit, mark=True
         )
 
     async def acknowledge(self, next_: int) -> None:
@@ -208,7 +208,9 @@ async def test_a_look_without_a_mark_and_without_records_takes_no_transaction_id
     sequencer = inbox.owner.claims[inbox.interval].interval.sequencer
     current = "SELECT pg_current_xact_id()::text::bigint"
     ((before,),) = await postgres.query(current)
-    taken = await postgres.store.take_sent(inbox.stream, inbox.interval, sequencer, 0, 10)
+    taken = await postgres.store.take_sent(
+        InboxOwner(inbox.stream, inbox.interval, sequencer), 0, 10
+    )
     assert (taken.owned, taken.newest) == (True, None)
     assert await postgres.query(current) == [(before + 1,)]
 

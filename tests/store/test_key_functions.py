@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millwheel.cli.asking import key_of
-from millwheel.cli.state import get
+from millwheel.cli.arguments import key_of
+from millwheel.cli.commands.key_commands import OneKey, get_state
+from millwheel.cli.options import CommonOptions
 from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.errors import UsageError
-from millwheel.store.console.one_key import Page
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
@@ -141,6 +141,12 @@ async def test_a_computation_that_is_not_there_is_told_with_those_that_are(
 # -- millwheel state get ----------------------------------------------------------------------
 
 
+def show(postgres: PostgresSite, computation: str, key: str, **options: Any) -> None:
+    """Run ``millwheel state get``."""
+    one, common = OneKey(computation, key), CommonOptions(store=postgres.schema.url)
+    get_state(one, postgres.schema.name, **options, common=common)
+
+
 async def test_one_key_is_shown_with_its_interval(
     postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,7 +157,7 @@ async def test_one_key_is_shown_with_its_interval(
     commit.states = [owner.state(long, {"n": 1}), owner.state(long, 5, "seen/7")]
     commit.timers = [owner.timer(long, START, "close")]
     await owner.write(commit)
-    get("count", long, postgres.schema.url, postgres.schema.name, as_json=False)
+    show(postgres, "count", long)
     shown = capsys.readouterr().out
     assert f"interval {row.id} of worker {owner.worker[:8]}" in shown
     assert 'state (version 2): {"n": 1}' in shown
@@ -160,7 +166,7 @@ async def test_one_key_is_shown_with_its_interval(
     ]
     assert "close" in shown
     assert "no records on their way to it" in shown
-    get("count", long, postgres.schema.url, postgres.schema.name, as_json=True)
+    show(postgres, "count", long, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["entries"]) == ({"n": 1}, {"seen/7": 5})
     assert [timer["tag"] for timer in found["timers"]] == ["close"]
@@ -174,14 +180,13 @@ async def test_of_many_entries_and_timers_a_page_is_shown(
     commit.states = [owner.state("a", n, f"seen/{n:04}") for n in range(130)]
     commit.timers = [owner.timer("a", START + n, f"tag {n:04}") for n in range(230)]
     await owner.write(commit)
-    get("count", "a", postgres.schema.url, postgres.schema.name, as_json=False)
+    show(postgres, "count", "a")
     shown = capsys.readouterr().out
     assert ("seen/0099" in shown, "seen/0100" in shown) == (True, False)
     assert "100 of 130: --limit and --skip show others" in shown
     assert ("tag 0099" in shown, "tag 0100" in shown) == (True, False)
     assert "100 of 230: --limit and --skip show others" in shown
-    page = Page(50, 100)
-    get("count", "a", postgres.schema.url, postgres.schema.name, page=page, as_json=True)
+    show(postgres, "count", "a", limit=50, skip=100, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [*found["entries"]] == [f"seen/{n:04}" for n in range(100, 130)]
     assert [timer["tag"] for timer in found["timers"]] == [f"tag {n:04}" for n in range(100, 150)]
@@ -192,10 +197,10 @@ async def test_a_key_without_state_is_told(
     postgres: PostgresSite, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await Owner.take(postgres.store)
-    get("count", "13", postgres.schema.url, postgres.schema.name, as_json=False)
+    show(postgres, "count", "13")
     assert "no state; the text 13 is another key: '\"13\"'" in capsys.readouterr().out
     with pytest.raises(UsageError, match=r"no computation 'cuont'\. It has lines, count"):
-        get("cuont", "13", postgres.schema.url, postgres.schema.name, as_json=False)
+        show(postgres, "cuont", "13")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from millwheel.store.port.placement import (
     Unpin,
     Wish,
 )
-from millwheel.store.port.state import TIMER_KINDS, StateChange, TimerChange
+from millwheel.store.port.states import TIMER_KINDS, StateChange, TimerChange
 from tests.support.sessions import connection_of, lane_of, session, until, waiting_for_a_lock
 from tests.support.store_sites import (
     BUCKET_HIGH,

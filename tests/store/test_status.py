@@ -8,8 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from millwheel.cli.store import at_work, flow_text, sink_text, status, unowned
-from millwheel.cli.watch import lines
+from millwheel.cli.commands.status_command import WatchOptions, status
+from millwheel.cli.options import CommonOptions
+from millwheel.cli.status_text import at_work, flow_text, sink_text, unowned
+from millwheel.cli.watch_text import lines
 from millwheel.core.model import MAX_TIME
 from millwheel.store.console.inspection import PipelineStatus, SinkStatus, SourceFlow, inspect
 from millwheel.store.port.placement import Wish
@@ -159,7 +161,11 @@ async def test_a_pipeline_at_the_end_of_time_is_complete(
     await postgres.store.stop_worker(owner.worker)
     assert not look(postgres).complete
     assert len(unowned(look(postgres))) == 2
-    status(postgres.schema.name, postgres.schema.url, as_json=False)
+    status(
+        postgres.schema.name,
+        watching=WatchOptions(),
+        common=CommonOptions(store=postgres.schema.url),
+    )
     told = capsys.readouterr().out
     assert "no worker is running it" in told
     assert "complete" not in told
@@ -172,7 +178,11 @@ async def test_a_pipeline_at_the_end_of_time_is_complete(
     assert unowned(found) == []
     assert [one.holder for one in found.computations] == [None, None]
     assert await postgres.query(holders, h="watermark_holders") == []
-    status(postgres.schema.name, postgres.schema.url, as_json=False)
+    status(
+        postgres.schema.name,
+        watching=WatchOptions(),
+        common=CommonOptions(store=postgres.schema.url),
+    )
     told = capsys.readouterr().out
     assert "complete: all input is processed, and event time is at its end" in told
     assert "no worker is running it" not in told

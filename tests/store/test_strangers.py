@@ -13,7 +13,7 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 
 from millwheel.errors import UsageError
-from millwheel.spark.connection import sole
+from millwheel.spark.store_sessions import sole
 from millwheel.store.console import administration
 from millwheel.store.console.migrate import migrate
 from millwheel.store.postgres.statements import _texts
@@ -90,7 +90,7 @@ def test_a_stranger_keeps_nobody_from_work_that_one_process_does_alone(
     stranger: psycopg.Connection[tuple[object, ...]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millwheel.spark.connection.SOLE_SECONDS", 0.0)
+    monkeypatch.setattr("millwheel.spark.store_sessions.SOLE_SECONDS", 0.0)
     hold_advisory_locks(stranger, f"{schema.name}.pages")
     with sole(schema.url, schema.name, ".pages", "another process does it"):
         pass

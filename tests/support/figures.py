@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.runtime.process.durations import Durations
-from millwheel.services.figures import ComputationFigures, Figures
+from millwheel.services.worker_figures import ComputationFigures, Figures
 from millwheel.store.console.inspection import (
     ComputationStatus,
     Holder,

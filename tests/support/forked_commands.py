@@ -36,8 +36,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 IMPORTED = (
-    "millwheel.cli.main", "millwheel.cli.display", "millwheel.cli.intervals", "millwheel.cli.run",
-    "millwheel.cli.store", "millwheel.cli.target", "millwheel.cli.watch", "millwheel.cli.worker",
+    "millwheel.cli.main", "millwheel.cli.commands.interval_commands",
+    "millwheel.cli.commands.run_command", "millwheel.cli.commands.status_command",
+    "millwheel.cli.commands.store_commands", "millwheel.cli.commands.worker_command",
     "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
     "millwheel.store.embedded", "millwheel.store.console.migrate", "millwheel.store.postgres.store",
     "millwheel.store.postgres.schema", "millwheel.store.console.views",

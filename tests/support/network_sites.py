@@ -24,7 +24,7 @@ from millwheel.core.clock import VirtualClock
 from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.handshake import Identity, Secret
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Admit, Limits, Link
+from millwheel.runtime.network.peer_ports import Admit, Limits, Link
 from millwheel.services.tcp import Tcp
 from millwheel.testing.fake_network import SECRET, FakeNetwork
 from tests.support.proxy import Proxy

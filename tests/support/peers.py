@@ -11,7 +11,7 @@ from millwheel.core.model import Delivery
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.network.frames import Frame
 from millwheel.runtime.network.links import Links
-from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.peer_ports import Link
 
 
 def logged(logs: list[Any], event: str) -> list[Any]:

@@ -29,7 +29,7 @@ from millwheel.store.port.commit import Commit, IntervalCommit, StoreLane
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import DeadLetter
-from millwheel.store.port.state import StateChange, TimerChange
+from millwheel.store.port.states import StateChange, TimerChange
 from millwheel.store.postgres.store import PostgresStore
 
 START = 1_700_000_000_000_000

@@ -20,8 +20,8 @@ from millwheel.core.model import Key
 from millwheel.errors import CommitUnknown
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
-from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.process.load import FREE_OF_CHARGE
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port.commit import Commit

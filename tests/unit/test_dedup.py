@@ -14,11 +14,11 @@ from millwheel.core.clock import VirtualClock
 from millwheel.core.codec import named_id
 from millwheel.core.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
-from millwheel.runtime.interval.filters import rebuild
+from millwheel.runtime.interval.filter_restoring import rebuild
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.stamps import Stamps
-from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.seen.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilter, Seen
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port.buckets import Bucket

@@ -29,8 +29,8 @@ from millwheel.errors import InputError, UsageError
 from millwheel.files import Csv, JsonLines, packed, whole
 from millwheel.files import reader as reading
 from millwheel.files.csv_rows import CsvFormat
+from millwheel.files.file_rows import TEXT_CHARACTERS
 from millwheel.files.reader import BOM
-from millwheel.files.rows import TEXT_CHARACTERS
 from millwheel.sources import Partition, Reader, Row, Source
 
 

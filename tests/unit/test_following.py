@@ -28,16 +28,16 @@ from millwheel.files import (
     JsonLines,
     content,
     directory,
+    followed_files,
     followed_path,
-    following,
     packed,
     position_search,
     watching,
 )
 from millwheel.files import discovery as discovering
 from millwheel.files import reader as reading
+from millwheel.files.file_sources import GrowingFiles
 from millwheel.files.followed_position import FILE_ROWS
-from millwheel.files.sources import GrowingFiles
 from millwheel.sources import GrowingSource, Reader, Row, Source
 
 DEADLINE_SECONDS = 20.0
@@ -54,7 +54,7 @@ class Line(msgspec.Struct):
 def _no_grace() -> Iterator[None]:
     """A file is left at the second look, however soon it comes."""
     with (
-        mock.patch.object(following, "GRACE_SECONDS", 0.0),
+        mock.patch.object(followed_files, "GRACE_SECONDS", 0.0),
         mock.patch.object(position_search, "ATTEMPT_SECONDS", 0.0),
     ):
         yield
@@ -847,7 +847,7 @@ async def test_a_log_that_another_process_writes_and_rotates(
     """With inotify, and where a system tells nothing."""
     if not told:
         monkeypatch.setattr(watching, "HAS_INOTIFY", False)
-    monkeypatch.setattr(following, "GRACE_SECONDS", 0.02)
+    monkeypatch.setattr(followed_files, "GRACE_SECONDS", 0.02)
     path = tmp_path / "app.log"
     source = followed(path, poll=0.01)
     (partition,) = source.partitions()

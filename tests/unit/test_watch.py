@@ -8,8 +8,8 @@ from io import StringIO
 import pytest
 from rich.console import Console, Group
 
-from millwheel.cli.store import MOVING_SHOWN
-from millwheel.cli.watch import Rates, lag, lines, owners, text_of
+from millwheel.cli.status_text import MOVING_SHOWN
+from millwheel.cli.watch_text import Rates, lag, lines, owners, text_of
 from millwheel.store.console.inspection import (
     END_OF_TIME,
     CodeStatus,

@@ -1,8 +1,8 @@
 """The intervals that a worker holds, and their exchange of records, ACKs, and room in queues.
 
 A record goes to the interval that owns its slot: into a queue here, or to the port of another
-worker's interval (`millwheel.runtime.network.ports`). An ACK goes back to the log of its record,
-here or elsewhere, or to the tree of a record that is in no log (decision 32).
+worker's interval (`millwheel.runtime.network.peer_ports`). An ACK goes back to the log of its
+record, here or elsewhere, or to the tree of a record that is in no log (decision 32).
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ from millwheel.runtime.interval.interval_counters import IntervalCounters
 from millwheel.runtime.interval.interval_logs import IntervalLogs
 from millwheel.runtime.interval.interval_timers import IntervalTimers
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
+from millwheel.runtime.interval.key_requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.mode import Mode
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.interval.ports import LanePort, SourcePort
-from millwheel.runtime.interval.requests import IntervalRequests, KeyRequest
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.turns import Turns

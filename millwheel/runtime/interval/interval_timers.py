@@ -10,7 +10,7 @@ from millwheel.core.model import Firing, Key, Timer
 from millwheel.runtime.interval.interval_watermarks import IntervalWatermarks
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port.claims import Claim
-from millwheel.store.port.state import TimerChange, TimerPlace
+from millwheel.store.port.states import TimerChange, TimerPlace
 from millwheel.timers.queue import Pending, TimerQueue
 
 

@@ -27,8 +27,8 @@ from typing import Any
 from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
 from millwheel.errors import CodeBlocked, MillwheelError, SetAside
-from millwheel.runtime.interval.dead_letters import give_up, name_in_store
-from millwheel.runtime.interval.requests import ParkedRow
+from millwheel.runtime.interval.giving_up import give_up, name_in_store
+from millwheel.runtime.interval.key_requests import ParkedRow
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port.claims import Claim

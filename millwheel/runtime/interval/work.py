@@ -7,7 +7,7 @@ from typing import Any
 from millwheel.core.chunk import Chunk
 from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing
-from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.key_requests import KeyRequest
 from millwheel.runtime.keys.key_state import KeyState
 
 Item = Delivery[Any] | Firing | KeyRequest

@@ -21,9 +21,9 @@ from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.routes.routes import NOBODY
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit, IntervalCommit
-from millwheel.store.port.state import TimerChange
+from millwheel.store.port.states import TimerChange
 
 
 def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:

@@ -33,7 +33,7 @@ from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
 from millwheel.runtime.lane.recovery import PASSING, Recovery
 from millwheel.runtime.lane.runner import Runner, Running
 from millwheel.runtime.process.state_table import next_state
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit, StoreLane
 
 JOINING_RECORDS = 1000

@@ -24,7 +24,7 @@ from millwheel.runtime.lane.runner import Runner
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
 from millwheel.runtime.modes.choosing import Modes
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 
 
 class Lane:

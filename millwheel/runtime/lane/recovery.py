@@ -28,13 +28,13 @@ from millwheel.errors import (
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.key_requests import KeyRequest
 from millwheel.runtime.interval.turns import Stopped
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.lane.open_commit import OpenCommit, OpenCommits
 from millwheel.runtime.lane.sorting import Sorter
 from millwheel.runtime.lane.worker_tasks import WorkerTasks
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 
 Name = bytes | tuple[bytes, str, str, int] | int
 """Identifies a part of a commit: a record's id, a timer with its time, or an interval without

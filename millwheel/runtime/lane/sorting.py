@@ -17,7 +17,7 @@ from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.running.chunk_stop import ChunkGroup
 from millwheel.runtime.running.execution import Group
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 
 LOADED_AHEAD = 1000
 """Most queued records for which states are prefetched when missing states are loaded."""

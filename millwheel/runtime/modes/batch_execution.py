@@ -19,7 +19,7 @@ from millwheel.core.model import Delivery, Key, from_micros
 from millwheel.core.redaction import shown_key
 from millwheel.errors import CodeBlocked, InvariantBroken, OutputError, SetAside, UserCodeError
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.interval.dead_letters import dead_letter, settled_by
+from millwheel.runtime.interval.giving_up import dead_letter, settled_by
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours

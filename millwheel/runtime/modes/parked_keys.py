@@ -20,9 +20,9 @@ from millwheel.core.effects import Effects
 from millwheel.core.model import MAX_TIME, MIN_TIME, Delivery, Firing
 from millwheel.errors import SetAside, UserCodeError
 from millwheel.parking import Park
-from millwheel.runtime.interval.dead_letters import waiting_letter
+from millwheel.runtime.interval.giving_up import waiting_letter
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.requests import KeyRequest, ParkedRow
+from millwheel.runtime.interval.key_requests import KeyRequest, ParkedRow
 from millwheel.runtime.interval.turns import Stopped, Turns
 from millwheel.runtime.interval.work import Item
 from millwheel.store.port.claims import Claim

@@ -9,7 +9,7 @@ from __future__ import annotations
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.network.frames import Acknowledge, Gap, NotMine, Progress, TooNew
-from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.peer_ports import Link
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.network.sender import Sender

@@ -36,7 +36,7 @@ from millwheel.runtime.network.frames import (
     named,
 )
 from millwheel.runtime.network.handshake import Handshake
-from millwheel.runtime.network.ports import Limits, Visitor
+from millwheel.runtime.network.peer_ports import Limits, Visitor
 
 EndKind = Literal[
     "closed",  # by this side, on purpose

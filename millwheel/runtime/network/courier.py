@@ -28,8 +28,8 @@ from millwheel.runtime.network.frames import (
     RootReport,
     TooNew,
 )
+from millwheel.runtime.network.peer_ports import Link, Network
 from millwheel.runtime.network.peers import Peers
-from millwheel.runtime.network.ports import Link, Network
 from millwheel.runtime.network.receiver import Receiver
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.network.sender import Sender

@@ -32,7 +32,7 @@ from millwheel.errors import InvariantBroken
 from millwheel.runtime.network.connection import Connection, End, EndKind
 from millwheel.runtime.network.frames import NONCE_BYTES, Frame
 from millwheel.runtime.network.handshake import ORIGINS, Handshake, Identity
-from millwheel.runtime.network.ports import Handler, Limits, Link, Medium
+from millwheel.runtime.network.peer_ports import Handler, Limits, Link, Medium
 from millwheel.runtime.process.tasks import end, within
 
 INTENDED: frozenset[EndKind] = frozenset(("closed", "goodbye"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.modes.tree_roots import owner_bits
-from millwheel.runtime.network.ports import Link, Network
+from millwheel.runtime.network.peer_ports import Link, Network
 
 
 class Peers:

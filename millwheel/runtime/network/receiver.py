@@ -40,7 +40,7 @@ from millwheel.runtime.network.frames import (
     Run,
     TooNew,
 )
-from millwheel.runtime.network.ports import Link
+from millwheel.runtime.network.peer_ports import Link
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.network.trust import ClaimStatus
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict

@@ -31,8 +31,8 @@ from millwheel.runtime.network.frames import (
     Report,
     RootReport,
 )
+from millwheel.runtime.network.peer_ports import Link
 from millwheel.runtime.network.peers import Peers
-from millwheel.runtime.network.ports import Link
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 

@@ -23,9 +23,9 @@ from millwheel.errors import StoreError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
-from millwheel.runtime.interval.filters import rebuild_filters
-from millwheel.runtime.interval.folds import fold
+from millwheel.runtime.interval.filter_restoring import rebuild_filters
 from millwheel.runtime.interval.interval import Interval, Ownership
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.interval.part_files import PartFile
 from millwheel.runtime.lane.lane import Lane
 from millwheel.runtime.modes.choosing import Modes
@@ -33,8 +33,8 @@ from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.network.remote import Remote
 from millwheel.runtime.ownership.restoring import Restoring
 from millwheel.runtime.process.tasks import end
-from millwheel.runtime.seen.buckets import Buckets
 from millwheel.runtime.seen.dedup import Dedup
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.runtime.source.source_tasks import SourceTasks
 from millwheel.sinks import JsonLinesFiles
 from millwheel.store.port.claims import Claim

@@ -18,7 +18,7 @@ from millwheel.errors import DeployRefused, MigrationFailed
 from millwheel.graph.node import Node
 from millwheel.runtime.environment import Environment
 from millwheel.state import StateLayout
-from millwheel.store.port.state import OldState
+from millwheel.store.port.states import OldState
 
 TRIED_STATES = 100
 """Most states that are tried, per computation and version."""

@@ -21,7 +21,7 @@ from millwheel.core.effects import Effects
 from millwheel.core.model import Delivery, Firing, Record
 from millwheel.runtime.environment import Wrap
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.requests import KeyRequest
+from millwheel.runtime.interval.key_requests import KeyRequest
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.keys.map_entries import Change

@@ -20,7 +20,7 @@ from millwheel.core.codec import Codec, shown
 from millwheel.core.model import Delivery, Timer, TimerKind, from_micros
 from millwheel.errors import CannotCarryOut
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.requests import UNPARK, KeyRequest
+from millwheel.runtime.interval.key_requests import UNPARK, KeyRequest
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.routes.readers import KeyedReader

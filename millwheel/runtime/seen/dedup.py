@@ -34,7 +34,7 @@ from millwheel.core.codec import shown
 from millwheel.core.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
 from millwheel.core.redaction import shown_key
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port import Store
 
 _digest = xxh3_128_digest

@@ -27,7 +27,7 @@ from millwheel.inbox import Inbox, InboxPartition
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.sources import Lag, Row, Rows
-from millwheel.store.port.inbox import SentRecord, TakenRecords
+from millwheel.store.port.inbox import InboxOwner, SentRecord, TakenRecords
 
 POLL_SECONDS = 0.05
 """Pause between two looks for records while there are none."""
@@ -147,9 +147,7 @@ class InboxReader(FetchingReader):
                 return records
         self._may_be_numbered = True  # if the answer is lost
         taken = await env.store.take_sent(
-            self._stream,
-            interval.id,
-            interval.commits.sequencer,
+            InboxOwner(self._stream, interval.id, interval.commits.sequencer),
             self._next,
             TAKEN_RECORDS,
             after=self._after,

@@ -25,7 +25,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
 from millwheel.runtime.process.load import measured
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.runtime.source.asked_rows import AskedRows
 from millwheel.runtime.source.pacing import Flow, Pace
 from millwheel.runtime.source.pausing import PausedInjectors

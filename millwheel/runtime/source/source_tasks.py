@@ -8,7 +8,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.exchange.watermark_publisher import WatermarkPublisher
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.runtime.source.inbox_reader import StoredInbox
 from millwheel.runtime.source.injector import Injector
 from millwheel.runtime.source.partition_discovery import PartitionDiscovery

@@ -12,10 +12,10 @@ import contextlib
 from millwheel.errors import StoreUnavailable
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
-from millwheel.runtime.interval.folds import fold
 from millwheel.runtime.interval.interval import Interval
+from millwheel.runtime.interval.interval_fold import fold
 from millwheel.runtime.process.service import Service
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 
 OLD_SNAPSHOT_SECONDS = 5.0
 """Folding waits for the end of an older snapshot, which keeps its dead rows alive."""

@@ -8,7 +8,7 @@ from millwheel.runtime.modes.batched import Batched
 from millwheel.runtime.modes.batches import Batches
 from millwheel.runtime.network.courier import Courier
 from millwheel.runtime.process.service import Service
-from millwheel.runtime.seen.buckets import Buckets
+from millwheel.runtime.seen.seen_buckets import Buckets
 
 WAITING_SECONDS = 30.0
 """Time until a waiting bundle is logged, several leases: by then the missing members' logs have an

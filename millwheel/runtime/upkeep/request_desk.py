@@ -13,7 +13,7 @@ from millwheel.errors import UserCodeError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
-from millwheel.runtime.interval.requests import UNPARK, KeyRequest, ParkedRow
+from millwheel.runtime.interval.key_requests import UNPARK, KeyRequest, ParkedRow
 from millwheel.runtime.process.service import Service
 from millwheel.store.port.requests import OpenRequest, PlacedSlots, SettledRequest
 

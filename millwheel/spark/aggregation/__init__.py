@@ -1,4 +1,4 @@
-"""Keeping aggregates up to date: the loop behind ``millwheel spark MODULE:PIPELINE`` (decision 54).
+"""Keeping aggregates up to date: the loop behind ``millwheel spark aggregate`` (decision 54).
 
 A batch::
 

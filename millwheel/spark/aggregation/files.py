@@ -29,8 +29,8 @@ import structlog
 
 from millwheel.aggregates import Parquet
 from millwheel.errors import UsageError, UserCodeError
-from millwheel.spark.aggregation.following import Change
-from millwheel.spark.aggregation.progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.aggregate_progress import AggregateProgress, Stored
+from millwheel.spark.aggregation.changed_groups import Change
 from millwheel.spark.groups import Groups
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""``millwheel run --engine spark``: a pipeline, its classes unchanged, as a streaming query of
+"""``millwheel spark run``: a pipeline, its classes unchanged, as a streaming query of
 Spark (decision 55).
 
 ============  ==================================================================

@@ -37,7 +37,7 @@ from millwheel.runtime.interval.step import Step
 from millwheel.runtime.source.row_rules import RowRules
 from millwheel.sources import Discovery, Partition, Reader, Row
 from millwheel.spark.engine.plan import SparkPlan, planned
-from millwheel.spark.engine.rows import (
+from millwheel.spark.engine.stream_rows import (
     CLOCK,
     COUNTER,
     LETTER,

@@ -26,14 +26,14 @@ from millwheel.core.counters import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED
 from millwheel.core.effects import Effects
 from millwheel.core.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.errors import SparkRefused, UserCodeError
-from millwheel.runtime.interval.dead_letters import give_up
+from millwheel.runtime.interval.giving_up import give_up
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.runtime.process.tasks import is_ours
 from millwheel.runtime.running.attempts import attempt
 from millwheel.runtime.running.step_code import StepCode
 from millwheel.spark.engine.refusals import EXECUTE, HOLD, WALL
-from millwheel.spark.engine.rows import StreamRow
+from millwheel.spark.engine.stream_rows import StreamRow
 
 Timers = dict[str, int]
 """Tag -> due, in microseconds."""
@@ -323,7 +323,7 @@ class KeyRun:
         key: Key = self._state.key
         return SparkRefused(
             f"{self._step.name!r} cannot run on Spark: with key {shown(key, KEY_CHARACTERS)} it "
-            f"used {what}. Run this pipeline with the engine (without --engine spark)"
+            f"used {what}. Run this pipeline with the engine (millwheel run)"
         )
 
 

@@ -22,11 +22,11 @@ from millwheel.core.model import MAX_TIME, MIN_TIME, clamp_time
 from millwheel.core.source_progress import SourceProgress
 from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.runtime.ownership.deploying import DISCOVERY
-from millwheel.spark.connection import Connection, statement, writing
 from millwheel.spark.engine.checkpoints import refuse_used_checkpoint
 from millwheel.spark.engine.plan import SparkPlan
-from millwheel.spark.engine.progress import QueryProgress
+from millwheel.spark.engine.query_progress import QueryProgress
 from millwheel.spark.staging import StagingTable
+from millwheel.spark.store_sessions import Connection, statement, writing
 from millwheel.store.port.placement import ELSEWHERE
 from millwheel.store.postgres.statements import Statements
 

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from millwheel.core.model import MIN_TIME
 from millwheel.spark.engine.key_run import Entry, IdRunner, Moment, Outcome, StepRunner
 from millwheel.spark.engine.plan import SparkPlan, planned
-from millwheel.spark.engine.rows import (
+from millwheel.spark.engine.stream_rows import (
     BUNCHES,
     COUNTER,
     LETTER,
@@ -169,15 +169,8 @@ class LevelOperator(StatefulProcessor):
                     chunk.key_texts, chunk.encoded, chunk.micros, chunk.holds, strict=True
                 )
                 for key_text, encoded, micros, hold in columns:
-                    yield self._row(
-                        receiver,
-                        key_text.decode(),
-                        chunk.stream,
-                        encoded.decode(),
-                        mark,
-                        micros,
-                        late=hold > micros,
-                    )
+                    to = receiver, key_text.decode(), chunk.stream
+                    yield self._row(to, encoded.decode(), mark, micros, late=hold > micros)
         for table, values in effects.rows:
             yield self._result(TABLE, table_row(table, values), mark)
         for counter, by in effects.counters.items():
@@ -186,22 +179,21 @@ class LevelOperator(StatefulProcessor):
             yield self._result(LETTER, letter_row(name, letter), mark)
 
     def _result(self, kind: str, value: str, mark: Any) -> Row:
-        return self._row(RESULT, str(self._seq % BUNCHES), kind, value, mark)
+        return self._row((RESULT, str(self._seq % BUNCHES), kind), value, mark)
 
     def _row(
         self,
-        receiver: str,
-        key: str,
-        stream: str,
+        to: tuple[str, str, str],
         value: str,
         mark: Any,
         micros: int = 0,
         *,
         late: bool = False,
     ) -> Row:
+        """`to` is a receiver, a key and a stream."""
         self._seq += 1
         place = self._seq if self._place is None else self._place
-        return ROW(receiver, key, stream, value, micros, late, place, mark)
+        return ROW(*to, value, micros, late, place, mark)
 
 
 ROW = Row(*StreamRow._fields)

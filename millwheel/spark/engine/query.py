@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from millwheel.spark.engine.checkpoints import is_finished, query_of
 from millwheel.spark.engine.input import FORMAT, InjectedSource
 from millwheel.spark.engine.operator import LevelOperator
-from millwheel.spark.engine.output import Results
 from millwheel.spark.engine.plan import SparkPlan
-from millwheel.spark.engine.progress import FIRST, StoredQuery
-from millwheel.spark.engine.rows import SCHEMA
+from millwheel.spark.engine.query_progress import FIRST, StoredQuery
+from millwheel.spark.engine.staged_results import Results
+from millwheel.spark.engine.stream_rows import SCHEMA
 from millwheel.spark.snapshots import snapshot
 
 if TYPE_CHECKING:

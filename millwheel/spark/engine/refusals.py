@@ -30,7 +30,7 @@ def refuse(graph: Graph) -> None:
         raise SparkRefused(
             f"pipeline {graph.name!r} cannot run on Spark:\n"
             + "\n".join(found)
-            + "\nRun it with the engine (without --engine spark), or without these parts"
+            + "\nRun it with the engine (millwheel run), or without these parts"
         )
 
 

@@ -13,8 +13,8 @@ from millwheel.errors import UsageError
 from millwheel.spark.engine.checkpoints import is_finished, lines_of
 from millwheel.spark.engine.moving import COLUMNS, STAGING, Moving
 from millwheel.spark.engine.operator import CELLS, TIMERS
-from millwheel.spark.engine.progress import FIRST, QueryProgress
-from millwheel.spark.engine.rows import micros_of_watermark
+from millwheel.spark.engine.query_progress import FIRST, QueryProgress
+from millwheel.spark.engine.stream_rows import micros_of_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +35,8 @@ def bring_back(
     """
     if progress.batch == FIRST:
         raise UsageError(
-            f"pipeline {pipeline!r} has done no batch on Spark yet: run it with --engine spark "
-            "first"
+            f"pipeline {pipeline!r} has done no batch on Spark yet: run it first, with millwheel "
+            "spark run"
         )
     offset, watermark = _end_of(spark, progress)
     moving.prepare_return()
@@ -59,8 +59,8 @@ def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any
     if not is_finished(spark, progress.checkpoint, batch):
         raise UsageError(
             f"batch {batch} is in the tables, and Spark has not finished it: it was killed between "
-            "the two. Run the pipeline with --engine spark once more, for a batch, and move it "
-            "then"
+            "the two. Run the pipeline on Spark (millwheel spark run) for one more batch, and then "
+            "return it"
         )
     _, found, offset = lines[0], json.loads(lines[1]), json.loads(lines[2])
     watermark = micros_of_watermark(found["batchWatermarkMs"])

@@ -5,7 +5,5 @@ JOIN {computation} AS c ON c.id = f.computation
 WHERE (%(waiting)s::boolean OR f.parked IS DISTINCT FROM 'waiting')
   AND (%(ids)s::bigint[] IS NULL OR f.id = ANY(%(ids)s::bigint[]))
   AND (%(computation)s::text IS NULL OR c.name = %(computation)s::text)
-  AND (%(stream)s::text IS NULL OR f.stream = %(stream)s::text)
   AND (%(key)s::text IS NULL OR f.key = %(key)s::text)
   AND (%(error)s::text IS NULL OR position(lower(%(error)s::text) IN lower(f.error)) > 0)
-  AND (%(since)s::timestamptz IS NULL OR f.stamp >= extract(epoch FROM %(since)s::timestamptz) * 1e6)

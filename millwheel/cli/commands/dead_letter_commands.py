@@ -1,0 +1,219 @@
+"""``millwheel dead-letters``: list, show, export, retry and discard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from millwheel.cli.arguments import json_of, key_of
+from millwheel.cli.command import command
+from millwheel.cli.dead_letter_text import (
+    letter_fields,
+    print_kinds,
+    print_letter,
+    print_letters,
+    print_matched,
+    print_number,
+)
+from millwheel.cli.opened_store import inspecting
+from millwheel.cli.operator_desk import actor, asking, report
+from millwheel.cli.options import CommonOptions, Json, OnePipeline, OptionGroup, RequestOptions, Yes
+from millwheel.cli.printing import confirm, count_of, print_json, say
+from millwheel.core.codec import encode_key
+from millwheel.errors import UsageError
+from millwheel.store.console.asking import LetterFilter
+
+LISTED = 100
+
+app = typer.Typer()
+letters_app = typer.Typer(no_args_is_help=True)
+app.add_typer(letters_app, name="dead-letters")
+
+Waiting = Annotated[
+    bool, typer.Option("--waiting", help="Also records that only wait in parked keys.")
+]
+
+
+@dataclass(frozen=True)
+class LetterOptions(OptionGroup):
+    ids: Annotated[list[int] | None, typer.Argument(metavar="ID...")] = None
+    computation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only those of a computation.")
+    ] = None
+    key: Annotated[str | None, typer.Option(help="Only those of a key; JSON, or a text.")] = None
+    error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those with this in the error.")
+    ] = None
+
+    def filter(self, *, waiting: bool = False) -> LetterFilter:
+        key = None if self.key is None else encode_key(key_of(self.key))[0].decode()
+        return LetterFilter(self.ids or None, self.computation, key, self.error, waiting)
+
+
+@dataclass(frozen=True)
+class ChangedLetterOptions(LetterOptions):
+    """A change needs a filter or ``--all``."""
+
+    all_of_them: Annotated[bool, typer.Option("--all", help="All of the pipeline.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print how many match, and end.")] = (
+        False
+    )
+
+    def required(self, verb: str, *, waiting: bool = False) -> LetterFilter:
+        letters = self.filter(waiting=waiting)
+        if self.all_of_them == letters.selects:
+            raise UsageError(
+                f"say which dead letters to {verb}: ids, or filters such as --computation and "
+                "--error, or --all (and not both)"
+            )
+        return letters
+
+
+@command(letters_app, "list")
+def list_letters(
+    letters: LetterOptions,
+    group_by: Annotated[
+        Literal["error"] | None, typer.Option(help="Count them instead, by computation and error.")
+    ] = None,
+    waiting: Waiting = False,
+    pipeline: OnePipeline = None,
+    as_json: Json = False,
+    *,
+    common: CommonOptions,
+) -> None:
+    """List the newest dead letters."""
+    wanted = letters.filter(waiting=waiting)
+    with inspecting(common) as inspection:
+        name = inspection.choose(pipeline)
+        if group_by is not None:
+            kinds = inspection.dead_letter_kinds(name, wanted)
+        else:
+            found = inspection.dead_letters(name, LISTED, wanted)
+    if group_by is not None:
+        print_json(kinds) if as_json else print_kinds(kinds)
+    elif as_json:
+        print_json([letter_fields(entry) for entry in found])
+    else:
+        print_letters(found)
+
+
+@command(letters_app, "show")
+def show_letter(
+    number: Annotated[int, typer.Argument(metavar="ID")],
+    pipeline: OnePipeline = None,
+    as_json: Json = False,
+    *,
+    common: CommonOptions,
+) -> None:
+    """Show a dead letter with its traceback."""
+    with inspecting(common) as inspection:
+        entry = inspection.dead_letter(inspection.choose(pipeline), number)
+    if as_json:
+        print_json(entry)
+    else:
+        print_letter(entry)
+
+
+@command(letters_app, "export")
+def export_letters(
+    letters: LetterOptions,
+    waiting: Waiting = False,
+    pipeline: OnePipeline = None,
+    *,
+    common: CommonOptions,
+) -> None:
+    """Print dead letters as JSON Lines, the oldest first."""
+    wanted = letters.filter(waiting=waiting)
+    with inspecting(common) as inspection:
+        found = inspection.dead_letters(inspection.choose(pipeline), None, wanted)
+    for entry in reversed(found):
+        say(msgspec.json.encode(letter_fields(entry)).decode())
+
+
+@command(letters_app, "retry")
+def retry_letters(
+    letters: ChangedLetterOptions,
+    edit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON|-|@FILE",
+            help="Give one record another value: JSON, standard input, or a file.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="At most N a second.")
+    ] = None,
+    *,
+    request: RequestOptions,
+    common: CommonOptions,
+) -> None:
+    """Process dead letters again, each once and in its key's turn. Workers continue if this command
+    ends."""
+    wanted = letters.required("retry")
+    payload = None if edit is None else {"value": json_of(edit, "--edit")}
+    with asking(common, request.pipeline) as desk:
+        with desk.transaction() as asked:
+            matched = asked.match(wanted)
+            print_matched(matched)
+            if payload is not None and len(matched.ids) != 1:
+                raise UsageError(
+                    f"--edit gives one record another value, and {len(matched.ids):,} dead letters "
+                    "match"
+                )
+            if letters.dry_run or not matched.ids:
+                return
+            batch, count = asked.retry(
+                actor(request.reason), matched.ids, rate=rate, payload=payload
+            )
+        if not count:
+            say("there is nothing to ask for")
+            return
+        say(f"asked for {count:,} as batch {batch}")
+        report(desk, batch, desk.wait(batch, count, request.wait))
+
+
+@command(letters_app, "discard")
+def discard_letters(
+    letters: ChangedLetterOptions,
+    waiting: Waiting = False,
+    yes: Yes = False,
+    *,
+    request: RequestOptions,
+    common: CommonOptions,
+) -> None:
+    """Delete dead letters. This cannot be undone; export them first."""
+    wanted = letters.required("discard", waiting=waiting)
+    by = actor(request.reason)
+    with asking(common, request.pipeline, needs_owners=False) as desk:
+        with desk.transaction() as asked:
+            matched = asked.match(wanted)
+            missing = sorted({*(wanted.ids or [])} - {*matched.ids})
+            if missing:
+                raise UsageError(
+                    f"pipeline {desk.pipeline!r} has no dead letter "
+                    f"{', '.join(map(str, missing))}; nothing was discarded. For records that "
+                    "only wait in parked keys, add --waiting"
+                )
+        if letters.dry_run or not matched.ids:
+            print_number(matched)
+            return
+        what = f"{count_of(len(matched.ids), 'dead letter')} of {desk.pipeline}"
+        confirm(
+            f"discarding {what} cannot be undone (millwheel dead-letters export keeps a copy)",
+            f"Discard {what}? This cannot be undone",
+            sure=yes,
+        )
+        with desk.transaction() as asked:
+            gone = asked.discard(by, matched.ids)
+            batch, count = asked.discard_parked(by, matched.ids)
+        left = len(matched.ids) - len(gone) - count
+        say(
+            f"discarded {count_of(len(gone), 'dead letter')} of {desk.pipeline}"
+            + (f"; {left:,} are being retried, and stay" if left else "")
+        )
+        if count:
+            say(f"asked the owners of parked keys to discard {count:,} as batch {batch}")
+            report(desk, batch, desk.wait(batch, count, request.wait))

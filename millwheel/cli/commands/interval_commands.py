@@ -1,0 +1,169 @@
+"""``millwheel intervals``: list, move, split and merge key intervals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import typer
+
+from millwheel.cli.command import command
+from millwheel.cli.interval_table import print_events, print_intervals
+from millwheel.cli.opened_store import inspecting, opened
+from millwheel.cli.operator_desk import actor
+from millwheel.cli.options import CommonOptions, Json, OnePipeline, RequestOptions
+from millwheel.cli.printing import print_json
+from millwheel.core.clock import SystemClock
+from millwheel.errors import NotCarriedOut, UsageError
+from millwheel.services.operating import Operator
+from millwheel.store.console.administration import transaction
+from millwheel.store.console.asking import Asking
+from millwheel.store.console.inspection import inspect
+from millwheel.store.postgres.store import PostgresStore
+
+T = TypeVar("T")
+
+app = typer.Typer()
+intervals = typer.Typer(no_args_is_help=True)
+app.add_typer(intervals, name="intervals")
+
+IntervalId = Annotated[int, typer.Argument(metavar="ID")]
+
+
+@command(intervals, "list")
+def list_intervals(
+    pipeline: OnePipeline = None,
+    events: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Also list the newest N placement events.")
+    ] = 0,
+    as_json: Json = False,
+    *,
+    common: CommonOptions,
+) -> None:
+    """List intervals with their owners and their load."""
+    with inspecting(common) as inspection:
+        name = inspection.choose(pipeline)
+        found = inspection.intervals(name)
+        happened = inspection.placement_events(name, events) if events else []
+        labels = inspection.labels(name)
+    if as_json:
+        print_json({"pipeline": name, "intervals": found, "events": happened})
+        return
+    print_intervals(found, labels)
+    if events:
+        typer.echo()
+        print_events(happened, labels)
+
+
+@command(intervals, "move")
+def move_interval(
+    interval: IntervalId,
+    worker: Annotated[
+        str | None, typer.Argument(metavar="WORKER", help="Id of the worker, or a unique prefix.")
+    ] = None,
+    anywhere: Annotated[
+        bool, typer.Option("--anywhere", help="Unpin it: let the balancer place it again.")
+    ] = False,
+    *,
+    request: RequestOptions,
+    common: CommonOptions,
+) -> None:
+    """Move an interval to a worker and pin it there for as long as the worker lives."""
+    if anywhere == (worker is not None):
+        raise UsageError("name the worker to move it to, or give --anywhere")
+    noted = Noted("move_interval", {"interval": interval, "to": worker})
+    if worker is None:
+        freed = _operate(common, request, noted, lambda operator: operator.unpin(interval))
+        outcome = "is unpinned: the balancer places it again" if freed else "was not pinned"
+        typer.echo(f"interval {interval} {outcome}")
+        return
+    seconds = request.wait or None
+    _operate(common, request, noted, lambda operator: operator.move(interval, worker, seconds))
+    typer.echo(
+        f"requested: move interval {interval} to worker {worker}"
+        if seconds is None
+        else f"moved interval {interval} to worker {worker} and pinned it there"
+    )
+
+
+@command(intervals, "split")
+def split_interval(
+    interval: IntervalId,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SLOT",
+            help="First slot of the upper part. Default: the median of its load if known, "
+            "otherwise the middle of its slots.",
+        ),
+    ] = None,
+    *,
+    request: RequestOptions,
+    common: CommonOptions,
+) -> None:
+    """Split an interval in two."""
+    noted = Noted("split_interval", {"interval": interval, "at": at})
+    seconds = request.wait or None
+    at = _operate(common, request, noted, lambda operator: operator.split(interval, at, seconds))
+    done = "requested: split" if seconds is None else "split"
+    typer.echo(f"{done} interval {interval} at slot {at}")
+
+
+@command(intervals, "merge")
+def merge_intervals(
+    lower: Annotated[int, typer.Argument(metavar="LOWER")],
+    upper: Annotated[int, typer.Argument(metavar="UPPER")],
+    *,
+    request: RequestOptions,
+    common: CommonOptions,
+) -> None:
+    """Merge two adjacent intervals, on the worker that owns the lower one."""
+    noted = Noted("merge_intervals", {"lower": lower, "upper": upper})
+    seconds = request.wait or None
+    _operate(common, request, noted, lambda operator: operator.merge(lower, upper, seconds))
+    done = "requested: merge" if seconds is None else "merged"
+    typer.echo(f"{done} intervals {lower} and {upper}")
+
+
+class Noted(NamedTuple):
+    """An operation as ``millwheel log`` shows it."""
+
+    verb: str
+    payload: dict[str, Any]
+
+
+def _operate(
+    common: CommonOptions,
+    request: RequestOptions,
+    noted: Noted,
+    work: Callable[[Operator], Awaitable[T]],
+) -> T:
+    """Run an action, and note it once workers were asked for it."""
+    with opened(common) as presence:
+        with inspect(presence.url) as inspection:
+            name = inspection.choose(request.pipeline)
+
+        async def operate() -> T:
+            store = await PostgresStore(presence.url, name).open()
+            try:
+                return await work(Operator(store, SystemClock(), _print_progress))
+            finally:
+                await store.close()
+
+        def note() -> None:
+            with transaction(presence.url) as connection:
+                asked = Asking(connection, name)
+                asked.note(actor(request.reason), noted.verb, noted.payload)
+
+        try:
+            done = asyncio.run(operate())
+        except NotCarriedOut:  # the workers continue with it
+            note()
+            raise
+        note()
+        return done
+
+
+def _print_progress(line: str) -> None:
+    typer.echo(line, err=True)

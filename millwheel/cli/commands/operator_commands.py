@@ -1,0 +1,173 @@
+"""Commands on a running pipeline: ``pause``, ``resume``, ``set-aside`` and ``log``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from millwheel.cli.arguments import key_of
+from millwheel.cli.command import command
+from millwheel.cli.opened_store import opened
+from millwheel.cli.operator_desk import actor, asking
+from millwheel.cli.options import (
+    CommonOptions,
+    Json,
+    OnePipeline,
+    OperationOptions,
+    PipelineName,
+    Reason,
+)
+from millwheel.cli.printing import count_of, cut, print_json, print_table, say
+from millwheel.errors import UsageError
+from millwheel.store.console import administration
+from millwheel.store.console.asking import LogEntry
+
+NOTICED_SECONDS = 2
+"""Upper bound: workers poll every second, and finish the chunk they are reading."""
+
+LOG_ENTRIES = 50
+
+app = typer.Typer()
+
+Injectors = Annotated[
+    list[str] | None, typer.Argument(metavar="INJECTOR", help="Names of injectors. Default: all.")
+]
+
+
+@command(app)
+def pause(
+    pipeline: PipelineName,
+    injectors: Injectors = None,
+    reason: Reason = "",
+    *,
+    common: CommonOptions,
+) -> None:
+    """Stop injectors from reading. Rows already read are processed; watermarks stop advancing."""
+    _set_paused(pipeline, injectors or [], common, paused=True, reason=reason)
+
+
+@command(app)
+def resume(
+    pipeline: PipelineName,
+    injectors: Injectors = None,
+    reason: Reason = "",
+    *,
+    common: CommonOptions,
+) -> None:
+    """Let paused injectors continue where they stopped."""
+    _set_paused(pipeline, injectors or [], common, paused=False, reason=reason)
+
+
+def _set_paused(
+    pipeline: str, injectors: list[str], common: CommonOptions, *, paused: bool, reason: str
+) -> None:
+    with opened(common) as presence:
+        found = administration.pause(
+            presence.url, pipeline, injectors, paused=paused, actor=actor(reason)
+        )
+    done = "paused" if paused else "resumed"
+    names = ", ".join(found.changed)
+    typer.echo(
+        f"{done} {count_of(len(found.changed), 'injector')} of {pipeline}"
+        + (f": {names}" if names else "")
+    )
+    if found.unchanged:
+        was = "already paused" if paused else "not paused"
+        typer.echo(f"{was}: {', '.join(found.unchanged)}")
+    if found.workers:
+        change = "stop reading" if paused else "continue reading"
+        typer.echo(
+            f"{count_of(found.workers, 'worker')} running: will {change} within {NOTICED_SECONDS} s"
+        )
+    else:
+        typer.echo("no worker is running")
+
+
+@command(app, "set-aside")
+def set_aside(
+    name: Annotated[str, typer.Argument(metavar="COMPUTATION|INJECTOR")],
+    item: Annotated[str, typer.Argument(metavar="RECORD|ROW", help="As the error names it.")],
+    operation: OperationOptions,
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Of a record: its key as JSON.")
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of a row: its partition. Default: the only one."),
+    ] = None,
+    *,
+    common: CommonOptions,
+) -> None:
+    """Make a dead letter of a record or row that stops the pipeline. The error of the worker names
+    this command."""
+    if key is None and not item.isdecimal():
+        raise UsageError(
+            f"{item!r} is no number of a row. For a record of a computation give --key as well"
+        )
+    by = actor(operation.reason)
+    with (
+        asking(common, operation.pipeline, needs_owners=False) as desk,
+        desk.transaction() as asked,
+    ):
+        if key is not None:
+            batch = asked.set_aside_item(by, name, key_of(key), item)
+        else:
+            batch = asked.set_aside(by, name, partition, int(item))
+        say(
+            f"{item} of {name} will become a dead letter when a worker that starts from now on "
+            "meets it, unless it is processed already. Take it back with: millwheel log "
+            f"--withdraw {batch} --pipeline {desk.pipeline}"
+        )
+
+
+@command(app)
+def log(
+    pipeline: OnePipeline = None,
+    withdraw: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BATCH", help="Take back the requests of a batch that are not carried out yet."
+        ),
+    ] = None,
+    as_json: Json = False,
+    *,
+    common: CommonOptions,
+) -> None:
+    """Show the requests and operations of operators. Each has its time, actor, reason and
+    outcome."""
+    with asking(common, pipeline, needs_owners=False) as desk, desk.transaction() as asked:
+        if withdraw is not None:
+            count = asked.withdraw(withdraw)
+            if not count:
+                raise UsageError(f"{desk.pipeline!r} has no open request in batch {withdraw}")
+            say(
+                f"took back {count:,} requests of batch {withdraw}; one that an owner had begun is "
+                "done all the same, and the log says so"
+            )
+            return
+        entries = asked.log(LOG_ENTRIES)
+    if as_json:
+        print_json(entries)
+        return
+    print_table(
+        ["batch", "asked at", "by", "what", "on", "outcome", "reason"], [_row(e) for e in entries]
+    )
+
+
+def _row(entry: LogEntry) -> list[str]:
+    key = "" if entry.key is None else f" {bytes(entry.key).decode()}"
+    on = (entry.computation or "") + key
+    what = entry.verb + ("" if entry.payload is None else f" {bytes(entry.payload).decode()}")
+    return [
+        str(entry.batch), entry.asked_at, entry.actor, cut(what), cut(on), _outcome(entry),
+        entry.reason,
+    ]  # fmt: skip
+
+
+def _outcome(entry: LogEntry) -> str:
+    if entry.requests == 1:
+        word = "open" if entry.open else "done" if entry.done else "not done"
+        return cut(word + (f": {entry.detail}" if entry.detail else ""))
+    words = {"done": entry.done, "not done": entry.not_done, "open": entry.open}
+    return ", ".join(f"{count:,} {word}" for word, count in words.items() if count)

@@ -1,0 +1,69 @@
+"""``millwheel sql``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from millwheel.cli.command import command
+from millwheel.cli.opened_store import opened
+from millwheel.cli.options import CommonOptions, OnePipeline
+from millwheel.cli.printing import print_csv, print_rows_as_json, print_table
+from millwheel.errors import UsageError
+from millwheel.store.console.selection import Selection, select
+
+Format = Literal["table", "csv", "json"]
+
+app = typer.Typer()
+
+
+@command(app)
+def sql(
+    statements: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="STATEMENT...",
+            help="A read-only statement, such as a SELECT. Several statements read one snapshot.",
+        ),
+    ],
+    pipeline: OnePipeline = None,
+    form: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = "table",
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=86400, help="Timeout of each statement, in seconds.")
+    ] = 60.0,
+    *,
+    common: CommonOptions,
+) -> None:
+    """Run read-only SQL on the store's tables and views."""
+    as_json = form == "json"
+    with (
+        opened(common) as presence,
+        select(
+            presence.url, statements, pipeline=pipeline, seconds=timeout, as_json=as_json
+        ) as answers,
+    ):
+        for number, answer in enumerate(answers):
+            if number and not as_json:
+                typer.echo()
+            _print_answer(answer, form)
+
+
+def _print_answer(answer: Selection, form: Format) -> None:
+    if form == "csv":
+        print_csv(answer.columns, answer.rows)
+    elif form == "table":
+        count = print_table(answer.columns, answer.rows)
+        typer.echo(f"({count:,} row{'' if count == 1 else 's'})")
+    else:
+        _require_distinct(answer.columns)
+        print_rows_as_json(answer.columns, answer.rows)
+
+
+def _require_distinct(columns: list[str]) -> None:
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise UsageError(
+            f"several columns are named {', '.join(twice)}, and JSON would keep only one of them: "
+            "rename them with AS"
+        )

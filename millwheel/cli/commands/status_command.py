@@ -1,0 +1,189 @@
+"""``millwheel status``, once or repeatedly, on the terminal or over HTTP."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+
+from millwheel.cli.command import command
+from millwheel.cli.opened_store import inspecting, opened
+from millwheel.cli.options import CommonOptions, Json, OptionGroup
+from millwheel.cli.printing import byte_text, print_json, print_json_line, print_table
+from millwheel.cli.status_text import print_status
+from millwheel.cli.watch_text import Rates, lines, text_of
+from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.services.endpoint import Endpoint
+from millwheel.store.console.inspection import Inspection, PipelineStatus, inspect
+
+Show = Callable[[list[str]], None]
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class WatchOptions(OptionGroup):
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C, with rates.")
+    ] = False
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1, max=3600, metavar="SECONDS", help="Refresh interval of --watch. Default: 1."
+        ),
+    ] = None
+
+
+@command(app)
+def status(
+    pipeline: Annotated[
+        str | None, typer.Argument(help="Name of a pipeline. Default: all pipelines.")
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /healthz, /metrics and /status on this address until Ctrl-C or SIGTERM, "
+            "from the store alone: no worker is needed.",
+        ),
+    ] = None,
+    disk: Annotated[
+        bool, typer.Option("--disk", help="Show disk use instead, and the reasons for it.")
+    ] = False,
+    as_json: Json = False,
+    *,
+    watching: WatchOptions,
+    common: CommonOptions,
+) -> None:
+    """Show workers, watermarks, backlog and counters."""
+    if disk:
+        _print_disk(pipeline, common, as_json=as_json)
+    elif http is not None:
+        _serve(pipeline, common, http)
+    elif watching.watch:
+        _watch(pipeline, common, seconds=watching.interval or 1.0, as_json=as_json)
+    elif watching.interval is not None:
+        raise UsageError("--interval needs --watch")
+    else:
+        _print(pipeline, common, as_json=as_json)
+
+
+def _print(pipeline: str | None, common: CommonOptions, *, as_json: bool) -> None:
+    with inspecting(common) as inspection:
+        found = _read(inspection, pipeline)
+    address = common.address
+    if as_json:
+        print_json({"store": address.redacted(), "pipelines": found})
+        return
+    if not found:
+        typer.echo(f"no pipeline in {address.redacted()} yet")
+    for number, one in enumerate(found):
+        if number:
+            typer.echo()
+        print_status(one, address)
+
+
+def _read(inspection: Inspection, pipeline: str | None) -> list[PipelineStatus]:
+    names = [inspection.choose(pipeline)] if pipeline else inspection.pipelines()
+    return [inspection.status(name) for name in names]
+
+
+def _print_disk(pipeline: str | None, common: CommonOptions, *, as_json: bool) -> None:
+    with inspecting(common) as inspection:
+        found = inspection.disk(inspection.choose(pipeline))
+    if as_json:
+        print_json(found)
+        return
+    kinds = sorted(found.kinds.items(), key=itemgetter(1), reverse=True)
+    print_table(["kind", "on disk"], [[kind, byte_text(size)] for kind, size in kinds])
+    typer.echo()
+    for kept in found.oldest:
+        typer.echo(f"the oldest bucket is kept by {kept.kept_by}: {kept.what}")
+    if found.fold_age_seconds is not None:
+        typer.echo(
+            f"{found.unfolded:,} commits are not folded, the oldest for "
+            f"{found.fold_age_seconds:,.0f} s"
+        )
+    if found.snapshot is not None:
+        typer.echo(
+            f"{found.dead_rows:,} dead rows; none that is newer can be removed until this ends: "
+            f"{found.snapshot}"
+        )
+
+
+def _serve(pipeline: str | None, common: CommonOptions, http: str) -> None:
+    from millwheel.services.store_endpoint import StoreEndpoint, look  # slow to import
+
+    with opened(common) as presence:
+        look(presence.url, pipeline)  # a store that cannot be reached is an error at the start
+        service = StoreEndpoint(lambda: look(presence.url, pipeline), Endpoint.parse(http))
+        service.start()
+        typer.echo(f"serving {service.url}/metrics; Ctrl-C ends it", err=True)
+        try:
+            threading.Event().wait()  # a signal raises
+        finally:
+            service.stop()
+
+
+def _watch(pipeline: str | None, common: CommonOptions, *, seconds: float, as_json: bool) -> None:
+    """Print the status until interrupted; a store that becomes unreachable is retried.
+
+    Each refresh is a transaction of its own.
+    """
+    address = common.address
+    rates = Rates()
+    with opened(common) as presence, _showing() as show:
+        found = _read_once(presence.url, pipeline)
+        while True:
+            rates.fill(found)
+            if as_json:
+                print_json_line({"store": address.redacted(), "pipelines": found})
+            else:
+                show(lines(found) or [f"no pipeline in {address.redacted()} yet"])
+            time.sleep(seconds)
+            while True:
+                try:
+                    found = _read_once(presence.url, pipeline)
+                    break
+                except StoreUnavailable as error:
+                    if as_json:
+                        print_json_line({"store": address.redacted(), "error": str(error)})
+                    else:
+                        show([str(error)])
+                    time.sleep(seconds)
+
+
+def _read_once(url: str, pipeline: str | None) -> list[PipelineStatus]:
+    with inspect(url) as inspection:
+        return _read(inspection, pipeline)
+
+
+@contextmanager
+def _showing() -> Iterator[Show]:
+    """Yield a function that prints lines, or redraws them on a terminal."""
+    console = Console()
+    if not console.is_terminal:
+        yield _print_block
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+
+        def show(shown: list[str]) -> None:
+            live.update(Group(*map(text_of, shown)), refresh=True)
+
+        yield show
+
+
+def _print_block(shown: list[str]) -> None:
+    for line in shown:
+        typer.echo(line)
+    typer.echo()
+    sys.stdout.flush()

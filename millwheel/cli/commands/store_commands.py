@@ -1,0 +1,152 @@
+"""Commands on a store: ``migrate``, ``drop``, ``remove``, ``stop`` and ``url``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millwheel.cli.command import command
+from millwheel.cli.opened_store import opened
+from millwheel.cli.operator_desk import actor
+from millwheel.cli.options import CommonOptions, PipelineName, Reason, Yes
+from millwheel.cli.printing import byte_text, confirm, count_of
+from millwheel.cli.target import load_pipeline
+from millwheel.core.names import check_name
+from millwheel.errors import UsageError
+from millwheel.pipeline import Pipeline
+from millwheel.store import embedded
+from millwheel.store.console import administration
+from millwheel.store.console.migrate import HEAD, require_version, schema_version
+from millwheel.store.console.presence import present
+from millwheel.store.console.roles import make_roles
+
+app = typer.Typer()
+
+StoreDirectory = Annotated[
+    Path | None, typer.Argument(metavar="DIR", help="Directory of the store, as --store DIR.")
+]
+
+
+@command(app)
+def migrate(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:PIPELINE|NAME", help="The pipeline, or its name.")
+    ],
+    roles: Annotated[
+        bool,
+        typer.Option(
+            "--roles",
+            help="Create the roles DATABASE_NAME_owner, _worker, _operator and _reader, or renew "
+            "their rights.",
+        ),
+    ] = False,
+    *,
+    common: CommonOptions,
+) -> None:
+    """Create or upgrade a pipeline's schema. `run` and `worker` do so for embedded stores.
+
+    With MODULE:PIPELINE, the streams of a new pipeline that have an Inbox take records from then
+    on.
+    """
+    pipeline = load_pipeline(target) if ":" in target else None
+    name = check_name(target, "pipeline") if pipeline is None else pipeline.name
+    address = common.address
+    with present(address, create=True) as presence:
+        before = schema_version(presence.url, name)
+        require_version(presence.url, name, address=address, migrate_now=True)
+        streams = [] if pipeline is None else _registered(pipeline, presence.url)
+        made = make_roles(presence.url, name) if roles else ()
+    if before == HEAD:
+        typer.echo(f"schema {name} is already at version {HEAD}")
+    elif before:
+        typer.echo(f"migrated schema {name} from version {before} to version {HEAD}")
+    else:
+        typer.echo(f"created schema {name} at version {HEAD}")
+    for stream in streams:
+        typer.echo(f"stream {stream} takes records")
+    for role in made:
+        typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
+
+
+def _registered(pipeline: Pipeline, url: str) -> list[str]:
+    from millwheel.services.registering import register_inboxes  # the engine: slow to import
+
+    return register_inboxes(pipeline, url)
+
+
+@command(app)
+def drop(pipeline: PipelineName, yes: Yes = False, *, common: CommonOptions) -> None:
+    """Drop a pipeline with its state, timers and results."""
+    with opened(common) as presence:
+        tables, size = administration.schema_size(presence.url, pipeline)
+        what = f"pipeline {pipeline!r} in {presence.address.redacted()}"
+        data = f"{count_of(tables, 'table')}, {byte_text(size)}"
+        confirm(
+            f"dropping {what} deletes all its data ({data})",
+            f"Drop {what} with its state, its results and all its other data ({data})?",
+            sure=yes,
+        )
+        administration.drop_pipeline(presence.url, pipeline)
+    typer.echo(f"dropped pipeline {pipeline}")
+
+
+@command(app)
+def remove(
+    pipeline: PipelineName,
+    computations: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Computations or injectors to remove.")
+    ],
+    yes: Yes = False,
+    reason: Reason = "",
+    *,
+    common: CommonOptions,
+) -> None:
+    """Delete computations and their state from a pipeline. It may keep running."""
+    names = ", ".join(computations)
+    with opened(common) as presence:
+        what = f"{names} of pipeline {pipeline!r} in {presence.address.redacted()}"
+        data = "its state, its timers and the records it has sent that are not processed yet"
+        confirm(f"removing {what} deletes {data}", f"Remove {what} with {data}?", sure=yes)
+        rows = administration.remove_computations(
+            presence.url, pipeline, computations, actor=actor(reason)
+        )
+    typer.echo(f"removed {names} from {pipeline}: {rows:,} rows of state and timers")
+    typer.echo("next: start workers with code from which it is removed")
+
+
+@command(app)
+def stop(directory: StoreDirectory = None, *, common: CommonOptions) -> None:
+    """Stop the embedded Postgres of a directory. Other processes may still use it."""
+    directory = _existing(directory, common, "stop it there")
+    stopped = embedded.stop(directory)
+    typer.echo(
+        f"stopped the server of {directory}" if stopped else f"{directory}: no server is running"
+    )
+
+
+@command(app)
+def url(directory: StoreDirectory = None, *, common: CommonOptions) -> None:
+    """Print the URL of a directory's embedded Postgres. Give it to psql and other programs while
+    the server runs."""
+    directory = _existing(directory, common, "its URL is the one that you gave")
+    found = embedded.status(directory).url
+    if found is None:
+        raise UsageError(
+            f"{directory}: no server is running. It runs while a worker, or another command, uses "
+            "the directory"
+        )
+    typer.echo(found)
+
+
+def _existing(directory: Path | None, common: CommonOptions, instead: str) -> Path:
+    if directory is not None and common.store is not None:
+        raise UsageError("give the directory once: DIR or --store DIR")
+    if directory is None:
+        directory = common.address.directory
+        if directory is None:
+            raise UsageError(f"the store is a Postgres that millwheel did not start; {instead}")
+    if embedded.status(directory).state == "absent":
+        raise UsageError(f"there is no store in {directory}")
+    return directory

@@ -1,0 +1,83 @@
+"""Dead letters as text."""
+
+from __future__ import annotations
+
+from millwheel.cli.printing import count_of, cut, print_table, say
+from millwheel.store.console.asking import MatchedLetters
+from millwheel.store.console.inspection import DeadLetterEntry, DeadLetterKind
+
+
+def print_letters(found: list[DeadLetterEntry]) -> None:
+    print_table(
+        ["id", "given up at", "computation", "stream", "key", "parked", "place", "error", "value"],
+        [
+            [
+                str(entry.id),
+                entry.given_up_at,
+                entry.computation,
+                entry.stream,
+                "" if entry.key is None else cut(str(entry.key)),
+                entry.parked or "",
+                entry.place,
+                *(cut(text) for text in (entry.error, entry.value)),
+            ]
+            for entry in found
+        ],
+    )
+
+
+def print_kinds(kinds: list[DeadLetterKind]) -> None:
+    print_table(
+        ["letters", "keys", "computation", "error", "oldest", "newest at"],
+        [
+            [f"{k.letters:,}", f"{k.keys:,}", k.computation, k.error, str(k.oldest), k.newest_at]
+            for k in kinds
+        ],
+    )
+
+
+def letter_fields(entry: DeadLetterEntry) -> dict[str, object]:
+    """All fields but the traceback."""
+    names = [name for name in entry.__struct_fields__ if name != "traceback"]
+    return {name: getattr(entry, name) for name in names}
+
+
+def print_letter(entry: DeadLetterEntry) -> None:
+    for name, value in letter_fields(entry).items():
+        say(f"{name.replace('_', ' '):12}  {'' if value is None else value}")
+    if entry.traceback:
+        say("")
+        say(entry.traceback.rstrip())
+
+
+def print_matched(matched: MatchedLetters) -> None:
+    """Print how many letters match, and how many of them are late or stay."""
+    print_number(matched)
+    if matched.without_key:
+        say(
+            f"rows of a source that could not be read: {matched.without_key:,} of them; no key "
+            "owns them. Mend the rows, and send them again"
+        )
+    if matched.removed:
+        say(
+            f"of computations that were removed: {matched.removed:,} of them; no code processes "
+            "them. Export them, or discard them"
+        )
+    if matched.retried:
+        say(f"being retried already: {matched.retried:,} of them")
+    if matched.waiting:
+        one = matched.waiting == 1
+        say(
+            f"{count_of(matched.waiting, 'record')} wait{'s' if one else ''} behind them in parked "
+            f"keys, and follow{'s' if one else ''} by {'itself' if one else 'themselves'}"
+        )
+    for computation, count in sorted(matched.behind.items()):
+        say(
+            f"behind the low watermark of {computation}: {count:,} of them; the records that they "
+            "produce are late, and a reader that drops late records will drop them"
+        )
+
+
+def print_number(matched: MatchedLetters) -> None:
+    number = len(matched.ids)
+    say(f"{count_of(number, 'dead letter')} match{'es' if number == 1 else ''}")

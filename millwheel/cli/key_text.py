@@ -1,0 +1,62 @@
+"""A key as text."""
+
+from __future__ import annotations
+
+import msgspec
+
+from millwheel.cli.printing import print_table, say
+from millwheel.core.model import Key
+from millwheel.services.operating import short
+from millwheel.store.console.one_key import MOST_PENDING, KeyStatus, Page
+
+
+def print_key(found: KeyStatus, page: Page) -> None:
+    owner = "no worker" if found.owner is None else f"worker {short(found.owner)}"
+    say(
+        f"{found.computation}, key {msgspec.json.encode(found.key).decode()}: slot {found.slot}, "
+        f"interval {found.interval} of {owner}"
+    )
+    if found.state is None and not found.entries_total and not page.skip:
+        say(f"no state{_other_type(found.key)}")
+    if found.state is not None:
+        say(f"state (version {found.version}): {bytes(found.state).decode()}")
+    if found.entries:
+        say("")
+        _print_some(
+            ["entry", "value"],
+            [[entry, bytes(value).decode()] for entry, value in found.entries.items()],
+            found.entries_total,
+        )
+    say("")
+    if found.timers_total:
+        _print_some(
+            ["timer", "tag", "due", "holds the watermark at", "set at"],
+            [[t.kind, t.tag, t.due, t.hold, t.set_at] for t in found.timers],
+            found.timers_total,
+        )
+    else:
+        say("no further timers" if page.skip else "no timers")
+    if found.pending:
+        say("")
+        print_table(
+            ["sent by", "stream", "id", "timestamp", "sent at", "value"],
+            [
+                [r.sender, r.stream, r.id, r.timestamp, r.produced_at, bytes(r.value).decode()]
+                for r in found.pending
+            ],
+        )
+        if len(found.pending) == MOST_PENDING:
+            say(f"the oldest {MOST_PENDING} records; there may be more")
+    else:
+        say("no records on their way to it")
+
+
+def _print_some(columns: list[str], rows: list[list[str]], total: int) -> None:
+    print_table(columns, rows)
+    if len(rows) < total:
+        say(f"{len(rows):,} of {total:,}: --limit and --skip show others")
+
+
+def _other_type(key: Key) -> str:
+    """A hint for a key that may have been meant as text."""
+    return f"; the text {key} is another key: '\"{key}\"'" if isinstance(key, int) else ""
