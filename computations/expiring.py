@@ -132,18 +132,18 @@ class Expiring(Computation[V, S], Generic[V, S]):
 
 def _with_expiry(computation: Computation[Any, Any]) -> Any:
     inner = computation.state_type
-    what = f"Expiring: the state of {type(computation).__name__}"
+    subject = f"Expiring: the state of {type(computation).__name__}"
     if inner in (None, type(None)):
-        raise GraphError(f"{what} is None, so nothing can expire")
+        raise GraphError(f"{subject} is None, so nothing can expire")
     if isinstance(inner, type) and "expires_at" in _fields(inner):
-        raise GraphError(f"{what} already has a field expires_at; rename it")
+        raise GraphError(f"{subject} already has a field expires_at; rename it")
     if _is_open_struct(inner):
         return msgspec.defstruct(inner.__name__, [("expires_at", int | None, None)], bases=(inner,))
     if _is_open_dataclass(inner):
         field = ("expires_at", int | None, dataclasses.field(default=None))
         return dataclasses.make_dataclass(inner.__name__, [field], bases=(inner,))
     raise GraphError(
-        f"{what} must be a msgspec.Struct or a dataclass that is not frozen, not {inner!r}"
+        f"{subject} must be a msgspec.Struct or a dataclass that is not frozen, not {inner!r}"
     )
 
 

@@ -72,18 +72,18 @@ def check_pair(
     Raises:
         GraphError: it reads other streams, or keys of different types.
     """
-    what = type(join).__name__
+    subject = type(join).__name__
     first, second = (stream.name for stream in streams)
     if sorted(i.stream.name for i in inputs) != sorted([first, second]):
         read = " and ".join(repr(i.stream.name) for i in inputs)
         raise GraphError(
-            f"{what} joins {first!r} and {second!r}, but is added to read {read}: give it "
+            f"{subject} joins {first!r} and {second!r}, but is added to read {read}: give it "
             f"{first}.by(...) and {second}.by(...)"
         )
     kinds = {i.stream.name: i.key_type for i in inputs}
     if None not in kinds.values() and kinds[first] != kinds[second]:
         raise GraphError(
-            f"{what} would never find a partner: {first!r} is read by keys of type "
+            f"{subject} would never find a partner: {first!r} is read by keys of type "
             f"{kinds[first]}, {second!r} by keys of type {kinds[second]}, and keys of different "
             "types are never equal (1 is not '1'). Give both key extractors the same type"
         )

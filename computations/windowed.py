@@ -83,19 +83,19 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         early: Early | None = None,
         accumulate: bool = True,
     ) -> None:
-        what = f"windows of stream {to.name!r}"
+        subject = f"windows of stream {to.name!r}"
         if not isinstance(late, Stream) and late not in ("drop", "amend"):
-            raise GraphError(f'{what}: late must be "drop", "amend" or a stream, not {late!r}')
+            raise GraphError(f'{subject}: late must be "drop", "amend" or a stream, not {late!r}')
         if allowed_lateness is not None:
-            _check_lateness(what, allowed_lateness, late)
+            _check_lateness(subject, allowed_lateness, late)
         if not isinstance(fold, Fold):
             raise GraphError(
-                f"{what}: the fold must be a Fold, such as count or total(lambda value: "
+                f"{subject}: the fold must be a Fold, such as count or total(lambda value: "
                 f"value.price), not {fold!r}"
             )
         if early is not None and not isinstance(early, Early):
             raise GraphError(
-                f"{what}: early must be an Early, such as Early(records=10), not {early!r}"
+                f"{subject}: early must be an Early, such as Early(records=10), not {early!r}"
             )
         self._to = to
         self._late = late
@@ -103,7 +103,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         panes = Panes(fold, to, late, allowed_lateness, early, accumulate)
         self.wall_timers = early is not None and early.seconds is not None
         self.pane_order = panes.order(by_number=isinstance(windows, Count))
-        self._keeping = self._keep(windows, panes, what, late)
+        self._keeping = self._keep(windows, panes, subject, late)
 
     @staticmethod
     def _keep(

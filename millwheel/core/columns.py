@@ -85,12 +85,12 @@ def stored_form(table: str, column: Column, *, in_key: bool) -> Callable[[Any], 
 
     Its result is None for None, which Postgres stores as NULL, in a column of JSON too.
     """
-    what = f"column {column.name!r} of table {table!r}"
+    subject = f"column {column.name!r} of table {table!r}"
     if column.is_json:
-        codec: Codec[Any] = Codec(Any, what=what)
+        codec: Codec[Any] = Codec(Any, what=subject)
         return lambda value: None if value is None else _json(codec, value, in_key=in_key)
     if column.type == "timestamp with time zone":
-        return lambda value: _aware(value, what)
+        return lambda value: _aware(value, subject)
     return None
 
 

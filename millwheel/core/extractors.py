@@ -61,10 +61,10 @@ def fingerprint(extractor: Callable[..., Any]) -> str | None:
     accessible."""
     reading = _Reading()
     try:
-        said = reading.of(extractor)
+        parts = reading.of(extractor)
     except _NoSource:
         return None
-    text = msgspec.json.encode(said)
+    text = msgspec.json.encode(parts)
     digest = hashlib.blake2b(text, digest_size=12).hexdigest()
     return f"{SOURCE if reading.from_source else COMPILED}:{digest}"
 
@@ -128,9 +128,9 @@ class _Reading:
         node = _node_of(function)
         if node is None:
             self.from_source = False
-            said: Any = [list(_names(code)), sorted(map(repr, _constants(code))), code.co_argcount]
+            parts: Any = [list(_names(code)), sorted(map(repr, _constants(code))), code.co_argcount]
         else:
-            said = _Syntax().of_function(node)
+            parts = _Syntax().of_function(node)
         defaults = [self._of_value(v, depth) for v in function.__defaults__ or ()]
         used = []
         for name in sorted(set(_names(code))):
@@ -138,7 +138,7 @@ class _Reading:
             is_own = isinstance(value, FunctionType) and value.__module__ == function.__module__
             if is_own or (name in function.__globals__ and type(value) in _CONSTANTS):
                 used.append([name, self._of_value(value, depth)])
-        return ["function", said, defaults, self._closed(function, depth), used]
+        return ["function", parts, defaults, self._closed(function, depth), used]
 
     def _closed(self, function: FunctionType, depth: int) -> Any:
         closed = []

@@ -70,10 +70,10 @@ class Marks:
             made.setdefault(sender, cls(columns))._rows[number] = row
         return made
 
-    def sign(self, until: int, most: int = COMPARED) -> Sign | None:
+    def sign(self, until: int, limit: int = COMPARED) -> Sign | None:
         """The sign of the last rows before a number; None: none of them is known."""
         first = until
-        while first - 1 in self._rows and until - first < most:
+        while first - 1 in self._rows and until - first < limit:
             first -= 1
         if first == until:
             return None
@@ -115,31 +115,31 @@ def distance(start: Vector, end: Vector) -> int:
     return sum(piece.rows for piece in between(start, end))
 
 
-def bounded(start: Vector, end: Vector, most: int) -> dict[int, int]:
-    """The vector at most `most` rows behind `start`; each sender has its share, so that all end
+def bounded(start: Vector, end: Vector, limit: int) -> dict[int, int]:
+    """The vector at most `limit` rows behind `start`; each sender has its share, so that all end
     together."""
-    there = between(start, end)
-    total = sum(piece.rows for piece in there)
-    if total <= most:
+    present = between(start, end)
+    total = sum(piece.rows for piece in present)
+    if total <= limit:
         return {**start, **end}
     found = dict(start)
-    left = most
-    for sender, first, until in there:
-        rows = (until - first) * most // total
+    left = limit
+    for sender, first, until in present:
+        rows = (until - first) * limit // total
         found[sender] = first + rows
         left -= rows
-    for sender, _, until in there:  # what rounding has left over
+    for sender, _, until in present:  # what rounding has left over
         extra = min(left, until - found[sender])
         found[sender] += extra
         left -= extra
     return found
 
 
-def shares(ranges: list[RowRange], most: int, least_rows: int) -> Iterator[list[RowRange]]:
-    """Divide ranges into at most `most` shares of about the same number of rows, at least
+def shares(ranges: list[RowRange], limit: int, least_rows: int) -> Iterator[list[RowRange]]:
+    """Divide ranges into at most `limit` shares of about the same number of rows, at least
     `least_rows` if there are several."""
     total = sum(piece.rows for piece in ranges)
-    wanted = max(1, min(most, total // least_rows))
+    wanted = max(1, min(limit, total // least_rows))
     size = -(-total // wanted)
     share: list[RowRange] = []
     room = size

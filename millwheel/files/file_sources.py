@@ -329,16 +329,16 @@ class Csv(Files):
         on_missing: OnMissing = "fail",
     ) -> None:
         super().__init__(path, member, max_row_bytes, follow, poll, on_missing)
-        for what, character in (("delimiter", delimiter), ("quote", quote)):
+        for kind, character in (("delimiter", delimiter), ("quote", quote)):
             if character is not None and (
                 len(character) != 1 or not character.isascii() or character in "\r\n\0"
             ):
-                raise UsageError(f"Csv: the {what} must be one ASCII character, not {character!r}")
+                raise UsageError(f"Csv: the {kind} must be one ASCII character, not {character!r}")
         if delimiter == quote:
             raise UsageError(f"Csv: delimiter and quote are both {quote!r}")
-        for what, names in (("null", null), ("optional", optional)):
+        for kind, names in (("null", null), ("optional", optional)):
             if isinstance(names, str):
-                raise UsageError(f"Csv: give {what} as a tuple of strings, not {names!r}")
+                raise UsageError(f"Csv: give {kind} as a tuple of strings, not {names!r}")
         self.delimiter = delimiter
         self.quote = quote
         self.null = tuple(null)

@@ -389,8 +389,10 @@ class FollowedReader(FileReader[HeadAndTail, FollowedFile | None]):
         if taken:
             self._refuse_rest(last, rows)
         elif self._header_due or not format_.is_whole(last):
-            what = "the header is incomplete" if self._header_due else "a quote is not closed"
-            rows.append(format_.bad(self._rows, self._line, last, f"{what} at the end of the file"))
+            problem = "the header is incomplete" if self._header_due else "a quote is not closed"
+            rows.append(
+                format_.bad(self._rows, self._line, last, f"{problem} at the end of the file")
+            )
         else:
             format_.decode([last], rows, self._rows, self._line)
         size = len(last) - taken

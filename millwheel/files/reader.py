@@ -376,13 +376,13 @@ class FileReader(ABC, Generic[P, F]):
         """Append a bad row: a row that was taken without a newline has grown."""
         assert self._cut is not None
         taken = raw[: self._byte - self._cut].decode(errors="backslashreplace")
-        what = (
+        problem = (
             f"the file ended within this line when it was read, and {taken:.200} was processed as "
             "the whole row. The line is longer now. End the line where it ended then; to process "
             "the longer row too, append it as a line of its own. Read a file that is still being "
             "written with follow=True, which waits for incomplete lines"
         )
-        rows.append(self._format.bad(self._rows, self._line, raw, what))
+        rows.append(self._format.bad(self._rows, self._line, raw, problem))
 
     def _begin_long_row(self) -> None:
         proof = self._proof.copy()
@@ -409,10 +409,10 @@ class FileReader(ABC, Generic[P, F]):
         long, self._long = self._long, None
         assert long is not None
         size = long.size - ends_in_newline
-        what = self._format.too_long(size)
+        problem = self._format.too_long(size)
         if self._header_due:
-            raise InputError(f"{self._format.file}, line {self._line}: the header: {what}")
-        rows.append(self._format.bad(self._rows, self._line, long.text[:size], what))
+            raise InputError(f"{self._format.file}, line {self._line}: the header: {problem}")
+        rows.append(self._format.bad(self._rows, self._line, long.text[:size], problem))
         begin = self._byte if self._cut is None else self._cut
         byte = begin + self._lead + long.size
         line = self._line + (long.newlines if ends_in_newline else 0)

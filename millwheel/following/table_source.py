@@ -233,20 +233,20 @@ class TableReader(FetchingReader):
         Raises:
             InputError: they are others.
         """
-        there = await self._upstream.marks(
+        present = await self._upstream.marks(
             self._partition.sender, max(0, self._next - COMPARED), until
         )
         opened, sign = self._opened
         if self._next != opened:
             sign = self._marks.sign(self._next)
-        if there.contradict(sign, self._next):
+        if present.contradict(sign, self._next):
             raise InputError(
                 f"{self._source!r}: the last of {self._next} rows of sender "
                 f"{self._partition.sender} that were read are not those that it has now: "
                 f"{WENT_BACK}, and has written other rows since; or rows were changed by hand. "
                 f"{WAY_OUT}"
             )
-        self._marks.add(there)
+        self._marks.add(present)
 
     def _row(self, number: int, text: str) -> Row:
         text = self._decoder.named(text)

@@ -21,7 +21,7 @@ from millwheel.store.postgres.translation import translate
 
 LOOK_SECONDS = 0.1
 RETRY_SECONDS = 1.0
-TOLD_SECONDS = 30.0
+LOG_SECONDS = 30.0
 
 NUMBERS = frozenset(("sender", "sequence"))
 """The columns of a numbered table that are not fields of its rows."""
@@ -160,7 +160,7 @@ class Upstream:
         return filled("millwheel.following", name, self._pipeline, **further)
 
     async def _patiently(self, ask: Any) -> Any:
-        told = float("-inf")
+        logged_at = float("-inf")
         while True:
             try:
                 if self._connection is None:
@@ -177,8 +177,8 @@ class Upstream:
                 if not isinstance(translated, StoreUnavailable):
                     raise InputError(f"{self._where}: {translated}") from error
                 self.close()
-                if time.monotonic() >= told + TOLD_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() >= logged_at + LOG_SECONDS:
+                    logged_at = time.monotonic()
                     log.warning("followed_store_away", store=self._where, error=str(translated))
                 await asyncio.sleep(RETRY_SECONDS)
 

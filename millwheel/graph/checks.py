@@ -102,16 +102,16 @@ def check_injection(stream: Stream[Any], injection: Injection, most_pending: int
         _check_pending(stream, injection.max_pending, most_pending)
 
 
-def _check_pending(stream: Stream[Any], max_pending: object, most: int) -> None:
+def _check_pending(stream: Stream[Any], max_pending: object, limit: int) -> None:
     if not isinstance(max_pending, int) or isinstance(max_pending, bool) or max_pending < 1:
         raise GraphError(
             f"inject into {stream.name!r}: max_pending must be a number of rows, 1 or more, not "
             f"{max_pending!r}"
         )
-    if max_pending > most:
+    if max_pending > limit:
         raise GraphError(
             f"inject into {stream.name!r}: max_pending={max_pending:,} is above "
-            f"Settings.max_unacked_records, {most:,}, which applies in any case; lower the "
+            f"Settings.max_unacked_records, {limit:,}, which applies in any case; lower the "
             "first or raise the second"
         )
 

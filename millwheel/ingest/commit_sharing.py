@@ -84,8 +84,8 @@ class GroupSender:
         if now - at < COUNT_SECONDS:
             return is_full
         self._counted[stream] = now, is_full  # other requests need not count
-        most = self._most_waiting
-        is_full = await self._client.count_waiting(stream, most) >= most
+        limit = self._most_waiting
+        is_full = await self._client.count_waiting(stream, limit) >= limit
         self._counted[stream] = time.monotonic(), is_full
         return is_full
 

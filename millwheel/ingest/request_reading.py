@@ -194,10 +194,12 @@ class RecordsRequest:
             raise RequestRefused(401, "the signature of the body is missing or wrong")
         return _Records(door, key, at).of(body, one=kind == JSON)
 
-    async def _body(self, headers: Mapping[str, str], most: int) -> bytes:
-        too_large = RequestRefused(413, f"the body has more than {most:,} bytes; send less at once")
+    async def _body(self, headers: Mapping[str, str], limit: int) -> bytes:
+        too_large = RequestRefused(
+            413, f"the body has more than {limit:,} bytes; send less at once"
+        )
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > most:
+        if length.isdecimal() and int(length) > limit:
             raise too_large
         parts: list[bytes] = []
         try:
@@ -207,7 +209,7 @@ class RecordsRequest:
                     if message["type"] == "http.disconnect":
                         raise ClientGone
                     part = message.get("body", b"")
-                    if self.held + len(part) > most:
+                    if self.held + len(part) > limit:
                         raise too_large
                     self._reader.hold(self, len(part))
                     parts.append(part)
@@ -247,14 +249,14 @@ class _Records:
     def _add(self, found: Sending, raw: bytes, number: int | None) -> None:
         name = self.door.stream.name
         micros = event_micros(self.at or datetime.now(UTC))
-        what = "the body" if number is None else f"line {number}"
+        subject = "the body" if number is None else f"line {number}"
         try:
             value = self.door.value(raw, micros)
         except BadRow as error:
             is_list = number is None and raw.lstrip().startswith(b"[")
             hint = ". Send several records as NDJSON" if is_list else ""
             raise RequestRefused(
-                400, f"{what} is no record of stream {name!r}: {error}{hint}", line=number
+                400, f"{subject} is no record of stream {name!r}: {error}{hint}", line=number
             ) from None
         id_ = self._id_of(value, number)
         if id_ is None and self.key is None and self.door.inbox.require_id:

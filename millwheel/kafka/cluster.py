@@ -129,9 +129,11 @@ def check_topic(cluster: object, topic: str) -> str:
     Raises:
         UsageError: one of them is wrong.
     """
-    what = f"Kafka topic {topic!r}"
+    subject = f"Kafka topic {topic!r}"
     if not isinstance(cluster, KafkaCluster):
-        raise UsageError(f'{what}: give KafkaCluster("HOST:PORT") first, not {cluster!r:.80}')
+        raise UsageError(f'{subject}: give KafkaCluster("HOST:PORT") first, not {cluster!r:.80}')
     if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
-        raise UsageError(f"{what}: a topic's name has up to 249 letters, digits, '.', '_' and '-'")
-    return what
+        raise UsageError(
+            f"{subject}: a topic's name has up to 249 letters, digits, '.', '_' and '-'"
+        )
+    return subject

@@ -89,8 +89,8 @@ class Decoding:
         except Exception as error:  # decode= may raise anything
             if self._decode is None:
                 return self._bad(record, str(error))
-            what = f"decode=, {place_of(self._decode)}, failed: {reason(error)}"
-            return self._bad(record, what)
+            problem = f"decode=, {place_of(self._decode)}, failed: {reason(error)}"
+            return self._bad(record, problem)
         return Row(offset, offset, value, micros=1000 * record.timestamp)
 
     def _bad(self, record: KafkaRecord, what: str) -> Row:
@@ -111,5 +111,5 @@ class Decoding:
         return Row(record.offset, record.offset, error=error, text=text)
 
 
-def _base64(data: bytes | None, most: int) -> str | None:
-    return None if data is None else base64.b64encode(data[:most]).decode()
+def _base64(data: bytes | None, limit: int) -> str | None:
+    return None if data is None else base64.b64encode(data[:limit]).decode()

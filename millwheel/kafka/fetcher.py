@@ -31,7 +31,7 @@ class AioFetcher:
         self._place = place
         self._position = position
 
-    async def fetch(self, most: int) -> Sequence[KafkaRecord]:
+    async def fetch(self, limit: int) -> Sequence[KafkaRecord]:
         """As `Fetcher.fetch`. A `getmany` that waits leaves a waiter behind, so `getone` waits."""
         try:
             async with asyncio.timeout(FETCH_SECONDS):
@@ -49,8 +49,8 @@ class AioFetcher:
             # The consumer is past the first record, so an error waits for the next call, which
             # meets it again.
             with suppress(kafka_errors.KafkaError):
-                most = max(1, most - 1)
-                found = await self._consumer.getmany(self._place, timeout_ms=0, max_records=most)
+                limit = max(1, limit - 1)
+                found = await self._consumer.getmany(self._place, timeout_ms=0, max_records=limit)
                 records += found.get(self._place, ())
         self._position = await self._consumer.position(self._place)
         return records

@@ -92,8 +92,8 @@ class Messages:
     async def _encoded(self, found: Any) -> bytes | None:
         encoded = await found if isinstance(found, Awaitable) else found
         if encoded is not None and not isinstance(encoded, bytes):
-            what = type(encoded).__name__
-            raise TypeError(f"encode=, {place_of(self._encode)}, returned {what}, not bytes")
+            type_name = type(encoded).__name__
+            raise TypeError(f"encode=, {place_of(self._encode)}, returned {type_name}, not bytes")
         return encoded
 
     def _millis(self, record: Record[Any], now: int) -> int:

@@ -129,8 +129,8 @@ class OffsetGone(Exception):
 class Fetcher(Protocol):
     """Fetches the committed records of a partition, in order, from an offset on."""
 
-    async def fetch(self, most: int) -> Sequence[KafkaRecord]:
-        """Up to `most` further records; it waits a moment for some, and may return none.
+    async def fetch(self, limit: int) -> Sequence[KafkaRecord]:
+        """Up to `limit` further records; it waits a moment for some, and may return none.
 
         A broker that does not answer is asked again for ever.
 

@@ -123,15 +123,15 @@ class KafkaSink:
         positions_kept: timedelta = timedelta(days=6),
         on_lost_commits: OnLostCommits = "fail",
     ) -> None:
-        what = check_topic(cluster, topic)
+        subject = check_topic(cluster, topic)
         if on_lost_commits not in ("fail", "repeat"):
             raise UsageError(
-                f'{what}: on_lost_commits must be "fail" or "repeat", not {on_lost_commits!r}'
+                f'{subject}: on_lost_commits must be "fail" or "repeat", not {on_lost_commits!r}'
             )
         self.topic = topic
         self.bundles = bundles
         self.cluster = cluster
-        self._maker = Messages(what, key, encode, headers, timestamp)
+        self._maker = Messages(subject, key, encode, headers, timestamp)
         self._exactly_once = exactly_once
         self._prefix = id_prefix
         self._kept = positions_kept
@@ -361,10 +361,10 @@ class KafkaSink:
         self, refused: Refused, messages: Sequence[Message], places: Sequence[int]
     ) -> RecordsRefused:
         limits = await self._look_up_limits()
-        what = f"Kafka topic {self.topic!r}"
+        subject = f"Kafka topic {self.topic!r}"
         return RecordsRefused(
             {
-                places[n]: f"{what}: {limits.refusal(why, messages[n])}"
+                places[n]: f"{subject}: {limits.refusal(why, messages[n])}"
                 for n, why in refused.reasons.items()
             }
         )

@@ -98,23 +98,27 @@ class Kafka:
         on_truncation: OnTruncation = "fail",
         group: str | None = None,
     ) -> None:
-        what = check_topic(cluster, topic)
+        subject = check_topic(cluster, topic)
         if isinstance(start, datetime):
             if start.tzinfo is None:
-                raise UsageError(f"{what}: start={start} has no time zone; make it aware")
+                raise UsageError(f"{subject}: start={start} has no time zone; make it aware")
         elif not isinstance(start, Mapping) and start not in ("earliest", "latest"):
             raise UsageError(
-                f'{what}: start must be "earliest", "latest", an aware datetime or offsets by '
+                f'{subject}: start must be "earliest", "latest", an aware datetime or offsets by '
                 f"partition, not {start!r}"
             )
         if tombstones not in ("skip", "deliver"):
-            raise UsageError(f'{what}: tombstones must be "skip" or "deliver", not {tombstones!r}')
+            raise UsageError(
+                f'{subject}: tombstones must be "skip" or "deliver", not {tombstones!r}'
+            )
         if on_truncation not in ("fail", "skip"):
             raise UsageError(
-                f'{what}: on_truncation must be "fail" or "skip", not {on_truncation!r}'
+                f'{subject}: on_truncation must be "fail" or "skip", not {on_truncation!r}'
             )
         if decode is not None and not callable(decode):
-            raise UsageError(f"{what}: decode must be a function of a KafkaRecord, not {decode!r}")
+            raise UsageError(
+                f"{subject}: decode must be a function of a KafkaRecord, not {decode!r}"
+            )
         self.cluster = cluster
         self.topic = topic
         self.start = start

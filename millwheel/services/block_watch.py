@@ -199,7 +199,7 @@ class BlockWatch:
         """Let the lease end, so that other workers take the intervals; note the record first."""
         self._gave_up = True
         limit = self._engine.settings.block_limit_seconds
-        told = "\n".join(
+        reason = "\n".join(
             [
                 (
                     f"it blocked the event loop of a worker for {seconds:.0f} s "
@@ -222,7 +222,7 @@ class BlockWatch:
             return
         try:
             self._heartbeats.note(
-                culprit.interval.step.id, item.slot, item.key_text, name_in_store(item), told
+                culprit.interval.step.id, item.slot, item.key_text, name_in_store(item), reason
             )
         except StoreError as error:
             self._engine.log.warning("blocking_item_not_noted", error=str(error))

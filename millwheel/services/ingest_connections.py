@@ -66,8 +66,8 @@ def most_connections() -> int:
 class Places:
     """The open connections, the one that has waited longest first."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._open: dict[BoundedProtocol, str] = {}
         """Address of each connection."""
         self._of_address: Counter[str] = Counter()

@@ -56,8 +56,10 @@ def error_text(error: Exception) -> str:
     if HEAD in text:
         body = text.rpartition(HEAD)[2].splitlines()
         frames_end = next((n for n, line in enumerate(body) if line[:1].strip()), len(body))
-        said = takewhile(lambda line: not line.startswith(ENDS), body[frames_end:])
-        return "\n".join(["\n".join(said).strip(), *_own_lines("\n".join(body[:frames_end]))])
+        message_lines = takewhile(lambda line: not line.startswith(ENDS), body[frames_end:])
+        return "\n".join(
+            ["\n".join(message_lines).strip(), *_own_lines("\n".join(body[:frames_end]))]
+        )
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_own(frame.filename)]
     lines = [

@@ -114,5 +114,5 @@ def _kind_of(value: Any) -> str:
 
 def _said(path: str, of: spark.DataType, schema: Schema) -> str:
     expected = schema.get("format") or schema.get("type") or f"one of {schema.get('enum')}"
-    what = f"column {path!r} is {of.simpleString()}" if path else "a row is an object"
-    return f"{what}, and the stream has {expected} there"
+    problem = f"column {path!r} is {of.simpleString()}" if path else "a row is an object"
+    return f"{problem}, and the stream has {expected} there"

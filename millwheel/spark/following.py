@@ -86,15 +86,15 @@ class StreamOptions:
             raise UsageError(
                 f"the option 'startingOffsets' must be {EARLIEST!r} or {LATEST!r}, not {start!r}"
             )
-        most = options.get("maxRowsPerTrigger")
-        if most is not None and not (most.isdecimal() and int(most) > 0):
+        limit = options.get("maxRowsPerTrigger")
+        if limit is not None and not (limit.isdecimal() and int(limit) > 0):
             raise UsageError(
-                f"the option 'maxRowsPerTrigger' must be a number from 1, not {most!r}"
+                f"the option 'maxRowsPerTrigger' must be a number from 1, not {limit!r}"
             )
         fail = options.get("failOnDataLoss", "true").lower()
         if fail not in ("true", "false"):
             raise UsageError(f"the option 'failOnDataLoss' must be true or false, not {fail!r}")
-        return cls(start, None if most is None else int(most), partitions, fail == "true")
+        return cls(start, None if limit is None else int(limit), partitions, fail == "true")
 
 
 class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -118,8 +118,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(id_, look.first_rows())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.most_rows
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        limit = self._options.most_rows
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         _, self._target = self._look().written()
@@ -166,8 +166,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Refuse a table in which other rows are before an offset than were read."""
         signs = {int(n): Sign.parsed(sign) for n, sign in offset.get("last", {}).items()}
         if signs:
-            there = self._marks({sender: read[sender] for sender in signs})
-            refuse_other_rows(read, signs, there, self._table)
+            present = self._marks({sender: read[sender] for sender in signs})
+            refuse_other_rows(read, signs, present, self._table)
 
     def _signed(self, start: Mapping[str, Any], read: Vector, end: Vector) -> dict[str, Any]:
         moved = {sender: rows for sender, rows in end.items() if rows != read.get(sender, 0)}

@@ -151,8 +151,8 @@ def _ask(java: Path, environ: Mapping[str, str], *options: str) -> tuple[int, Pa
     version = re.search(r'version "(?:1\.)?(\d+)', text)  # Java 8 calls itself 1.8
     home = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
     if answer.returncode != 0 or version is None or home is None:
-        said = [line for line in text.splitlines() if line and not line.startswith("Picked up ")]
-        raise _Refused(f"{java} does not start: {said[0] if said else 'it says nothing'}")
+        output = [line for line in text.splitlines() if line and not line.startswith("Picked up ")]
+        raise _Refused(f"{java} does not start: {output[0] if output else 'it says nothing'}")
     return int(version[1]), Path(home[1])
 
 

@@ -169,8 +169,8 @@ def _version(account: Account, directory: Path) -> str:
         raise _Unusable(f"user {account.name} cannot execute it ({error.strerror})") from None
     version = re.search(r"\d[\w.]*", answer.stdout.partition(")")[2])
     if answer.returncode != 0 or version is None:
-        said = (answer.stderr or answer.stdout).strip()
-        raise _Unusable(f"`postgres --version` failed for user {account.name}: {said}")
+        output = (answer.stderr or answer.stdout).strip()
+        raise _Unusable(f"`postgres --version` failed for user {account.name}: {output}")
     return version[0]
 
 

@@ -477,9 +477,9 @@ def _stop(site: Site) -> bool:
                 os.kill(postmaster.pid, signal.SIGINT)  # fast shutdown; pg_ctl does the same
             signalled = postmaster
         if time.monotonic() > deadline:
-            what = "is still shutting down" if signalled else "has no postmaster that is seen here"
+            state = "is still shutting down" if signalled else "has no postmaster that is seen here"
             raise StoreUnavailable(
-                f"the server of {site.store} {what} after {STOP_SECONDS:g} s (it may run in "
+                f"the server of {site.store} {state} after {STOP_SECONDS:g} s (it may run in "
                 f"another container). Try again, or end it there.{_last_words(site)}"
             )
         time.sleep(POLL_SECONDS)
@@ -544,12 +544,12 @@ def _last_words(site: Site, sockets: Path | None = None) -> str:
         sockets = postmaster.socket_directory
     if sockets is not None:
         logs.append(sockets / "start.log")
-    said = ""
+    excerpts = ""
     for path in logs:
         with contextlib.suppress(OSError):
             if text := path.read_text(errors="replace").strip():
-                said += f"\n  {path}:\n{_indent(text)}"
-    return said
+                excerpts += f"\n  {path}:\n{_indent(text)}"
+    return excerpts
 
 
 def _indent(text: str) -> str:

@@ -160,29 +160,29 @@ class MemoryPlacement(MemoryWorkers):
                 if held or (row.wanted_by, row.pinned) == (worker, pinned):
                     return False
                 row.wanted_by, row.pinned = worker, pinned
-                what = "pin" if pinned else "wish"
+                verb = "pin" if pinned else "wish"
             case Unpin():
                 if not row.pinned:
                     return False
                 row.pinned = False
-                what = "unpin"
+                verb = "unpin"
             case SplitWish(at=at):
                 if row.split_at == at or not row.slot_from < at < row.slot_to:
                     return False
                 row.split_at, row.merge_with = at, None
-                what, reason = "wish_split", f"at slot {at}" + (f": {reason}" if reason else "")
+                verb, reason = "wish_split", f"at slot {at}" + (f": {reason}" if reason else "")
             case MergeWish(upper_id=upper_id):
                 if row.merge_with == upper_id or not self._meet(row, upper_id):
                     return False
                 row.split_at, row.merge_with = None, upper_id
-                what = "wish_merge"
+                verb = "wish_merge"
                 reason = f"with interval {upper_id}" + (f": {reason}" if reason else "")
             case Lapse():
                 if row.split_at is None and row.merge_with is None:
                     return False
                 row.forget_cuts()
-                what = "lapse"
-        self._note(row, what, row.owner, row.wanted_by, reason)
+                verb = "lapse"
+        self._note(row, verb, row.owner, row.wanted_by, reason)
         return True
 
     def _meet(self, lower: KeyInterval, upper_id: int) -> bool:

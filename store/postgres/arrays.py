@@ -127,9 +127,9 @@ def texts(values: Sequence[bytes]) -> Packed:
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
     """Encode JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
-    there = [value for value in values if value is not None]
-    if len(there) == len(values):
-        return _Jsonbs(len(values), _headed(_jsonb_heads, there))
+    present = [value for value in values if value is not None]
+    if len(present) == len(values):
+        return _Jsonbs(len(values), _headed(_jsonb_heads, present))
     parts = (_NULL if v is None else _jsonb_heads[len(v)] + v for v in values)
     return _Jsonbs(len(values), b"".join(parts), nulls=True)
 

@@ -19,7 +19,7 @@ OPTIONS = "-c statement_timeout=3000"
 def session_text(row: tuple[Any, ...]) -> str:
     """A row of ``blockers.sql`` or ``lock_holders.sql``."""
     pid, user, application, client, state, seconds, query = row
-    who = ", ".join(
+    session = ", ".join(
         part
         for part in (
             f"user {user}",
@@ -30,8 +30,8 @@ def session_text(row: tuple[Any, ...]) -> str:
         )
         if part
     )
-    said = " ".join(query.split()) if query else ""
-    return f"process {pid} ({who})" + (f": {said}" if said else "")
+    statement = " ".join(query.split()) if query else ""
+    return f"process {pid} ({session})" + (f": {statement}" if statement else "")
 
 
 async def blockers_of(url: str, pids: Iterable[int]) -> list[str]:

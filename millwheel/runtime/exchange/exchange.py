@@ -106,11 +106,11 @@ class Exchange:
 
     def shrink_caches(self) -> None:
         """Keep the state caches within `cache_bytes`."""
-        most = self._env.settings.cache_bytes
+        limit = self._env.settings.cache_bytes
         total = sum(i.states.size for i in self.intervals if i.states is not None)
-        if total <= most:
+        if total <= limit:
             return
-        share = most // max(1, len(self.intervals))
+        share = limit // max(1, len(self.intervals))
         for interval in self.intervals:
             if interval.states is not None:
                 interval.states.evict(share, interval.backlog.__contains__)

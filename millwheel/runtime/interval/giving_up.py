@@ -36,14 +36,14 @@ def give_up(step: Step, item: Item, error: BaseException, attempts: int, now: in
         return failed(step, item, error, attempts, now)
     node = step.node
     key = item.key
-    what = (
+    subject = (
         f"record of stream {_stream_of(step, item)!r}"
         if isinstance(item, Delivery)
         else f"timer {item.timer.tag!r}"
     )
     if node.on_error == "fail" and not isinstance(error, SetAside):
         raise UserCodeError(
-            f"{node.name!r} failed on a {what}, key {shown_key(key)}, {_place(item)}: "
+            f"{node.name!r} failed on a {subject}, key {shown_key(key)}, {_place(item)}: "
             f"{reason(error)}\nNothing of it was committed. Fix the code and start again, or add "
             'the computation with on_error="dead_letter" to set such records aside, or "park" to '
             "keep their keys in order. To set this one aside: millwheel set-aside "

@@ -37,20 +37,20 @@ class Intake:
         self._queue.extendleft(reversed(items))
         self.length += sum(len(item) if type(item) is Chunk else 1 for item in items)
 
-    def take(self, most: int) -> Chunk | list[Delivery[Any]]:
+    def take(self, limit: int) -> Chunk | list[Delivery[Any]]:
         """Take at most this many records from the head: a chunk, or single records up to the next
         chunk."""
         queue = self._queue
         head = queue[0]
         if type(head) is Chunk:
             queue.popleft()
-            if len(head) > most:
-                head, rest = head.split(most)
+            if len(head) > limit:
+                head, rest = head.split(limit)
                 queue.appendleft(rest)
             self.length -= len(head)
             return head
         taken: list[Delivery[Any]] = []
-        while queue and len(taken) < most and type(queue[0]) is not Chunk:
+        while queue and len(taken) < limit and type(queue[0]) is not Chunk:
             taken.append(queue.popleft())  # type: ignore[arg-type]
         self.length -= len(taken)
         return taken

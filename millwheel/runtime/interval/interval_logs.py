@@ -38,9 +38,9 @@ class IntervalLogs(list[SentLog]):
             decided: productions that have no number yet.
         """
         settings = self._settings
-        most = settings.max_unacked_records - decided
+        limit = settings.max_unacked_records - decided
         for log in self:
-            if log.next_seq - log.first - log.absent >= most:
+            if log.next_seq - log.first - log.absent >= limit:
                 return False
             if log.unacked_bytes >= settings.max_unacked_bytes:
                 return False

@@ -78,8 +78,8 @@ class IntervalRequests:
         """The dead letters that they are about."""
         return (r.letter.id for r in self.taken.values() if r.letter is not None)
 
-    def take(self, most: int) -> list[KeyRequest]:
-        return [self.waiting.popleft() for _ in range(min(most, len(self.waiting)))]
+    def take(self, limit: int) -> list[KeyRequest]:
+        return [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
 
     def settled(self, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -381,10 +381,12 @@ class StateCache:
         Raises:
             MigrationFailed: a migration failed, which ends the worker.
         """
-        what = f"{self._what}, key {shown_key(key)}"
+        subject = f"{self._what}, key {shown_key(key)}"
         decode = self.layout.codec.decode
         try:
-            return apply_migrations(encoded, version, self.version, self._migrations, what, decode)
+            return apply_migrations(
+                encoded, version, self.version, self._migrations, subject, decode
+            )
         except MigrationFailed as error:
             self.failed = error
             raise

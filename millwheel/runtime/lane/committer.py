@@ -168,10 +168,10 @@ class Committer:
         and the watermark after it would take turns, and under load few records would share a
         commit.
         """
-        most = min(JOINING_RECORDS, self._env.settings.bundle_records)
+        limit = min(JOINING_RECORDS, self._env.settings.bundle_records)
         commits, runner = self._commits, self._runner
         before = -1
-        while before < commits.open.count < most and not runner.is_stopped:
+        while before < commits.open.count < limit and not runner.is_stopped:
             if runner.state is Running.SORTING:
                 return  # the runner waits for the store
             if not any(i.intake.length and not i.leaving for i in self._intervals.all):

@@ -31,7 +31,7 @@ Kind = tuple[str, str, str]
 
 
 @dataclass
-class _Told:
+class _LastLine:
     """The last log line of a kind."""
 
     at: float
@@ -47,7 +47,7 @@ class DeadLetterLog:
         self._log = log
         self._clock = clock
         self._steps = steps
-        self._kinds: dict[Kind, _Told] = {}
+        self._kinds: dict[Kind, _LastLine] = {}
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
         now = self._clock.monotonic()
@@ -55,12 +55,12 @@ class DeadLetterLog:
             if letter.parked == "waiting":
                 continue
             kind = self._kind_of(letter)
-            told = self._kinds.get(kind)
-            if told is not None and now - told.at < REPEAT_SECONDS:
-                told.left_out += 1
+            last_line = self._kinds.get(kind)
+            if last_line is not None and now - last_line.at < REPEAT_SECONDS:
+                last_line.left_out += 1
                 continue
-            left_out = 0 if told is None else told.left_out
-            self._kinds[kind] = _Told(now)
+            left_out = 0 if last_line is None else last_line.left_out
+            self._kinds[kind] = _LastLine(now)
             self._log.warning(
                 "dead_letter",
                 computation=kind[0],
@@ -77,16 +77,16 @@ class DeadLetterLog:
         """Log how many letters were left out: of kinds without a line for `REPEAT_SECONDS`, or
         all."""
         now = self._clock.monotonic()
-        for (computation, error, place), told in self._kinds.items():
-            if told.left_out and (all_of_them or now - told.at >= REPEAT_SECONDS):
+        for (computation, error, place), last_line in self._kinds.items():
+            if last_line.left_out and (all_of_them or now - last_line.at >= REPEAT_SECONDS):
                 self._log.warning(
                     "dead_letters_left_out",
                     computation=computation,
                     error=error or None,
                     raised_at=place or None,
-                    left_out=told.left_out,
+                    left_out=last_line.left_out,
                 )
-                told.at, told.left_out = now, 0
+                last_line.at, last_line.left_out = now, 0
 
     def _kind_of(self, letter: DeadLetter) -> Kind:
         step = self._steps.get(letter.computation)

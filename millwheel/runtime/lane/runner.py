@@ -271,10 +271,10 @@ class Runner:
             self.wake.set()  # stored timers have come due: they are read before records run
         return None
 
-    def _take_records(self, interval: Interval, most: int) -> Chunk | list[Item]:
+    def _take_records(self, interval: Interval, limit: int) -> Chunk | list[Item]:
         intake = interval.intake
         queued = intake.length
-        taken = intake.take(most)
+        taken = intake.take(limit)
         count = len(taken)
         states = interval.states
         states.looked_ahead = max(0, states.looked_ahead - count)

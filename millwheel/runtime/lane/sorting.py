@@ -195,16 +195,16 @@ class Sorter:
         size = interval.states.loaded_bytes
         if not size:
             return []
-        most = min(LOADED_AHEAD, self._env.settings.cache_bytes // AHEAD_SHARE // size)
+        limit = min(LOADED_AHEAD, self._env.settings.cache_bytes // AHEAD_SHARE // size)
         found: list[KeyState] = []
-        for key, key_text, slot in interval.intake.places(interval.states.looked_ahead, most):
+        for key, key_text, slot in interval.intake.places(interval.states.looked_ahead, limit):
             if key_text not in known:
                 known.add(key_text)
                 state = interval.state_of(key, key_text, slot)
                 if not state.loaded:
                     found.append(state)
         interval.states.looked_ahead = max(
-            interval.states.looked_ahead, min(interval.intake.length, most)
+            interval.states.looked_ahead, min(interval.intake.length, limit)
         )
         return found
 

@@ -119,11 +119,11 @@ class TreeAcks(Service):
             Number of deliveries that were dropped: no other owner is known, or the queue is full.
         """
         self._receivers.add(step.id)
-        most = QUEUED_MOST * self._env.settings.max_unacked_records
+        limit = QUEUED_MOST * self._env.settings.max_unacked_records
         left = 0
         for delivery in deliveries:
             found = step.interval_of(delivery.slot) if step.destinations else None
-            if found is None or found.queued >= most or getattr(found, "owner", None) == peer:
+            if found is None or found.queued >= limit or getattr(found, "owner", None) == peer:
                 left += 1
             else:
                 found.intake.append(delivery)

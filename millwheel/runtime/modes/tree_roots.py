@@ -99,11 +99,11 @@ class Entry:
         self.replayed = 0
         """Number of replays since `take_replayed`."""
 
-    def has_room(self, most: int) -> bool:
-        """Whether the entry may send more (I8): fewer than `most` trees are incomplete, and fewer
-        than `most` records are queued at each reader."""
-        return self.pending < most and all(
-            destination.queued < most for step in self.readers for destination in step.destinations
+    def has_room(self, limit: int) -> bool:
+        """Whether the entry may send more (I8): fewer than `limit` trees are incomplete, and fewer
+        than `limit` records are queued at each reader."""
+        return self.pending < limit and all(
+            destination.queued < limit for step in self.readers for destination in step.destinations
         )
 
     def noted(self, ids: Iterable[bytes]) -> None:
@@ -190,11 +190,11 @@ class Roots:
         """Forget roots without a report for too long, a limited number per call; the caller runs
         their records again."""
         roots = self._roots
-        most = max(REPLAYED_LEAST, len(roots) // REPLAYED_SHARE)
+        limit = max(REPLAYED_LEAST, len(roots) // REPLAYED_SHARE)
         found: list[int] = []
         for token, root in roots.items():
             silent = now - root.reported_at
-            if silent <= self._least_patience or len(found) >= most:
+            if silent <= self._least_patience or len(found) >= limit:
                 break
             if silent > root.patience:
                 found.append(token)

@@ -268,11 +268,11 @@ class Receiver:
             stream, version = self._env.graph.streams[delivery.stream], row[11]
             if version == stream.version:
                 continue
-            what = f"stream {stream.name!r}, key {delivery.key_text.decode()}"
+            subject = f"stream {stream.name!r}, key {delivery.key_text.decode()}"
             decode = stream.codec.decode
             try:
                 delivery.encoded = apply_migrations(
-                    delivery.encoded, version, stream.version, stream.migrations, what, decode
+                    delivery.encoded, version, stream.version, stream.migrations, subject, decode
                 )
             except MigrationFailed as error:
                 self._env.fail(error)

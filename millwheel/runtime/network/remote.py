@@ -51,10 +51,10 @@ class Remote:
     def queued(self) -> int:
         return len(self.loose)
 
-    def keep_loose(self, delivery: Delivery[Any], most: int) -> bool:
-        """Returns false if the oldest record was dropped for it, as `most` were kept."""
+    def keep_loose(self, delivery: Delivery[Any], limit: int) -> bool:
+        """Returns false if the oldest record was dropped for it, as `limit` were kept."""
         self.loose.append(delivery)
-        if len(self.loose) <= most:
+        if len(self.loose) <= limit:
             return True
         self.loose.popleft()
         return False

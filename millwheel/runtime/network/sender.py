@@ -69,8 +69,8 @@ class Sender:
 
     def keep_loose(self, remote: Remote, delivery: Delivery[Any]) -> None:
         """If too many wait, the oldest are dropped, and replayed from their roots."""
-        most = QUEUED_MOST * self._env.settings.max_unacked_records
-        if not remote.keep_loose(delivery, most):
+        limit = QUEUED_MOST * self._env.settings.max_unacked_records
+        if not remote.keep_loose(delivery, limit):
             self._refused["no room"] += 1
         self.has_work(remote)
 

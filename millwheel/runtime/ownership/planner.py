@@ -529,8 +529,8 @@ def _by_heat(homes: _Homes) -> list[IntervalLoad]:
 
 
 def _split(homes: _Homes, interval: IntervalLoad, numbers: Counter[str], reason: str) -> None:
-    most = homes.settings.placement_intervals_most
-    if homes.budget <= 0 or numbers[interval.computation] >= most:
+    limit = homes.settings.placement_intervals_most
+    if homes.budget <= 0 or numbers[interval.computation] >= limit:
         return
     at = split_at(interval)
     if at is None:

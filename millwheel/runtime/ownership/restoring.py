@@ -125,16 +125,16 @@ class Restoring:
         node = interval.step.node
         assert node.layout is not None
         assert node.computation is not None
-        what = f"state of {node.label!r}"
-        return self._cache(interval, node.layout, what, node.state_steps)
+        subject = f"state of {node.label!r}"
+        return self._cache(interval, node.layout, subject, node.state_steps)
 
     def _shared_tables(self, interval: Interval) -> BroadcastTables | None:
         node = interval.step.node
         if node.shared is None:
             return None
         assert node.computation is not None
-        what = f"shared table of {node.label!r}"
-        cache = self._cache(interval, node.shared, what, node.shared_steps)
+        subject = f"shared table of {node.label!r}"
+        cache = self._cache(interval, node.shared, subject, node.shared_steps)
         return BroadcastTables(
             cache, interval.slots, node.grain, guarded=self._env.options.guard_shared
         )
@@ -195,13 +195,13 @@ class Restoring:
             stream = self._env.graph.streams[row.stream]
             value = row.value
             if row.version != stream.version:
-                what = f"stream {row.stream!r}, key {row.key.decode()}"
+                subject = f"stream {row.stream!r}, key {row.key.decode()}"
                 value = apply_migrations(
                     value,
                     row.version,
                     stream.version,
                     stream.migrations,
-                    what,
+                    subject,
                     stream.codec.decode,
                 )
             log.sent(row.seq + 1, row.hold, len(value), row.stamp)

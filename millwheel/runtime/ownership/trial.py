@@ -63,11 +63,13 @@ def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
         steps = node.shared_steps if is_table else node.state_steps
         if layout is None or layout.stateless or not leads(steps, version, _version(node)):
             continue  # the comparison of the graphs reports the missing migration
-        what = (
+        subject = (
             f"{'shared table' if is_table else 'state'} of {node.label!r}, key {old.key.decode()}"
         )
         try:
-            apply_migrations(old.value, version, _version(node), steps, what, layout.codec.decode)
+            apply_migrations(
+                old.value, version, _version(node), steps, subject, layout.codec.decode
+            )
         except MigrationFailed as error:
             cause = error.__cause__ or error
             raise DeployRefused(

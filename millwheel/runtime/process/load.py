@@ -100,13 +100,13 @@ class Workload:
             place += SAMPLED
         self._skip = place - count
 
-    def chunk(self, most: int, most_bytes: int) -> int:
+    def chunk(self, limit: int, most_bytes: int) -> int:
         """Records for about `CHUNK_SECONDS`, and `most_bytes` of effects, by the latest figures."""
-        if most * self._record_seconds > CHUNK_SECONDS:
-            most = max(1, int(CHUNK_SECONDS / self._record_seconds))
-        if most * self._record_bytes > most_bytes:
-            most = max(1, int(most_bytes / self._record_bytes))
-        return most
+        if limit * self._record_seconds > CHUNK_SECONDS:
+            limit = max(1, int(CHUNK_SECONDS / self._record_seconds))
+        if limit * self._record_bytes > most_bytes:
+            limit = max(1, int(most_bytes / self._record_bytes))
+        return limit
 
     def chunk_begins(self) -> None:
         self._seconds_before, self._bytes_before = self.run_seconds, self.decided_bytes

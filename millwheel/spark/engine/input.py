@@ -222,15 +222,15 @@ class ReadAhead:
             if node.kind == "injector"
         ]
 
-    def cut(self, start: dict[str, Any], most: int) -> dict[str, Any]:
-        return self._runner.run(self._cut(start, most))
+    def cut(self, start: dict[str, Any], limit: int) -> dict[str, Any]:
+        return self._runner.run(self._cut(start, limit))
 
     def close(self) -> None:
         for injector in self._injectors:
             injector.close()
         self._runner.close()
 
-    async def _cut(self, start: dict[str, Any], most: int) -> dict[str, Any]:
+    async def _cut(self, start: dict[str, Any], limit: int) -> dict[str, Any]:
         places: dict[str, Place] = dict(start["partitions"])
         for injector in self._injectors:
             await injector.find(places, start["mark"])
@@ -241,12 +241,12 @@ class ReadAhead:
             if not (places[ahead.name]["ended"] or (self.ends and ahead.caught_up))
         ]
         patience = LAST_LOOK_SECONDS if self.ends else LOOK_SECONDS
-        share = max(1, most // max(1, len(hungry)))
+        share = max(1, limit // max(1, len(hungry)))
         while hungry and share:  # what some do not need is shared by those that have more
             counts = await asyncio.gather(*(a.read(places, share, patience) for a in hungry))
-            most -= sum(counts)
+            limit -= sum(counts)
             hungry = [a for a, count in zip(hungry, counts, strict=True) if count >= share]
-            share = most // max(1, len(hungry))
+            share = limit // max(1, len(hungry))
         promised = min(injector.promised(places) for injector in self._injectors)
         mark = max(start["mark"], promised)
         found = {"mark": mark, "partitions": places}
@@ -353,8 +353,8 @@ class PartitionAhead:
         """Time since its last row, or since rows may have been held up, while none waits."""
         return time.monotonic() - self._owing_at if self.caught_up else 0.0
 
-    async def read(self, places: dict[str, Place], most: int, patience: float) -> int:
-        """Read at most `most` rows, and replace the partition's place, which has not ended; returns
+    async def read(self, places: dict[str, Place], limit: int, patience: float) -> int:
+        """Read at most `limit` rows, and replace the partition's place, which has not ended; gives
         their number.
 
         `patience` is the longest wait for a row, in seconds. `InputError` if a row cannot be read,
@@ -363,11 +363,11 @@ class PartitionAhead:
         place = places[self.name]
         reader = await self._opened(place)
         seen, end = place["seen"], place["next"]
-        left = most
+        left = limit
         while left > 0:
             rows = await reader.read(min(left, READ_ROWS))
             if not rows:
-                if reader.ended or left < most or not await _has_news(reader, patience):
+                if reader.ended or left < limit or not await _has_news(reader, patience):
                     break
                 patience = 0.0
                 continue
@@ -379,7 +379,7 @@ class PartitionAhead:
             seen = max(seen, getattr(reader, "seen", None) or MIN_TIME)
         self._next = end
         ended = left > 0 and reader.ended and not self._keep_open
-        self.caught_up = left == most
+        self.caught_up = left == limit
         if not (self.caught_up and reader.caught_up):
             self._owing_at = time.monotonic()
         if (end, seen, ended) != (place["next"], place["seen"], place["ended"]):
@@ -388,7 +388,7 @@ class PartitionAhead:
                 "position": position, "next": end, "seen": seen, "ended": ended,
                 "first": place["first"],
             }  # fmt: skip
-        return most - left
+        return limit - left
 
     async def _opened(self, place: Place) -> Reader:
         """The reader at a place; it is opened again if a batch was not cut at its position."""
