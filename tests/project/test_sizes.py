@@ -153,3 +153,22 @@ class Lane:
     assert isinstance(class_, ast.ClassDef)
     assert attributes_of(class_) == {"name", "queue", "a"}
     assert size_of(class_, "lane.py") == ClassSize("Lane", "lane.py", 2, 17, 3)
+
+
+MANY_PARAMETERS = 28
+"""Functions with more than six parameters; the number may only fall."""
+
+
+def test_few_functions_have_many_parameters() -> None:
+    many = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in product_files()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and len([a for a in _arguments(node) if a.arg not in ("self", "cls")]) > 6
+    ]
+    assert len(many) <= MANY_PARAMETERS, many
+
+
+def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    return [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
