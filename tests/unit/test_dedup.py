@@ -23,6 +23,7 @@ from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
 from millwheel.store.port.buckets import Bucket
 from millwheel.timers.holds import Holds
+from tests.support.examples import examples
 from tests.support.pipelines import QUICK
 
 _words = Struct(">QQ")
@@ -104,7 +105,7 @@ def test_a_filter_does_not_grow_by_what_it_knows() -> None:
     assert (len(full), len(full._filters)) == (100, 1)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=200), st.integers(1, 50))
 def test_whatever_was_added_is_found(added: list[bytes], capacity: int) -> None:
     filter_ = Seen(capacity, ready=True)
@@ -169,7 +170,7 @@ class Scanned(MemoryStore):
         return self.seen
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(
     st.sets(st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=12),
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=40),
@@ -556,7 +557,7 @@ def test_stamps_only_grow() -> None:
 # -- the sender's side ---------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(
     st.integers(1, 30).flatmap(
         lambda n: st.tuples(
@@ -597,7 +598,7 @@ def test_a_log_knows_what_is_acknowledged(
     assert {s for s in range(count) if restored.is_acknowledged(s)} == done
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(
     st.integers(0, 3),
     st.lists(

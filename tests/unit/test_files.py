@@ -32,6 +32,7 @@ from millwheel.files.csv_rows import CsvFormat
 from millwheel.files.file_rows import TEXT_CHARACTERS
 from millwheel.files.reader import BOM
 from millwheel.sources import Partition, Reader, Row, Source
+from tests.support.examples import examples
 
 
 class Line(msgspec.Struct):
@@ -236,7 +237,7 @@ async def check_reading(
         reader.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(json_files(), packings, tunings, st.data())
 async def test_json_lines_are_read_once_each_whatever_happens(
     place: Path,
@@ -250,7 +251,7 @@ async def test_json_lines_are_read_once_each_whatever_happens(
         await check_reading(JsonLines(place), Any, file[1], data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(csv_files(), packings, tunings, st.data())
 async def test_csv_rows_are_read_once_each_whatever_happens(
     place: Path,
@@ -279,7 +280,7 @@ async def outcome(source: Source, value_type: Any, limit: int) -> tuple[list[tup
     return plain(rows), ""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.sampled_from([b"1", b'"a"', b'"\xff"', b"{", b" ", b"\n", b"\r", b"\0", b"\xc3"])),
     st.integers(1, 12),
@@ -319,7 +320,7 @@ async def test_any_bytes_are_rows_or_bad_rows_whatever_the_chunks(
         assert await outcome(source, Any, limit) == (rows, error)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.sampled_from(['"', '""', "a", ",", "\n", "\r", "\r\n", "é", "a,b\n", '"c"'])),
     st.integers(1, 20) | st.just(1000),
@@ -354,7 +355,7 @@ async def test_any_csv_is_cut_like_the_csv_module_cuts_it_whatever_the_chunks(
             before = reader.line_num
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.lists(json_values | blank_lines, max_size=5), min_size=1, max_size=6),
     st.booleans(),
@@ -1248,7 +1249,7 @@ async def test_damaged_zip_files(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- positions
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(json_files() | csv_files(), tunings, st.data())
 async def test_what_is_acknowledged_may_not_change_and_what_is_not_may(
     place: Path,

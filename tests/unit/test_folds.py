@@ -37,6 +37,7 @@ from millwheel.core.codec import Codec
 from millwheel.errors import GraphError, UserCodeError
 from millwheel.testing import Harness
 from millwheel.windows import Pane, Session, Sliding, Tumbling
+from tests.support.examples import examples
 from tests.support.pipelines import QUICK, script
 from tests.support.values import ITEMS, Item, at, key_of, time_of
 
@@ -110,7 +111,7 @@ items_of = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(items_of, st.lists(st.integers(0, 20), max_size=4).map(sorted))
 def test_folds_equal_batch_answers_whole_or_merged(items: list[Item], cuts: list[int]) -> None:
     bounds = [0, *(cut for cut in cuts if cut < len(items)), len(items)]

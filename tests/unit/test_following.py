@@ -39,6 +39,7 @@ from millwheel.files import reader as reading
 from millwheel.files.file_sources import GrowingFiles
 from millwheel.files.followed_position import FILE_ROWS
 from millwheel.sources import GrowingSource, Reader, Row, Source
+from tests.support.examples import examples
 
 DEADLINE_SECONDS = 20.0
 IN_FILE_2 = FILE_ROWS
@@ -678,7 +679,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(st.lists(events, min_size=1, max_size=25), st.sampled_from([1, 7, 4096]))
 @example(
     [("append", 1, 0), ("truncate",), ("append", 1, 0), ("copy and truncate",), ("rename", False)],
@@ -765,6 +766,7 @@ for number in range(lines):
 """
 
 ROTATOR = """
+from tests.support.examples import examples
 import os, sys
 path, lines = sys.argv[1], int(sys.argv[2])
 for number in range(lines):

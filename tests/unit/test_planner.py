@@ -28,6 +28,7 @@ from millwheel.runtime.ownership.planner import (
     plan,
     split_at,
 )
+from tests.support.examples import examples
 
 SETTINGS = Settings()
 STEPS = 400
@@ -258,7 +259,7 @@ def clusters(draw: st.DrawFn, *, most_workers: int = 5, loaded: bool = True) -> 
 
 
 @given(clusters())
-@hypothesis_settings(max_examples=80, deadline=None)
+@hypothesis_settings(max_examples=examples(80), deadline=None)
 def test_from_any_state_it_comes_to_rest_with_everything_owned(cluster: Cluster) -> None:
     covered = cluster.covered()
     before = Counter(interval.computation for interval in cluster.intervals)
@@ -275,7 +276,7 @@ def test_from_any_state_it_comes_to_rest_with_everything_owned(cluster: Cluster)
 
 
 @given(clusters(), st.randoms(use_true_random=False))
-@hypothesis_settings(max_examples=50, deadline=None)
+@hypothesis_settings(max_examples=examples(50), deadline=None)
 def test_the_order_of_what_is_told_does_not_matter(cluster: Cluster, chance: random.Random) -> None:
     for _ in range(6):
         told = cluster.look()
@@ -288,7 +289,7 @@ def test_the_order_of_what_is_told_does_not_matter(cluster: Cluster, chance: ran
 
 
 @given(clusters())
-@hypothesis_settings(max_examples=50, deadline=None)
+@hypothesis_settings(max_examples=examples(50), deadline=None)
 def test_a_death_moves_only_what_the_dead_one_had(cluster: Cluster) -> None:
     cluster.come_to_rest()
     cluster.settle()
@@ -307,7 +308,7 @@ def test_a_death_moves_only_what_the_dead_one_had(cluster: Cluster) -> None:
 
 
 @given(clusters(loaded=False))
-@hypothesis_settings(max_examples=50, deadline=None)
+@hypothesis_settings(max_examples=examples(50), deadline=None)
 def test_without_load_everybody_has_the_same_number(cluster: Cluster) -> None:
     cluster.intervals = [replace(interval, pinned=False) for interval in cluster.intervals]
     cluster.come_to_rest()
@@ -321,7 +322,7 @@ def test_without_load_everybody_has_the_same_number(cluster: Cluster) -> None:
 
 
 @given(clusters(most_workers=4))
-@hypothesis_settings(max_examples=50, deadline=None)
+@hypothesis_settings(max_examples=examples(50), deadline=None)
 def test_a_worker_that_joins_is_given_something_and_gives_nothing_back(cluster: Cluster) -> None:
     cluster.intervals = [replace(interval, pinned=False) for interval in cluster.intervals]
     cluster.workers = [replace(worker, cpu=0.0) for worker in cluster.workers]

@@ -26,6 +26,7 @@ from millwheel.windows import (
     instant,
     micros_of,
 )
+from tests.support.examples import examples
 
 HOUR = 3_600_000_000
 ZONES = (
@@ -66,7 +67,7 @@ moments = st.one_of(
         lambda drawn: (drawn[0][0], drawn[0][1] + timedelta(minutes=drawn[1]))
     ),
 )
-many = settings(max_examples=200, deadline=None, derandomize=True)
+many = settings(max_examples=examples(200), deadline=None, derandomize=True)
 
 
 def local(zone: str, *when: int) -> datetime:
