@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.core.chunk import Chunk
-from millwheel.core.codec import shown
 from millwheel.core.model import Delivery
-from millwheel.core.redaction import redacts, shown_key
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
@@ -17,6 +15,7 @@ from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.running.chunk_stop import ChunkGroup
 from millwheel.runtime.running.execution import Group
+from millwheel.runtime.seen.change_log import ChangeLog
 from millwheel.runtime.seen.seen_buckets import Buckets
 
 LOADED_AHEAD = 1000
@@ -31,8 +30,7 @@ class Sorter:
         self._env = env
         self._exchange = exchange
         self._buckets = buckets
-        self._logged_changed: set[str] = set()
-        """Computations for which `weak_changed` was logged."""
+        self._changes = ChangeLog(env.log)
 
     async def sort_chunk(
         self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]
@@ -122,7 +120,7 @@ class Sorter:
                 self._drop(interval, dedup.landed(sorted(found)))
                 candidates = [d for d in candidates if d.id not in found]
         if dedup.last_changed is not None:
-            self._log_changed(interval, dedup.last_changed)
+            self._changes.add(interval.step.name, dedup.last_changed)
             dedup.last_changed = None
         return candidates  # type: ignore[return-value]
 
@@ -147,30 +145,6 @@ class Sorter:
         self._exchange.acknowledge(seen)
         interval.turns.forget(seen)
         interval.touch(urgent=False)
-
-    def _log_changed(self, interval: Interval, delivery: Delivery[Any]) -> None:
-        """Log, once for each computation, that the first values of weak productions were kept."""
-        computation = interval.step.name
-        if computation in self._logged_changed:
-            return
-        self._logged_changed.add(computation)
-        self._env.log.warning(
-            "weak_changed",
-            computation=computation,
-            stream=delivery.stream,
-            key=shown_key(delivery.key),
-            value=None if redacts() else shown(delivery.value),
-            what_it_means=(
-                "a weak production that was durable here arrived again with another value from "
-                "another worker process: the first value stays, this one was dropped; the counter "
-                "weak_changed shows how many were dropped"
-            ),
-            what_to_do=(
-                "nothing, if a deploy has changed the code that writes the stream. Otherwise the "
-                "code does not depend on its record alone: remove everything that differs between "
-                "runs"
-            ),
-        )
 
     # -- state --------------------------------------------------------------------------
 
