@@ -186,6 +186,11 @@ def digest_of(id_: bytes) -> bytes:
     return id_[NAME_BYTES + RUN_BYTES :]
 
 
+def log_of_tree(token: int) -> int:
+    """Stands for the log of the deliveries of a tree, in memory and on the wire."""
+    return -token
+
+
 class Delivery(Record[V], gc=False, eq=False):
     """A record on its way to one interval.
 
@@ -227,7 +232,7 @@ class Delivery(Record[V], gc=False, eq=False):
 
     def join_tree(self, token: int, edge: int) -> None:
         """Become an edge of a tree."""
-        self.log, self.seq = -token, edge
+        self.log, self.seq = log_of_tree(token), edge
 
 
 class Firing(msgspec.Struct, gc=False, eq=False):

@@ -1,6 +1,7 @@
 """The combinations of options of a computation that are refused, with the reason of each.
 
-They are one table. `check_options` raises from it, and the page ``docs/options.md`` shows it.
+They are one table. `check_options` raises from it, and the page ``docs/options.md`` shows it (a
+test compares them).
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def options_of(node: Node) -> set[str]:
         PARK: node.park is not None,
         BUNDLES: node.bundles is not None,
         BROADCAST: any(isinstance(reading, Broadcast) for reading in node.inputs)
-        or (node.bundles is not None and computation.defines("process_broadcast")),
+        or computation.defines("process_broadcast"),
         SPREAD: any(reading.extractor is None for reading in keyed),
         KEYED: any(reading.extractor is not None for reading in keyed),
         STATE: keeps_state,
@@ -182,22 +183,3 @@ def _filled(conflict: Conflict, node: Node) -> str:
         spread=", ".join(repr(i.stream.name) for i in keyed if i.extractor is None),
         keyed=", ".join(f"{i.stream.name!r} by {i.extractor_name}" for i in keyed if i.extractor),
     )
-
-
-def page() -> str:
-    """The refusals as a table in Markdown."""
-    lines = ["| option | not with | because it |", "|---|---|---|"]
-    for option, other, why in CONFLICTS:
-        words = why.format(
-            option=option,
-            other=other,
-            other_words=WORDS.get(other, other),
-            spread="a stream",
-            keyed="another by a key",
-        )
-        lines.append(f"| {_code(option)} | {_code(other)} | {words} |")
-    return "\n".join(lines) + "\n"
-
-
-def _code(option: str) -> str:
-    return f"`{option}`" if "=" in option else option

@@ -4,7 +4,7 @@ Buckets are dropped while readers work. A snapshot that is older than the drop, 
 misses the rows of the bucket without an error. So `snapshot` locks the buckets first, and takes its
 snapshot afterwards::
 
-    from millwheel.store.console.snapshot import snapshot
+    from millwheel.store.snapshot import snapshot
 
     with snapshot(".millwheel", "zeitgeist") as connection:
         states = connection.execute("SELECT * FROM states").fetchall()

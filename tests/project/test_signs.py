@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("millwheel", "store", "computations", "timers")
 KNOWN = ("millwheel/core/model.py", "store/port/requests.py")
-SIGN = re.compile(r"\b(?:log|id|n)\b *(?:<=?|>=?) *0\b|-\w+\.(?:log|id)\b")
+SIGN = re.compile(r"\b(?:log|id|n)\b *(?:<=?|>=?) *0\b|-(?:\w+\.(?:log|id)|token)\b")
 MODE = re.compile(r"type\([^)]*mode\) is")
 
 

@@ -43,15 +43,15 @@ from millwheel.errors import (
 from millwheel.files import JsonLines
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
-from millwheel.spark.engine import pipeline_run
+from millwheel.spark.engine import running
 from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
 from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
-from millwheel.spark.engine.pipeline_run import deploy_on_spark, run_on_spark
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.query import BatchDone, QueryRun
 from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
+from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
 from millwheel.spark.engine.staged_results import COLUMNS, Results
 from millwheel.spark.engine.stream_rows import (
     column_text,
@@ -481,10 +481,10 @@ def test_a_store_that_is_away_is_waited_for(
     stored.load.return_value.may_have_start = False
     monkeypatch.setattr("millwheel.spark.patience.AWAY_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.spark.engine.query.QueryRun", Failing)
-    monkeypatch.setattr(pipeline_run, "launched", session)
-    monkeypatch.setattr(pipeline_run, "Results", MagicMock())
+    monkeypatch.setattr(running, "launched", session)
+    monkeypatch.setattr(running, "Results", MagicMock())
     run = partial(
-        pipeline_run._run_query,
+        running._run_query,
         SparkPlan.of(pipeline),
         "a:b",
         stored,

@@ -1,4 +1,4 @@
-"""`millwheel.store.console.snapshot`: what a block of statements reads, at the ends of time too."""
+"""`millwheel.store.snapshot`: what a block of statements reads, at the ends of time too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from millwheel.core.model import MAX_TIME, MIN_TIME, from_micros
-from millwheel.store.console.snapshot import snapshot
+from millwheel.store.snapshot import snapshot
 from tests.support.store_sites import START, Owner, PostgresSite
 
 

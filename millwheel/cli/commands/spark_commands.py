@@ -105,7 +105,7 @@ def run_on_spark(
 ) -> None:
     """Run a pipeline as a streaming query. Run again, it resumes where it stopped."""
     pipeline = load_pipeline(target)
-    from millwheel.spark.engine.pipeline_run import run_on_spark
+    from millwheel.spark.engine.running import run_on_spark
 
     with opened_for(pipeline.name, common) as presence:
         run_on_spark(
@@ -196,7 +196,7 @@ def take(
 ) -> None:
     """Move a pipeline with its state from its workers to Spark. Nothing is lost or doubled."""
     pipeline = load_pipeline(target)
-    from millwheel.spark.engine.pipeline_run import move_to_spark
+    from millwheel.spark.engine.running import move_to_spark
 
     with opened(common) as presence:
         moved = move_to_spark(pipeline, presence.url, checkpoint)
@@ -211,7 +211,7 @@ def give_back(
 ) -> None:
     """Move a pipeline with its state from Spark back to workers. Nothing is lost or doubled."""
     pipeline = load_pipeline(target)
-    from millwheel.spark.engine.pipeline_run import move_to_engine
+    from millwheel.spark.engine.running import move_to_engine
 
     where = cluster.cluster()
     with opened(common) as presence:

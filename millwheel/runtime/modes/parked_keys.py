@@ -293,12 +293,11 @@ class ParkedKeys(Turns):
                     self._keys.setdefault(letter.key, ParkedKey(letter.slot)).add(letter)
                     self._note(letter.key)
         key = self._keys.get(key_text)
-        if key is None:
-            return items
-        for one in effects.settled:
-            if (request := self._requests.taken.get(one.id)) is not None:
-                key.settle(request, one)
-        self._hold(key)
+        if key is not None:
+            for one in effects.settled:
+                if (request := self._requests.taken.get(one.id)) is not None:
+                    key.settle(request, one)
+            self._hold(key)
         return [item for item in items if not (type(item) is Firing and item.aside)]
 
     def added(self, key_text: bytes) -> None:

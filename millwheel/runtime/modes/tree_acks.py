@@ -1,7 +1,7 @@
 """Acknowledgement by trees: sends records without a log, reports their edges, and replays lost ones
 (decision 32).
 
-A delivery in a stretch has ``log = -token`` and ``seq = edge``. Its sender forgets it. When a tree
+A delivery in a stretch is an edge (`Delivery.join_tree`). Its sender forgets it. When a tree
 computation has run a delivery, it reports the delivery's edge at once, together with the edges of
 the outputs. A worker that makes a delivery's effects durable reports the edge by
 `Exchange.acknowledge`, like the ACK of any other delivery::

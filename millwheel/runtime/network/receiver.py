@@ -20,7 +20,7 @@ import msgspec
 from millwheel.core.addresses import cell_address
 from millwheel.core.chunk import together
 from millwheel.core.codec import apply_migrations, decode_key, is_key, leads, reason
-from millwheel.core.model import Delivery, record_id
+from millwheel.core.model import Delivery, log_of_tree, record_id
 from millwheel.errors import MigrationFailed, PeerError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
@@ -203,7 +203,7 @@ class Receiver:
         rows = [row for _, row in frame.records]
         if not all(row[8] for row in rows):
             raise PeerError("a record in no log has no id")
-        found = [self._delivery(-token, step, row) for token, row in frame.records]
+        found = [self._delivery(log_of_tree(token), step, row) for token, row in frame.records]
         if not self._can_read(link, step, rows):
             self._refused["too new"] += 1
         elif self._migrate(found, rows):
