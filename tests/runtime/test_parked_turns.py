@@ -119,6 +119,35 @@ async def test_timers_set_by_timers_fire_before_the_records_that_came_later(held
     await world.close()
 
 
+async def test_a_timer_before_a_row_sees_the_watermark_that_the_row_met() -> None:
+    """So it takes a record for late, or not, as without the failure."""
+
+    async def begin(record: Record[Item], ctx: Context[Kept]) -> None:
+        if record.value.number in BAD:
+            raise ValueError("it is bad")
+        ctx.set_timer(at(10), "end")
+
+    async def ring(timer: Timer, ctx: Context[Kept]) -> None:
+        produce(ctx, -1, int((ctx.low_watermark - at(0)).total_seconds()))
+
+    BAD.add(2)
+    source = script(ITEMS, [Item("a", 1, 0.0), Item("a", 2, 5.0)])
+    world = World(doing(source, begin, ring, on_error="park"))
+    await world.start()
+    await quiet(world)
+    source.append(advance(ITEMS, at(55)))
+    await quiet(world)
+    source.append(inject(ITEMS, Item("a", 3, 60.0)))
+    await quiet(world)
+    source.append(advance(ITEMS, at(100)))
+    await quiet(world)
+    BAD.clear()
+    assert await ask(world, "retry", 2) == "done"
+    await quiet(world)
+    assert world.tallied()["a"][0] == (-1, 55)
+    await world.close()
+
+
 async def test_a_timer_that_was_just_set_fires_before_a_row_behind_other_work() -> None:
     """An operator's request waits at a gate while a row's timer and the next row wait for the
     key."""
