@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -140,6 +141,17 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+@pytest.fixture(autouse=True)
+def log_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that ran in this process has said where its log goes, and in which form; the next
+    test's log is as a library's user finds it."""
+    for variable in ("MILLWHEEL_LOG_FORMAT", "MILLWHEEL_LOG_LEVEL"):
+        monkeypatch.setenv(variable, "")  # so that what the test sets is undone
+        monkeypatch.delenv(variable)
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

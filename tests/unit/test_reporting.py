@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -16,11 +15,10 @@ from millwheel.errors import UsageError
 
 
 @pytest.fixture
-def told() -> Iterator[LogCapture]:
+def told() -> LogCapture:
     capture = LogCapture()
     structlog.configure(processors=[capture])
-    yield capture
-    structlog.reset_defaults()
+    return capture
 
 
 def test_what_a_pool_repeats_is_told_once_in_a_while_and_counted(told: LogCapture) -> None:
@@ -53,15 +51,6 @@ def test_all_else_is_told_each_time(told: LogCapture, name: str, level: int) -> 
     assert [entry["event"] for entry in told.entries] == ["0 is broken", "1 is broken"]
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Without variables about the log, which a command sets for processes that it starts."""
-    for variable in ("MILLWHEEL_LOG_FORMAT", "MILLWHEEL_LOG_LEVEL"):
-        monkeypatch.setenv(variable, "")
-    yield monkeypatch
-    structlog.reset_defaults()
-
-
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     log = structlog.get_logger()
     for level in ("debug", "info", "warning"):
@@ -70,7 +59,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_log_lines_are_text_or_json(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure_log()
     assert [json.loads(line)["what"] for line in lines(capsys)] == ["info", "warning"]
@@ -83,11 +72,11 @@ def test_log_lines_are_text_or_json(
 
 
 def test_variables_say_how_to_log(
-    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment.setenv("MILLWHEEL_LOG_LEVEL", "warning")
+    monkeypatch.setenv("MILLWHEEL_LOG_LEVEL", "warning")
     configure_log()
     assert len(lines(capsys)) == 1
-    environment.setenv("MILLWHEEL_LOG_LEVEL", "loud")
+    monkeypatch.setenv("MILLWHEEL_LOG_LEVEL", "loud")
     with pytest.raises(UsageError, match=r"MILLWHEEL_LOG_LEVEL must be one of debug, .*'loud'"):
         configure_log()
