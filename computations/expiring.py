@@ -64,6 +64,8 @@ class Expiring(Computation[V, S], Generic[V, S]):
         self._after = length("Expiring: after", after)
         self._kind: Literal["watermark", "wall"] = "watermark" if time == "event" else "wall"
         self._state_type = _with_expiry(computation)
+        self.rules = {**computation.rules, "after": str(after), "time": time}
+        self.state_rules = computation.state_rules
         self.writes = computation.writes
         self.pane_order = computation.pane_order
         self.wall_timers = True if time == "wall" else computation.wall_timers

@@ -79,6 +79,15 @@ class Computation(Generic[V, S, B, T]):
     pane_order: PaneOrder | None = None
     """How the panes of a key follow one another, if it makes windows of its records."""
 
+    state_rules: Mapping[str, Any] = {}
+    """Parameters on which the meaning of stored state and timers depends, such as the size of its
+    windows; JSON by name. Code with another value is refused, since it would misread what is
+    stored."""
+
+    rules: Mapping[str, Any] = {}
+    """Parameters that decide about later records alone, such as how long something is kept; JSON by
+    name. A deploy takes another value, and says so."""
+
     shared_migrations: ClassVar[Mapping[int, Migration]] = {}
     """Migrations of the shared table, as `migrations` are those of the state.
 

@@ -170,6 +170,9 @@ class Node:
             description["lateness_seconds"] = self.injection.lateness.total_seconds()
         if self.computation:
             description["class"] = type(self.computation).__name__
+            for part in ("state_rules", "rules"):
+                if found := getattr(self.computation, part):
+                    description[part] = dict(found)
         if self.cells:
             description["broadcast_cells"] = self.cells
         if self.named:

@@ -107,7 +107,7 @@ def pending_productions(tables: Tables) -> list[tuple[int, int]]:
 class MemoryViews(MemorySubject):
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
-        self._sinks = TableSinks(name)
+        self._sinks = TableSinks()
 
     def states(self) -> list[ShownState]:
         return states(self.tables)

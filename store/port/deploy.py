@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.extractors import Keys
 from millwheel.sinks import Table
+from millwheel.store.port.change import Change
 from millwheel.store.port.placement import IntervalRow, NodeKind
 from millwheel.store.port.state_shape import StateShape
 
@@ -18,6 +20,8 @@ class Deployment:
     """Generation of the code, which decides the intervals that the worker may own."""
     rekeyed: frozenset[str] = frozenset()
     """Computations that may have stored records under other keys than this code gives them."""
+    changes: Sequence[Change] = ()
+    """What this deploy has changed."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
     """Computations and their input streams with key extractors that this deploy has changed."""
     is_first: bool = True
@@ -63,9 +67,28 @@ class DescribedGraph(NamedTuple):
     tables: list[Table[Any]]
 
 
+@dataclass(frozen=True)
+class Plan:
+    deployed: int | None
+    """The newest generation; None: the pipeline is not deployed."""
+    changes: Sequence[Change]
+    older: int | None = None
+    """The code is this former generation."""
+
+    @property
+    def is_refused(self) -> bool:
+        return any(change.refuses for change in self.changes)
+
+
 class StoreDeploys(Protocol):
     async def deploy(
-        self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
+        self,
+        described: DescribedGraph,
+        *,
+        stamp: int,
+        bucket_high: int,
+        shared: bool = False,
+        back: bool = False,
     ) -> Deployment:
         """Store the graph of the code, or compare it with the stored one.
 
@@ -74,9 +97,14 @@ class StoreDeploys(Protocol):
             bucket_high: end of the first time bucket.
             shared: the worker is one of several: its code may be older than the deployed code, as
                 long as some interval is left that it may own.
+            back: code of a former generation begins the next one, in place of joining its own.
 
         Raises:
             DeployRefused: another graph is stored under this name, or a type changed without a
                 migration.
         """
+        ...
+
+    async def plan(self, described: DescribedGraph) -> Plan:
+        """What a deploy of the code would do; reads only, and locks nothing."""
         ...

@@ -1226,9 +1226,7 @@ async def test_a_changed_state_without_a_migration_is_refused() -> None:
     source = script(ITEMS, [Item("a", 1)])
     world = World(old_pipeline(source, One))
     await world.run()
-    world.pipeline = old_pipeline(
-        source, msgspec.defstruct("One", [("count", int, 0), ("x", int, 0)])
-    )
+    world.pipeline = old_pipeline(source, msgspec.defstruct("One", [("number", int, 0)]))
     with pytest.raises(DeployRefused, match="versioned"):
         await world.start()
 

@@ -14,7 +14,7 @@ from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.state_shape import state_shape
-from millwheel.store.rules.generations import SHARED
+from millwheel.store.rules.code import SHARED
 from millwheel.streams import Input
 
 DISCOVERY = "discovery of partitions"
@@ -44,8 +44,12 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
     )
 
 
-async def deploy(env: Environment) -> Deployment:
-    """`DeployRefused` if the stored pipeline does not agree."""
+async def deploy(env: Environment, *, back: bool = False) -> Deployment:
+    """`DeployRefused` if the code cannot go on from what is stored.
+
+    Args:
+        back: the code is that of a former generation, and is to begin the next one.
+    """
     found = described(env.graph, env.settings.intervals)
     await try_migrations(env)
     stamp = env.stamps.next()
@@ -54,9 +58,15 @@ async def deploy(env: Environment) -> Deployment:
             found,
             stamp=stamp,
             bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
-            shared=env.is_shared,
+            shared=env.is_shared or back,
+            back=back,
         )
     )
+
+
+def log_changes(env: Environment, deployment: Deployment) -> None:
+    for change in deployment.changes:
+        env.log.info("deployed_change", what=change.what, what_it_means=change.text or "as it is")
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
