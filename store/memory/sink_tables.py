@@ -33,6 +33,8 @@ class TableSinks:
         self._tables: dict[str, Table[Any]] = {}
         self._columns: dict[str, list[Column]] = {}
         """The columns of each table, in the order of its rows' values."""
+        self._missing: dict[str, list[Any]] = {}
+        """For each column the value in a row whose writer does not know it."""
         self._appended: dict[str, list[tuple[Any, ...]]] = {}
         self._upserted: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
 
@@ -49,6 +51,7 @@ class TableSinks:
         for table in tables:
             self._tables.setdefault(table.name, table)
             self._columns.setdefault(table.name, list(table.columns))
+            self._missing.setdefault(table.name, [None] * len(table.columns))
 
     def alter(self, alterations: Sequence[Alteration]) -> None:
         """Change tables, and the rows that they have."""
@@ -56,6 +59,7 @@ class TableSinks:
             columns = self._columns[one.table]
             if one.add is not None:
                 columns.append(one.add)
+                self._missing[one.table].append(one.default)
                 rows, by_key = self._appended.get(one.table, []), self._upserted.get(one.table, {})
                 rows[:] = [(*row, one.default) for row in rows]
                 by_key.update({key: (*row, one.default) for key, row in by_key.items()})
@@ -68,13 +72,17 @@ class TableSinks:
         return name in self._tables
 
     def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
+        by_key = self._upserted.setdefault(table.name, {}) if table.key else None
         key = table.key_of(values) if table.key else None
         columns = self._columns[table.name]
-        if len(columns) != len(values) or tuple(columns) != table.columns:
-            given = dict(zip((column.name for column in table.columns), values, strict=True))
-            values = tuple(given.get(column.name) for column in columns)
-        if key is not None:
-            self._upserted.setdefault(table.name, {})[key] = values
+        if tuple(columns) != table.columns:  # written by code of another row type
+            names = [column.name for column in columns]
+            stored = by_key.get(key) if by_key is not None and key is not None else None
+            found = dict(zip(names, stored or self._missing[table.name], strict=True))
+            found.update(zip((c.name for c in table.columns), values, strict=True))
+            values = tuple(found[name] for name in names)
+        if by_key is not None and key is not None:
+            by_key[key] = values
         else:
             self._appended.setdefault(table.name, []).append(values)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from millwheel.core.extractors import AllKeys, Keys, comparable
 from millwheel.store.port.change import Change
@@ -50,7 +51,11 @@ def key_changes(
         where = f"the key extractor of {name!r} for stream {stream!r}"
         most = highest[name, stream]
         if new.version < most:
-            given = {"stored": most, "version": new.version, "next": most + 1}
+            given: dict[str, Any] = {
+                "stored": most,
+                "version": new.version,
+                "next": most + 1,
+            }
             yield Change(kinds.KEYS_BEFORE, where, given=given)
         elif old.may_differ(new):
             is_said = old.version != new.version
