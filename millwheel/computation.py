@@ -81,8 +81,7 @@ class Computation(Generic[V, S, B, T]):
 
     state_rules: Mapping[str, Any] = {}
     """Parameters on which the meaning of stored state and timers depends, such as the size of its
-    windows; JSON by name. Code with another value is refused, since it would misread what is
-    stored."""
+    windows; JSON by name. Code with another value is refused, since it would misread them."""
 
     rules: Mapping[str, Any] = {}
     """Parameters that decide about later records alone, such as how long something is kept; JSON by

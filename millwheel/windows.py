@@ -662,8 +662,8 @@ def _offset(what: str, offset: timedelta, size: timedelta) -> timedelta:
 
 
 def rule_of(windows: object) -> str:
-    """What windows are, so that a deploy can compare them: with all that their bounds depend on, if
-    their class has a representation of its own, else its name."""
+    """The text by which a deploy compares windows: all that their bounds depend on, if their class
+    has a representation of its own, else its name."""
     kind = type(windows)
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(windows)
 

@@ -1,4 +1,4 @@
-"""Compares a pipeline's code with what is deployed, before any worker runs it."""
+"""Compares a pipeline's code with the deployed one, before any worker runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millwheel.store.port.deploy import Deployment, Plan
 
 
 def plan(pipeline: Pipeline, url: str) -> Plan:
-    """What a deploy of the pipeline's code would do. Nothing is changed, and nothing waits.
+    """The differences that a deploy of the code would find. Nothing is changed, and nothing waits.
 
     Raises:
         DeployRefused: a migration fails on a stored state.
@@ -35,7 +35,7 @@ def roll_back(pipeline: Pipeline, url: str) -> Deployment:
     """Deploy code of a former generation again.
 
     Raises:
-        DeployRefused: it cannot read what newer code has written.
+        DeployRefused: it cannot read values that newer code has written.
         UsageError: it is not the code of a former generation.
     """
     return asyncio.run(_roll_back(pipeline, url))

@@ -11,19 +11,19 @@ from typing import Any
 import msgspec
 
 
-class Verdict(Enum):
+class ChangeVerdict(Enum):
     TAKEN = "taken"
     """As it is."""
     FOLLOWS = "taken, but"
     """With a consequence."""
     NEEDS = "needs"
-    """Refused until something else is done."""
+    """Refused until something has been done first."""
     IMPOSSIBLE = "impossible"
     """Refused; there is a way round."""
 
     @property
     def refuses(self) -> bool:
-        return self in (Verdict.NEEDS, Verdict.IMPOSSIBLE)
+        return self in (ChangeVerdict.NEEDS, ChangeVerdict.IMPOSSIBLE)
 
 
 @dataclass(frozen=True)
@@ -31,30 +31,30 @@ class Kind:
     """A row of the page."""
 
     change: str
-    verdict: Verdict
+    verdict: ChangeVerdict
     text: str = ""
     """The consequence, the need, or the reason with the way round."""
 
 
 @dataclass(frozen=True)
-class Change:
+class CodeChange:
     """One difference between the deployed code and other code."""
 
     kind: Kind
     where: str
     """The node, stream or table."""
     before: Any = None
-    """What is deployed, as JSON; None: the kind says it all."""
+    """The deployed value, as JSON; None: the kind needs none."""
     after: Any = None
     given: Mapping[str, Any] = field(default_factory=dict)
-    """What fills the gaps of the kind's text."""
+    """Fills the gaps of the kind's text."""
 
     @property
     def refuses(self) -> bool:
         return self.kind.verdict.refuses
 
     @property
-    def what(self) -> str:
+    def title(self) -> str:
         if self.before is None and self.after is None:
             return f"{self.where}: {self.kind.change}"
         return f"{self.where}: {self.kind.change} ({_json(self.before)} → {_json(self.after)})"
@@ -78,7 +78,7 @@ def _json(value: Any) -> str:
     return "nothing" if value is None else msgspec.json.encode(value).decode()
 
 
-def lines_of(change: Change) -> list[str]:
+def lines_of(change: CodeChange) -> list[str]:
     """A change for people: one line, and its text indented."""
-    head = f"{change.kind.verdict.value + ':':<12} {change.what}"
+    head = f"{change.kind.verdict.value + ':':<12} {change.title}"
     return [head, *(f"    {line}" for line in change.text.splitlines())]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.extractors import Keys
 from millwheel.sinks import Table
-from millwheel.store.port.change import Change
+from millwheel.store.port.change import CodeChange
 from millwheel.store.port.placement import IntervalRow, NodeKind
 from millwheel.store.port.state_shape import StateShape
 
@@ -20,8 +20,8 @@ class Deployment:
     """Generation of the code, which decides the intervals that the worker may own."""
     rekeyed: frozenset[str] = frozenset()
     """Computations that may have stored records under other keys than this code gives them."""
-    changes: Sequence[Change] = ()
-    """What this deploy has changed."""
+    changes: Sequence[CodeChange] = ()
+    """The differences that this deploy has taken."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
     """Computations and their input streams with key extractors that this deploy has changed."""
     is_first: bool = True
@@ -71,7 +71,7 @@ class DescribedGraph(NamedTuple):
 class Plan:
     deployed: int | None
     """The newest generation; None: the pipeline is not deployed."""
-    changes: Sequence[Change]
+    changes: Sequence[CodeChange]
     older: int | None = None
     """The code is this former generation."""
 
@@ -106,5 +106,5 @@ class StoreDeploys(Protocol):
         ...
 
     async def plan(self, described: DescribedGraph) -> Plan:
-        """What a deploy of the code would do; reads only, and locks nothing."""
+        """The differences that a deploy of the code would find; reads only, and locks nothing."""
         ...

@@ -103,7 +103,7 @@ class Deploy:
         return deployment
 
     async def plan(self) -> Plan:
-        """What `run` would do."""
+        """The differences that `run` would find."""
         return planned(await self._deployed(shared=True, back=False), self._described)
 
     async def _deployed(self, *, shared: bool, back: bool) -> Deployed:
@@ -133,7 +133,7 @@ class Deploy:
         return StoredTable(columns, [of for (of,) in unique])
 
     async def _alter(self, alteration: Alteration) -> None:
-        """`LockNotAvailable` if somebody uses the table for long: nothing has changed then."""
+        """`LockNotAvailable` if another session uses the table for long; then nothing changes."""
         table = self._statements.table(alteration.table)
         await self._run("wait_briefly_for_locks")
         if alteration.add is not None:

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
-from millwheel.store.port.change import Change, lines_of
+from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.changes.graph_changes import graph_changes
@@ -37,7 +37,7 @@ from millwheel.store.rules.code import Code, Generation, TypeVersion
 
 @dataclass(frozen=True)
 class Deployed:
-    """What is in the store when code is deployed."""
+    """The parts of the store that a deploy compares with code."""
 
     pipeline: str
     history: Sequence[Generation]
@@ -62,8 +62,8 @@ class Admission:
     """It is the first code of its generation: the deploy stores it."""
     is_older: bool = False
     """The deploy stores nothing: there is a newer generation."""
-    changes: Sequence[Change] = ()
-    """What differs from the newest generation; none of it refuses the code."""
+    changes: Sequence[CodeChange] = ()
+    """Differences from the newest generation; none refuses the code."""
     alterations: Sequence[Alteration] = ()
     """Changes of tables to make before the code writes them."""
     outgrown: frozenset[str] = frozenset()
@@ -86,8 +86,8 @@ def code_of(described: DescribedGraph) -> Code:
 
 def compared(
     deployed: Deployed, described: DescribedGraph
-) -> tuple[Sequence[Change], Sequence[Alteration]]:
-    """Every difference between the newest generation and other code, and what it means for
+) -> tuple[Sequence[CodeChange], Sequence[Alteration]]:
+    """Every difference between the newest generation and other code, and the changes of
     tables."""
     code, history = code_of(described), deployed.history
     if not history:
@@ -146,7 +146,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
 
 
 def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
-    """What a deploy of the code would do."""
+    """The differences that a deploy of the code would find."""
     history = deployed.history
     if not history:
         return Plan(None, ())
@@ -158,11 +158,11 @@ def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
     return Plan(newest.number, changes, older[-1] if older else None)
 
 
-def _refusal(pipeline: str, changes: Sequence[Change]) -> str:
+def _refusal(pipeline: str, changes: Sequence[CodeChange]) -> str:
     lines = [f"  {line}" for change in changes if change.refuses for line in lines_of(change)]
     return "\n".join(
         [
-            f"this code cannot go on from what is stored of pipeline {pipeline!r}:",
+            f"this code cannot continue from the stored state of pipeline {pipeline!r}:",
             *lines,
             "All differences: millwheel plan MODULE:PIPELINE. To begin with nothing, give the "
             "pipeline another name, or remove it with all its data: millwheel drop " + pipeline,

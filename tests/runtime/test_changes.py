@@ -368,7 +368,7 @@ async def test_what_is_refused_disturbs_nobody(change: str) -> None:
     values = many(300)
     cluster = await running(before, values, seed=len(change))
     assert kind in await planned(cluster, after.made(values))
-    with pytest.raises(DeployRefused, match="cannot go on from what is stored") as caught:
+    with pytest.raises(DeployRefused, match="cannot continue from the stored state") as caught:
         await cluster.start_worker(after.made(values))
     assert kind.change in str(caught.value)
     assert len(cluster.store.tables.generations) == 1

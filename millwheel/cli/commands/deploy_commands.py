@@ -1,4 +1,4 @@
-"""``millwheel plan`` and ``millwheel rollback``: what a deploy would change, and the way back."""
+"""``millwheel plan`` and ``millwheel rollback``: the changes of a deploy, and the way back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millwheel.cli.printing import print_json
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import DeployRefused
 from millwheel.store.console.migrate import require_version, schema_version
-from millwheel.store.port.change import Change, lines_of
+from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import Plan
 
 app = typer.Typer()
@@ -21,11 +21,11 @@ app = typer.Typer()
 
 @command(app)
 def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> None:
-    """Show what a deploy of this code would change: each difference from the deployed code, and
-    what it means for stored data.
+    """Show what a deploy of this code would change.
 
-    Nothing is changed, and nothing waits. Workers check the same when they start. The exit code is
-    4 if they would refuse the code, else 0.
+    Each difference from the deployed code is shown with its result for stored data. Nothing is
+    changed, and nothing waits. Workers check the same when they start. The exit code is 4 if they
+    would refuse the code, else 0.
     """
     pipeline = load_pipeline(target)
     with opened(common) as presence:
@@ -55,10 +55,11 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
 
 @command(app)
 def rollback(target: Target, *, common: CommonOptions) -> None:
-    """Deploy the code of a former generation again, while workers run or not.
+    """Deploy the code of a former generation again.
 
-    Workers of it can start afterwards. Without this, code of a former generation is that of a
-    worker which starts again during a deploy, and never undoes the deploy.
+    Workers may run, or not; workers of this code can start afterwards. Without this command, code
+    of a former generation is that of a worker that starts again during a deploy, and never undoes
+    the deploy.
     """
     pipeline = load_pipeline(target)
     with opened(common) as presence:
@@ -80,7 +81,7 @@ def _heading(name: str, found: Plan) -> str:
     return f"{deployed}: this code differs in"
 
 
-def _print_changes(changes: Sequence[Change]) -> None:
+def _print_changes(changes: Sequence[CodeChange]) -> None:
     for change in changes:
         for line in lines_of(change):
             typer.echo(f"  {line}")

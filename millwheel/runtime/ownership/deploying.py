@@ -45,7 +45,7 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
 
 
 async def deploy(env: Environment, *, back: bool = False) -> Deployment:
-    """`DeployRefused` if the code cannot go on from what is stored.
+    """`DeployRefused` if the code cannot continue from the stored state.
 
     Args:
         back: the code is that of a former generation, and is to begin the next one.
@@ -66,7 +66,9 @@ async def deploy(env: Environment, *, back: bool = False) -> Deployment:
 
 def log_changes(env: Environment, deployment: Deployment) -> None:
     for change in deployment.changes:
-        env.log.info("deployed_change", what=change.what, what_it_means=change.text or "as it is")
+        env.log.info(
+            "deployed_change", change=change.title, what_it_means=change.text or "as it is"
+        )
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from millwheel.store.port.change import Change, Kind
+from millwheel.store.port.change import CodeChange, Kind
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.code import Code, Generation
 
 GUARANTEES = ("productions", "delivery", "named", "bundles", "broadcast_cells")
-"""Parts of a description about the way in which a node works, and what it stores therefore."""
+"""Parts of a description on which the form of a node's stored records depends."""
 
 _MANNERS = ("spread()", "broadcast()")
 
@@ -21,21 +21,23 @@ FILES = "json_lines"
 
 def graph_changes(
     pipeline: str, history: Sequence[Generation], code: Code, removed: Collection[str]
-) -> Iterator[Change]:
+) -> Iterator[CodeChange]:
     newest = history[-1].code
     stored, nodes = newest.nodes, code.nodes
     for name, node in nodes.items():
         where = f"{node.get('kind', 'node')} {name!r}"
         if name in removed:
-            yield Change(kinds.NODE_BACK, where, given={"pipeline": pipeline})
+            yield CodeChange(kinds.NODE_BACK, where, given={"pipeline": pipeline})
         elif name not in stored:
-            yield Change(kinds.NODE_ADDED, where)
+            yield CodeChange(kinds.NODE_ADDED, where)
         else:
             yield from _NodeChanges(where, name, history, stored[name], node).found()
     for name, node in stored.items():
         if name not in nodes:
             given = {"pipeline": pipeline, "name": name}
-            yield Change(kinds.NODE_MISSING, f"{node.get('kind', 'node')} {name!r}", given=given)
+            yield CodeChange(
+                kinds.NODE_MISSING, f"{node.get('kind', 'node')} {name!r}", given=given
+            )
 
 
 class _NodeChanges:
@@ -53,7 +55,7 @@ class _NodeChanges:
         self._before = before
         self._after = after
 
-    def found(self) -> Iterator[Change]:
+    def found(self) -> Iterator[CodeChange]:
         if self._before.get("kind") != self._after.get("kind"):
             yield self._change(kinds.NODE_KIND, "kind")
             return
@@ -68,45 +70,45 @@ class _NodeChanges:
         yield from self._rules(kinds.RULE, "rules")
         yield from self._sinks()
 
-    def _change(self, kind: Kind, part: str) -> Change:
+    def _change(self, kind: Kind, part: str) -> CodeChange:
         before, after = self._before.get(part), self._after.get(part)
-        return Change(kind, f"{self._where}, {part}", before, after)
+        return CodeChange(kind, f"{self._where}, {part}", before, after)
 
-    def _parts(self, kind: Kind, part: str) -> Iterator[Change]:
+    def _parts(self, kind: Kind, part: str) -> Iterator[CodeChange]:
         if self._before.get(part) != self._after.get(part):
             yield self._change(kind, part)
 
-    def _inputs(self) -> Iterator[Change]:
+    def _inputs(self) -> Iterator[CodeChange]:
         before, after = dict(self._before.get("inputs", ())), dict(self._after.get("inputs", ()))
         for stream in before.keys() - after.keys():
-            yield Change(kinds.INPUT_MISSING, self._where, before=stream)
+            yield CodeChange(kinds.INPUT_MISSING, self._where, before=stream)
         for stream in after.keys() - before.keys():
-            yield Change(kinds.INPUT_ADDED, self._where, after=stream)
+            yield CodeChange(kinds.INPUT_ADDED, self._where, after=stream)
         for stream in before.keys() & after.keys():
             one, other = before[stream], after[stream]
             if one != other:
                 is_named = one not in _MANNERS and other not in _MANNERS
                 kind = kinds.EXTRACTOR if is_named else kinds.INPUT_MANNER
-                yield Change(kind, f"{self._where}, input {stream!r}", one, other)
+                yield CodeChange(kind, f"{self._where}, input {stream!r}", one, other)
 
-    def _writes(self) -> Iterator[Change]:
+    def _writes(self) -> Iterator[CodeChange]:
         before, after = set(self._before.get("writes", ())), set(self._after.get("writes", ()))
         for stream in sorted(before - after):
-            yield Change(kinds.WRITES_MISSING, self._where, before=stream)
+            yield CodeChange(kinds.WRITES_MISSING, self._where, before=stream)
         for stream in sorted(after - before):
-            yield Change(kinds.WRITES_ADDED, self._where, after=stream)
+            yield CodeChange(kinds.WRITES_ADDED, self._where, after=stream)
 
-    def _rules(self, kind: Kind, part: str) -> Iterator[Change]:
+    def _rules(self, kind: Kind, part: str) -> Iterator[CodeChange]:
         before, after = self._before.get(part, {}), self._after.get(part, {})
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
                 where = f"{self._where}, {name}"
-                yield Change(kind, where, before.get(name), after.get(name))
+                yield CodeChange(kind, where, before.get(name), after.get(name))
 
-    def _sinks(self) -> Iterator[Change]:
+    def _sinks(self) -> Iterator[CodeChange]:
         before, after = _sinks_of(self._before), _sinks_of(self._after)
         for sink in sorted(before.keys() - after.keys()):
-            yield Change(kinds.SINK_MISSING, self._where, before=sink[1])
+            yield CodeChange(kinds.SINK_MISSING, self._where, before=sink[1])
         for sink in sorted(after.keys() - before.keys()):
             had_files = sink[0] == FILES and any(
                 key[0] == FILES
@@ -114,18 +116,18 @@ class _NodeChanges:
                 for key in _sinks_of(generation.code.nodes.get(self._name, {}))
             )
             kind = kinds.FILES_AGAIN if had_files else kinds.SINK_ADDED
-            yield Change(kind, self._where, after=sink[1])
+            yield CodeChange(kind, self._where, after=sink[1])
         for sink in sorted(before.keys() & after.keys()):
             one, other = before[sink], after[sink]
             for part in ("key", "producer_key"):
                 if one.get(part) != other.get(part):
                     where = f"table {sink[1]!r}, {part}"
-                    yield Change(kinds.TABLE_KEY, where, one.get(part), other.get(part))
+                    yield CodeChange(kinds.TABLE_KEY, where, one.get(part), other.get(part))
 
 
 def _sinks_of(node: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:
-    """The sinks that a node's own commits write, by what makes them the same: a table's name, and
-    all of another sink's description; with the stream."""
+    """The sinks that a node's own commits write, by their identity: the name of a table, the whole
+    description of another sink; with the stream."""
     found: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for stream, uses in node.get("sinks", {}).items():
         for sink in uses:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from millwheel.core.extractors import AllKeys, Keys, comparable
-from millwheel.store.port.change import Change
+from millwheel.store.port.change import CodeChange
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.code import SHARED, Code, Generation
 
 
 @dataclass(frozen=True)
 class Obstacles:
-    """What a change of keys must not meet."""
+    """Stored work that forbids a change of keys."""
 
     begun: Collection[str] = frozenset()
     """Computations that have processed a record or timer, so that they may have state."""
@@ -41,7 +41,7 @@ def changed(before: Code, after: Code) -> list[tuple[str, str]]:
 
 def key_changes(
     history: Sequence[Generation], code: Code, obstacles: Obstacles
-) -> Iterator[Change]:
+) -> Iterator[CodeChange]:
     """Code whose extractors are compared `with_known` ones."""
     highest: dict[tuple[str, str], int] = {}
     for generation in history:
@@ -56,26 +56,26 @@ def key_changes(
                 "version": new.version,
                 "next": most + 1,
             }
-            yield Change(kinds.KEYS_BEFORE, where, given=given)
+            yield CodeChange(kinds.KEYS_BEFORE, where, given=given)
         elif old.may_differ(new):
             is_said = old.version != new.version
             keeps = name in obstacles.begun and bool(code.states[name].type.keys() - {SHARED})
             if keeps and not is_said:
                 given = {"name": name, "version": most + 1}
-                yield Change(kinds.KEYS_UNCONFIRMED, where, given=given)
+                yield CodeChange(kinds.KEYS_UNCONFIRMED, where, given=given)
             else:
                 yield from _of_changed(where, name, obstacles)
 
 
-def _of_changed(where: str, name: str, obstacles: Obstacles) -> Iterator[Change]:
+def _of_changed(where: str, name: str, obstacles: Obstacles) -> Iterator[CodeChange]:
     if name in obstacles.bundled:
-        yield Change(kinds.KEYS_BUNDLED, where, given={"name": name})
+        yield CodeChange(kinds.KEYS_BUNDLED, where, given={"name": name})
     elif name in obstacles.parked:
-        yield Change(kinds.KEYS_PARKED, where, given={"name": name})
+        yield CodeChange(kinds.KEYS_PARKED, where, given={"name": name})
     elif obstacles.workers:
-        yield Change(kinds.KEYS_RUNNING, where, given={"workers": obstacles.workers})
+        yield CodeChange(kinds.KEYS_RUNNING, where, given={"workers": obstacles.workers})
     else:
-        yield Change(kinds.KEYS, where)
+        yield CodeChange(kinds.KEYS, where)
 
 
 def with_known(newest: Code, keys: AllKeys) -> AllKeys:

@@ -1,17 +1,17 @@
-"""Every change that a deploy can find, with what happens: the one table behind the check of a
+"""Every change that a deploy can find, with its result: the one table behind the check of a
 deploy, ``millwheel plan`` and the page docs/changing.md (decision 66).
 
-A text has gaps, such as ``{name}``, that a `Change` fills.
+A text has gaps, such as ``{name}``, that a `CodeChange` fills.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from millwheel.store.port.change import Kind, Verdict
+from millwheel.store.port.change import ChangeVerdict, Kind
 
-TAKEN, FOLLOWS = Verdict.TAKEN, Verdict.FOLLOWS
-NEEDS, IMPOSSIBLE = Verdict.NEEDS, Verdict.IMPOSSIBLE
+TAKEN, FOLLOWS = ChangeVerdict.TAKEN, ChangeVerdict.FOLLOWS
+NEEDS, IMPOSSIBLE = ChangeVerdict.NEEDS, ChangeVerdict.IMPOSSIBLE
 
 # -- steps of the graph ------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ WRITES_MISSING = Kind(
 GUARANTEE = Kind(
     "another way to process (`productions`, `delivery`, ids, bundles, broadcast cells)",
     IMPOSSIBLE,
-    "what is stored in the former way is not understood in the new one; add the computation "
+    "records stored in the former way are not understood in the new one; add the computation "
     "under another name, and remove this one",
 )
 
@@ -98,7 +98,7 @@ SINK_ADDED = Kind(
 SINK_MISSING = Kind(
     "a sink less",
     FOLLOWS,
-    "what it has written stays as it is",
+    "its rows and files stay as they are",
 )
 FILES_AGAIN = Kind(
     "other files of JSON lines in the place of former ones",
@@ -118,7 +118,7 @@ STATE_RULE = Kind(
 RULE = Kind(
     "another rule for later records",
     FOLLOWS,
-    "from the next record on; what the former rule has removed does not come back",
+    "from the next record on; records that the former rule has removed do not come back",
 )
 
 # -- types ---------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ TYPE_GROWN = Kind(
 TYPE_BACK = Kind(
     "a former type, of which the deployed one has more",
     FOLLOWS,
-    "what the wider type added is lost from each value that is written again",
+    "the additional fields are lost from each value that is written again",
 )
 TYPE_MIGRATED = Kind(
     "a new version of a type",
@@ -223,8 +223,8 @@ COLUMN_MISSING = Kind(
 COLUMN_TYPE = Kind(
     "another type of a column",
     NEEDS,
-    "the engine rewrites no table. If the values fit, stop the workers, and change it: ALTER "
-    "TABLE {pipeline}.{table} ALTER COLUMN {column} TYPE {type}",
+    "the engine rewrites no table; if the values fit, stop the workers, and change column {column} "
+    "of table {pipeline}.{table} to type {type} by SQL",
 )
 TABLE_KEY = Kind(
     "another key of a table",

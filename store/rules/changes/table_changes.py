@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.core.columns import NO_DEFAULT, Column
 from millwheel.sinks import Table
-from millwheel.store.port.change import Change
+from millwheel.store.port.change import CodeChange
 from millwheel.store.rules.changes import kinds
 
 _ALSO = {
@@ -45,7 +45,7 @@ def table_changes(
     former: Mapping[str, Any],
     stored: Mapping[str, StoredTable],
     tables: Sequence[Table[Any]],
-) -> Iterator[tuple[Change, Alteration | None]]:
+) -> Iterator[tuple[CodeChange, Alteration | None]]:
     """Compare the tables that are in the store; the others are made.
 
     Args:
@@ -58,7 +58,7 @@ def table_changes(
 
 def _changes(
     pipeline: str, former: Mapping[str, Any], stored: StoredTable, table: Table[Any]
-) -> Iterator[tuple[Change, Alteration | None]]:
+) -> Iterator[tuple[CodeChange, Alteration | None]]:
     def where(column: str) -> str:
         return f"table {table.name!r}, column {column!r}"
 
@@ -66,11 +66,11 @@ def _changes(
         found = stored.columns.get(column.name)
         if found is None:
             if column.name in table.unique or not column.is_optional:
-                yield Change(kinds.COLUMN_REQUIRED, where(column.name), after=column.type), None
+                yield CodeChange(kinds.COLUMN_REQUIRED, where(column.name), after=column.type), None
             else:
                 default = None if column.default is NO_DEFAULT else table.default_of(column)
                 added = Alteration(table.name, column, default)
-                yield Change(kinds.COLUMN_ADDED, where(column.name), after=column.type), added
+                yield CodeChange(kinds.COLUMN_ADDED, where(column.name), after=column.type), added
             continue
         kind, may_be_left_out = found
         if kind != column.type and kind not in _ALSO.get(column.type, ()):
@@ -80,17 +80,17 @@ def _changes(
                 "column": column.name,
                 "type": column.type,
             }
-            change = Change(kinds.COLUMN_TYPE, where(column.name), kind, column.type, given)
+            change = CodeChange(kinds.COLUMN_TYPE, where(column.name), kind, column.type, given)
             yield change, None
         elif column.nullable and not may_be_left_out:
-            change = Change(kinds.COLUMN_NULLABLE, where(column.name))
+            change = CodeChange(kinds.COLUMN_NULLABLE, where(column.name))
             yield change, Alteration(table.name, allow_null=column.name)
     names = {column.name for column in table.columns}
     for name, *_ in former.get("columns", ()):
         if name in stored.columns and name not in names:
             kind, may_be_left_out = stored.columns[name]
             alteration = None if may_be_left_out else Alteration(table.name, allow_null=name)
-            yield Change(kinds.COLUMN_MISSING, where(name), before=kind), alteration
+            yield CodeChange(kinds.COLUMN_MISSING, where(name), before=kind), alteration
     if former.get("key", list(table.key)) != list(table.key):
         return  # the comparison of the graphs refuses it
     if table.unique and sorted(table.unique) not in [list(of) for of in stored.unique]:
@@ -100,4 +100,4 @@ def _changes(
             "columns": ", ".join(table.unique),
             "use": "followed by number" if table.numbered else "replaced by key",
         }
-        yield Change(kinds.TABLE_INDEX, f"table {table.name!r}", given=given), None
+        yield CodeChange(kinds.TABLE_INDEX, f"table {table.name!r}", given=given), None

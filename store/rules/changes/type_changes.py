@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from millwheel.store.port.change import Change
+from millwheel.store.port.change import CodeChange
 from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.changes.type_growth import reads
@@ -18,7 +18,7 @@ from millwheel.store.rules.code import SHARED, Code, Generation, TypeVersion
 
 def state_changes(
     history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]
-) -> Iterator[Change]:
+) -> Iterator[CodeChange]:
     """States and shared tables have one version, so each needs a migration only where its own type
     changed."""
     described = {node.name: node for node in nodes}
@@ -40,7 +40,7 @@ def state_changes(
 
 def stream_changes(
     history: Sequence[Generation], code: Code, streams: Sequence[StreamDeploy]
-) -> Iterator[Change]:
+) -> Iterator[CodeChange]:
     steps = {stream.name: stream.migrates_from for stream in streams}
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
@@ -75,7 +75,7 @@ def _changes(
     found: Sequence[TypeVersion],
     new: TypeVersion,
     steps: Collection[int],
-) -> Iterator[Change]:
+) -> Iterator[CodeChange]:
     """`found`: the types that were deployed under the name, oldest first; `attribute` holds the
     migrations."""
     if not found:
@@ -87,23 +87,23 @@ def _changes(
         if kind.version == new.version and not _may_read(kind, new, found):
             differences = "\n".join(f"  {line}" for line in differences_of(kind.type, new.type))
             given |= {"differences": differences, "version": highest + 1}
-            yield Change(kinds.TYPE_VERSION, where, given=given)
+            yield CodeChange(kinds.TYPE_VERSION, where, given=given)
             return
     down = [v for v in range(highest, new.version, -1) if v not in steps]
     if down:
         entries = ", ".join(f"{v}: down" for v in down)
         given |= {"entries": entries, "stored": highest}
-        yield Change(kinds.TYPE_DOWN, where, given=given)
+        yield CodeChange(kinds.TYPE_DOWN, where, given=given)
         return
     up = [v for v in range(newest.version, new.version) if v not in steps]
     if up:
         given |= {"missing": ", ".join(map(str, up))}
-        yield Change(kinds.TYPE_STEPS, where, newest.version, new.version, given=given)
+        yield CodeChange(kinds.TYPE_STEPS, where, newest.version, new.version, given=given)
     elif newest.version != new.version:
-        yield Change(kinds.TYPE_MIGRATED, where, newest.version, new.version)
+        yield CodeChange(kinds.TYPE_MIGRATED, where, newest.version, new.version)
     elif newest.type != new.type:
         grown = _reads(newest.type, new.type)
-        yield Change(kinds.TYPE_GROWN if grown else kinds.TYPE_BACK, where)
+        yield CodeChange(kinds.TYPE_GROWN if grown else kinds.TYPE_BACK, where)
 
 
 def _may_read(kind: TypeVersion, new: TypeVersion, found: Sequence[TypeVersion]) -> bool:
