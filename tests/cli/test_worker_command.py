@@ -396,9 +396,8 @@ def test_another_graph_is_refused_and_those_who_are_there_go_on(shell: Workers) 
     first = shell.worker("--until-done")
     started(first)
     for _ in range(2):
-        told = shell("worker", "wheel:pipeline", code=4, LATENESS="5")
-        assert "is deployed with another graph than this code's" in told
-        assert "lateness_seconds: stored 0.0, this code 5.0" in told
+        told = shell("worker", "wheel:pipeline", code=4, INPUT=str(shell.directory / "other"))
+        assert "injector 'lines_injector', source: another source under the name" in told
     shell.gate.touch()
     assert first.end()[0] == 0
     assert shell.counts() == expected(rows)

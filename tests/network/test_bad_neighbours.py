@@ -435,7 +435,7 @@ async def test_a_worker_with_another_graph_is_refused_and_nobody_is_disturbed() 
         refused = cluster.alive.pop()
         await cluster.go(cluster.finished)
     assert caught.value.exit_code == 4
-    assert "nodes.source_1: only in the store" in str(caught.value)
+    assert "millwheel remove counting source_1" in str(caught.value)
     assert refused.intervals == []
     assert [worker.id for worker in (await cluster.store.read_placement()).workers] == [
         first.worker
