@@ -73,6 +73,8 @@ class Node:
     layout: StateLayout[Any] | None = None
     shared: StateLayout[Any] | None = None
     """The layout of the table built from broadcast records."""
+    renamed_from: str | None = None
+    """Its former name, under which it may be deployed."""
     cells: int = 0
     """Parts of its slots with a table each; 0: it has no broadcast input."""
     bundles: Bundles | None = None

@@ -8,7 +8,7 @@ from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
 from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
-from millwheel.store.rules.code import Generation
+from millwheel.store.rules.code import Generation, present_names
 from millwheel.store.rules.generations import Admission, Deployed, admit
 
 
@@ -43,7 +43,8 @@ def deploy(
         _begin(tables, admission, described, stamp)
     sinks.add(described.tables)
     sinks.alter(admission.alterations)
-    return Deployment(
+    former = present_names(found.history, admission.generation)
+    deployment = Deployment(
         {name: node.id for name, node in tables.computations.items() if not node.removed},
         dict(tables.streams),
         [interval.row() for interval in tables.in_order()],
@@ -53,6 +54,8 @@ def deploy(
         admission.rekeyed,
         is_first=tables.deployed_in == tables.incarnation,
     )
+    deployment.add_former_names(former)
+    return deployment
 
 
 def _begun(tables: Tables) -> set[str]:
@@ -84,6 +87,8 @@ def _begin(
 ) -> None:
     number = admission.generation
     tables.generations.append(Generation(number, admission.code))
+    for name, former in admission.renames.items():
+        tables.computations[name] = tables.computations.pop(former)
     outgrown = {tables.computations[name].id for name in admission.outgrown}
     for interval in tables.intervals.values():
         if interval.computation in outgrown:

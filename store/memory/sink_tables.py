@@ -34,7 +34,7 @@ class TableSinks:
         self._columns: dict[str, list[Column]] = {}
         """The columns of each table, in the order of its rows' values."""
         self._missing: dict[str, list[Any]] = {}
-        """For each column the value in a row whose writer does not know it."""
+        """For each column the value in a row of a writer that does not know it."""
         self._appended: dict[str, list[tuple[Any, ...]]] = {}
         self._upserted: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,6 +28,12 @@ class Deployment:
     """The first deploy was in this incarnation of the server: none of the pipeline's commits is
     lost."""
 
+    def add_former_names(self, present: Mapping[str, str]) -> None:
+        """Former code finds its nodes by the names that it has for them."""
+        for former, name in present.items():
+            if name in self.computations:
+                self.computations[former] = self.computations[name]
+
 
 @dataclass(slots=True)
 class NodeDeploy:
@@ -50,6 +56,8 @@ class NodeDeploy:
     """Columns of the views of its state, if it has such views."""
     shared: StateShape | None = None
     """Columns of the view of its shared table, if it has one."""
+    renamed_from: str | None = None
+    """Its name in former code."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
 from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
 from millwheel.store.rules.changes.table_changes import Alteration, StoredTable
-from millwheel.store.rules.code import Code, Generation
+from millwheel.store.rules.code import Code, Generation, present_names
 from millwheel.store.rules.generations import Admission, Deployed, admit, planned
 
 
@@ -78,7 +78,7 @@ class Deploy:
         if not deployed.history:
             await self._run("add_pipeline", {"name": statements.schema})
         if admission.begins:
-            made = await self._begin(admission.generation, admission.code)
+            made = await self._begin(admission)
         if not admission.is_older:
             for table in self._described.tables:
                 if table.name not in deployed.tables:
@@ -89,6 +89,7 @@ class Deploy:
         if admission.outgrown:  # last: owners' commits wait for it
             await self._outgrow(admission)
         deployment = await self._read(admission.generation)
+        deployment.add_former_names(present_names(deployed.history, admission.generation))
         deployment.rekeyed = rekeyed(deployed.history, admission.code)
         deployment.newly_rekeyed = admission.rekeyed
         deployment.changes = admission.changes if admission.begins else ()
@@ -216,10 +217,13 @@ class Deploy:
             ((workers,),) = await self._rows("count_workers")
         return Obstacles(begun, bundled, parked, workers)
 
-    async def _begin(self, number: int, code: Code) -> list[int]:
+    async def _begin(self, admission: Admission) -> list[int]:
         """Returns the ids of the new intervals."""
+        number, code = admission.generation, admission.code
         params = {"number": number, "code": msgspec.json.encode(code).decode()}
         await self._run("begin_generation", params)
+        for name, former in admission.renames.items():
+            await self._run("rename_computation", {"name": name, "former": former})
         known = await self._read(number)
         for stream in self._described.streams:
             await self._run(

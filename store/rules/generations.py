@@ -32,7 +32,13 @@ from millwheel.store.rules.changes.graph_changes import graph_changes
 from millwheel.store.rules.changes.key_changes import Obstacles, changed, key_changes, with_known
 from millwheel.store.rules.changes.table_changes import Alteration, StoredTable, table_changes
 from millwheel.store.rules.changes.type_changes import state_changes, stream_changes
-from millwheel.store.rules.code import Code, Generation, TypeVersion
+from millwheel.store.rules.code import (
+    Code,
+    Generation,
+    TypeVersion,
+    effective_renames,
+    with_present_names,
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class Admission:
     the newest type of their input, or would extract other keys."""
     rekeyed: tuple[tuple[str, str], ...] = ()
     """Changed key extractors, by computation and input stream."""
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Former names of nodes to rename, by the new one."""
 
 
 def code_of(described: DescribedGraph) -> Code:
@@ -80,31 +88,64 @@ def code_of(described: DescribedGraph) -> Code:
         {node.name: TypeVersion(node.version, node.state) for node in described.nodes},
         {stream.name: TypeVersion(stream.version, stream.type) for stream in described.streams},
         {node.name: node.keys for node in described.nodes if node.keys},
+        {node.name: node.renamed_from for node in described.nodes if node.renamed_from},
     )
     return plain(code)
 
 
-def compared(
-    deployed: Deployed, described: DescribedGraph
-) -> tuple[Sequence[CodeChange], Sequence[Alteration]]:
-    """Every difference between the newest generation and other code, and the changes of
-    tables."""
-    code, history = code_of(described), deployed.history
-    if not history:
-        return (), ()
+@dataclass(frozen=True)
+class Comparison:
+    """Code beside all generations, under the names that nodes have in this code."""
+
+    history: Sequence[Generation]
+    code: Code
+    known: Code
+    """`code`, with stored key extractors in place of those that cannot be compared."""
+    renames: Mapping[str, str]
+    """Former names of nodes that this deploy renames, by the new one."""
+    changes: Sequence[CodeChange]
+    alterations: Sequence[Alteration]
+    older: int | None
+    """The newest former generation with the same code."""
+
+    @property
+    def newest(self) -> Code:
+        return self.history[-1].code
+
+    @property
+    def is_newest(self) -> bool:
+        return not self.renames and _is_same(self.known, self.newest)
+
+
+def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
+    """Every difference between the newest generation and other code, and the changes of tables."""
+    code, stored = code_of(described), deployed.history[-1].code
+    renames = effective_renames(stored, code)
+    history = with_present_names(deployed.history, renames)
     newest = history[-1].code
     known = structs.replace(code, keys=with_known(newest, code.keys))
     of_tables = list(
         table_changes(deployed.pipeline, newest.tables, deployed.tables, described.tables)
     )
     changes = [
+        *(CodeChange(kinds.NODE_RENAMED, repr(new), old, new) for new, old in renames.items()),
         *graph_changes(deployed.pipeline, history, code, deployed.removed),
         *state_changes(history, code, described.nodes),
         *stream_changes(history, code, described.streams),
         *key_changes(history, known, deployed.obstacles),
         *(change for change, _ in of_tables),
     ]
-    return changes, [alteration for _, alteration in of_tables if alteration is not None]
+    alterations = [alteration for _, alteration in of_tables if alteration is not None]
+    older = [g.number for g in deployed.history[:-1] if g.code == known]
+    if _is_same(known, stored):
+        older = []
+    number = older[-1] if older else None
+    return Comparison(history, code, known, renames, changes, alterations, number)
+
+
+def _is_same(one: Code, other: Code) -> bool:
+    """Whether two codes are the same, whichever of them has renamed a node."""
+    return structs.replace(one, renames={}) == structs.replace(other, renames={})
 
 
 def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
@@ -113,49 +154,40 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
     Raises:
         DeployRefused: the code fits no generation; the message shows the differences and ways out.
     """
-    code, history = code_of(described), deployed.history
-    if not history:
-        return Admission(1, code, begins=True)
-    newest = history[-1]
-    changes, alterations = compared(deployed, described)
-    known = structs.replace(code, keys=with_known(newest.code, code.keys))
+    if not deployed.history:
+        return Admission(1, code_of(described), begins=True)
+    found = compared(deployed, described)
+    number = deployed.history[-1].number
     refusal = None
-    if any(change.refuses for change in changes):
-        refusal = DeployRefused(_refusal(deployed.pipeline, changes))
-    if any(change.kind is kinds.NODE_BACK for change in changes):
-        raise DeployRefused(_refusal(deployed.pipeline, changes))
-    older = [g.number for g in history[:-1] if g.code == known]
-    if older and known != newest.code and (refusal or not _goes_back(deployed, code)):
-        return _join(deployed, older[-1], code, refusal)
+    if any(change.refuses for change in found.changes):
+        refusal = DeployRefused(_refusal(deployed.pipeline, found.changes))
+        if any(change.kind is kinds.NODE_BACK for change in found.changes):
+            raise refusal
+    if found.older is not None and (refusal or not _goes_back(deployed, found.code)):
+        return _join(deployed, found.older, found.code, refusal)
     if refusal is not None:
         raise refusal
-    if known == newest.code:
-        return Admission(newest.number, code, changes=changes, alterations=alterations)
-    rekeyed = tuple(changed(newest.code, known))
-    everything = frozenset(newest.code.nodes)
-    outgrown = everything if rekeyed else _outgrown(newest.code, known)
+    if found.is_newest:
+        return Admission(number, found.code, changes=found.changes, alterations=found.alterations)
+    rekeyed = tuple(changed(found.newest, found.known))
     return Admission(
-        newest.number + 1,
-        code,
+        number + 1,
+        found.code,
         begins=True,
-        changes=changes,
-        alterations=alterations,
-        outgrown=outgrown,
+        changes=found.changes,
+        alterations=found.alterations,
+        outgrown=frozenset(found.newest.nodes) if rekeyed else _outgrown(found.newest, found.known),
         rekeyed=rekeyed,
+        renames=found.renames,
     )
 
 
 def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
     """The differences that a deploy of the code would find."""
-    history = deployed.history
-    if not history:
+    if not deployed.history:
         return Plan(None, ())
-    newest = history[-1]
-    changes, _ = compared(deployed, described)
-    code = code_of(described)
-    code = structs.replace(code, keys=with_known(newest.code, code.keys))
-    older = [g.number for g in history[:-1] if g.code == code] if code != newest.code else []
-    return Plan(newest.number, changes, older[-1] if older else None)
+    found = compared(deployed, described)
+    return Plan(deployed.history[-1].number, found.changes, found.older)
 
 
 def _refusal(pipeline: str, changes: Sequence[CodeChange]) -> str:

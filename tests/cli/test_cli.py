@@ -302,9 +302,9 @@ def test_an_output_older_than_promised_is_refused(shell: Shell) -> None:
 def test_what_does_not_fit_the_deployed_pipeline_is_refused(shell: Shell) -> None:
     shell.write(lines(20))
     shell("run", "wheel:pipeline")
-    other = shell.directory / "other.jsonl"
-    other.write_bytes(shell.input.read_bytes())
-    told = shell("run", "wheel:pipeline", code=4, INPUT=str(other))
+    copy = shell.directory / "other.jsonl"
+    copy.write_bytes(shell.input.read_bytes())
+    told = shell("run", "wheel:pipeline", code=4, INPUT=str(copy))
     assert "injector 'lines_injector', source: another source under the name" in told
     assert f"millwheel drop {shell.environment['NAME']}" in told
 

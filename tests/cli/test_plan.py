@@ -173,6 +173,23 @@ def test_a_misspelt_field_of_a_key_is_corrected(owner: Owner) -> None:
     assert owner.rows("SELECT query, searches FROM trends.trend") == [("tea", 1)]
 
 
+def test_a_renamed_class_keeps_its_state(owner: Owner) -> None:
+    owner.shell("migrate", "trends")
+    owner.run()
+    owner.change("CountSearches", "FollowSearches")
+    planned = owner.plan(code=4)
+    assert 'say so: renamed_from="count_searches"' in planned
+    added = "FollowSearches(), SEARCHES.by(lambda s: s.query)"
+    owner.change(added, f'{added}, renamed_from="count_searches"')
+    assert "another name, by `renamed_from`" in owner.plan()
+    owner.search()
+    owner.run()
+    assert owner.rows("SELECT query, searches FROM trends.trend") == [("tea", 2)]
+    assert owner.rows("SELECT searches FROM trends.state_of_follow_searches") == [(2,)]
+    views = "SELECT FROM pg_views WHERE viewname = 'state_of_count_searches'"
+    assert owner.rows(views) == []
+
+
 def test_former_code_is_deployed_again_by_a_command(owner: Owner) -> None:
     owner.shell("migrate", "trends")
     owner.run()

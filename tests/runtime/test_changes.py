@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -41,6 +42,7 @@ class Parts:
     tally_name: str | None = None
     inputs: Callable[[], list[Any]] = lambda: [ITEMS.by(key_of)]
     tally_options: dict[str, Any] = field(default_factory=dict)
+    source_options: dict[str, Any] = field(default_factory=dict)
     tallied: Stream[Any] = TALLY
     recount: Callable[[], Computation[Any, Any]] = Recount
     recount_name: str | None = None
@@ -56,7 +58,7 @@ class Parts:
                 script(ITEMS, values[number::2], f"{self.source} {number}"),
                 timestamp=time_of,
                 lateness=self.lateness,
-                name=f"source_{number}",
+                **{"name": f"source_{number}"} | (self.source_options if number else {}),
             )
         pipeline.add(self.tally(), *self.inputs(), name=self.tally_name, **self.tally_options)
         pipeline.add(self.recount(), self.tallied.by(number_of), name=self.recount_name)
@@ -221,6 +223,16 @@ SECOND_VERSION = replace(FIRST, tally=state_named(("count", int, 0), ("x", int, 
 TAKEN: dict[str, tuple[Kind, Parts, Parts]] = {
     "lateness": (kinds.LATENESS, FIRST, Parts(lateness=timedelta(seconds=7))),
     "less lateness": (kinds.LATENESS, Parts(lateness=timedelta(seconds=7)), FIRST),
+    "name of a computation": (
+        kinds.NODE_RENAMED,
+        FIRST,
+        Parts(tally=TallyAnew, tally_options={"renamed_from": "tally"}),
+    ),
+    "name of an injector": (
+        kinds.NODE_RENAMED,
+        FIRST,
+        Parts(source_options={"name": "odd", "renamed_from": "source_1"}),
+    ),
     "class": (kinds.CLASS, FIRST, Parts(tally=TallyAnew, tally_name="tally")),
     "name of an extractor": (
         kinds.EXTRACTOR, FIRST, Parts(inputs=lambda: [ITEMS.by(lambda item: item.key)])
@@ -360,6 +372,34 @@ async def test_what_is_taken_loses_and_doubles_nothing(change: str) -> None:
     assert await planned(cluster, after.made(values)) == []
     await cluster.end()
     check(cluster, values)
+
+
+async def test_names_change_again_and_again_while_old_workers_start_again() -> None:
+    """A worker of former code finds its computation by the name that it has for it."""
+    values = many(900)
+    names = ["tally", "count", "tally_again", "tally"]
+    codes = [
+        Parts(tally_name=name, tally_options={"renamed_from": former})
+        for name, former in zip(names, [None, *names], strict=False)
+    ]
+    cluster = await running(codes[0], values, seed=5)
+    for before, after in pairwise(codes):
+        old = cluster.alive[0]
+        await cluster.start_worker(after.made(values))
+        await cluster.crash(old)
+        again = await cluster.start_worker(before.made(values))
+        await cluster.wait(0.2)
+        assert again.processed or not again.intervals
+        for engine in list(cluster.alive[:-2]):
+            await cluster.leave(engine)
+        await cluster.crash(again)
+        await cluster.wait(0.2)
+    assert len(cluster.store.tables.generations) == len(codes)
+    plain = Parts().made(values)
+    assert await planned(cluster, plain) == [], "renamed_from may stay in the code, or go"
+    await cluster.end()
+    check(cluster, values)
+    assert {row.computation for row in cluster.store.states()} == {"tally", "recount"}
 
 
 @pytest.mark.parametrize("change", REFUSED)

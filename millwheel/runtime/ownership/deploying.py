@@ -92,6 +92,7 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
         upstream=[other.name for other in graph.upstream(node)],
         slots=slots,
         sources=sources,
+        renamed_from=node.renamed_from,
         migrates_from=sorted(computation.migrations) if computation else [],
         shared_migrates_from=sorted(computation.shared_migrations) if computation else [],
         keys={

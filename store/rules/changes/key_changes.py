@@ -42,7 +42,7 @@ def changed(before: Code, after: Code) -> list[tuple[str, str]]:
 def key_changes(
     history: Sequence[Generation], code: Code, obstacles: Obstacles
 ) -> Iterator[CodeChange]:
-    """Code whose extractors are compared `with_known` ones."""
+    """Code with extractors that are compared `with_known` ones."""
     highest: dict[tuple[str, str], int] = {}
     for generation in history:
         for name, stream, keys in _each(generation.code.keys):

@@ -24,8 +24,8 @@ NODE_MISSING = Kind(
     "a computation, source or sink that is only in the store",
     NEEDS,
     "if it is to go, remove it first, with its state: millwheel remove {pipeline} {name}; if it "
-    "is in the code under a new name, as after a change of its class, give it the old one: "
-    'name="{name}"',
+    "is in the code under a new name, as after a change of its class, say so: "
+    'renamed_from="{name}", or keep the former name: name="{name}"',
 )
 NODE_BACK = Kind(
     "the name of a removed step",
@@ -37,6 +37,12 @@ NODE_KIND = Kind(
     "a step of another kind under the name",
     IMPOSSIBLE,
     "nothing that is stored for the one fits the other; give the new one another name",
+)
+NODE_RENAMED = Kind(
+    "another name, by `renamed_from`",
+    FOLLOWS,
+    "state, timers, records on their way and positions continue under the new name, which views "
+    "and commands show from then on",
 )
 CLASS = Kind("another class under the name", TAKEN)
 EXTRACTOR = Kind("a key extractor of another name", TAKEN)
@@ -239,7 +245,9 @@ TABLE_INDEX = Kind(
 )
 
 KINDS: Mapping[str, tuple[Kind, ...]] = {
-    "Steps": (NODE_ADDED, NODE_MISSING, NODE_BACK, NODE_KIND, CLASS, EXTRACTOR),
+    "Steps": (
+        NODE_ADDED, NODE_MISSING, NODE_BACK, NODE_KIND, NODE_RENAMED, CLASS, EXTRACTOR,
+    ),
     "Wiring": (
         INPUT_ADDED, INPUT_MISSING, INPUT_MANNER, WRITES_ADDED, WRITES_MISSING, GUARANTEE,
     ),

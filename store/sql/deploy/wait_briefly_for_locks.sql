@@ -1,2 +1,2 @@
--- Those who read and write a table wait as well, behind the one that waits to change it.
+-- Readers and writers of a table wait as well, behind the one that waits to change it.
 SET LOCAL lock_timeout = '2s'
