@@ -302,10 +302,10 @@ def test_an_output_older_than_promised_is_refused(shell: Shell) -> None:
 def test_what_does_not_fit_the_deployed_pipeline_is_refused(shell: Shell) -> None:
     shell.write(lines(20))
     shell("run", "wheel:pipeline")
-    copy = shell.directory / "other.jsonl"
-    copy.write_bytes(shell.input.read_bytes())
-    told = shell("run", "wheel:pipeline", code=4, INPUT=str(copy))
-    assert "injector 'lines_injector', source: another source under the name" in told
+    other = MODULE.replace("Tumbling(minutes=1)", "Tumbling(minutes=2)")
+    (shell.directory / "wider.py").write_text(other)
+    told = shell("run", "wider:pipeline", code=4)
+    assert "computation 'make_counts', windows: another rule that stored state was made by" in told
     assert f"millwheel drop {shell.environment['NAME']}" in told
 
     other = MODULE.replace("LETTERS", "characters")
@@ -618,7 +618,9 @@ def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
     assert embedded.status(own_store).state == "stopped"
     own_shell("sql", "SELEC", code=2)
     assert embedded.status(own_store).state == "stopped"
-    own_shell("run", "wheel:pipeline", code=4, LATENESS="9")
+    other = MODULE.replace("LETTERS", "characters")
+    (own_shell.directory / "renamed.py").write_text(other)
+    own_shell("run", "renamed:pipeline", code=4)
     assert embedded.status(own_store).state == "stopped"
 
 
@@ -847,8 +849,8 @@ def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     assert shell("drop", name, "--yes") == f"dropped pipeline {name}\n"
     assert "has no pipeline" in shell("drop", name, "--yes", code=2)
     other = shell.directory / "other.jsonl"
-    other.write_bytes(shell.input.read_bytes())
-    shell("run", "wheel:pipeline", INPUT=str(other))  # another source: the old one is forgotten
+    other.write_text(json.dumps(lines(1)[0]) + "\n")
+    shell("run", "wheel:pipeline", INPUT=str(other))  # another file: the old one is forgotten
 
 
 def test_it_is_said_before_which_input_ends(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@ would."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +78,7 @@ class Owner:
         self.directory = directory
         self.module = MODULE
         self.shell = Shell(directory, schema.url, "trends")
+        self.file = "searches.jsonl"
         self._searches = 0
         self.search()
 
@@ -97,11 +101,21 @@ class Owner:
         self._write()
         at = f"2026-01-01T00:{self._searches // 6:02}:{self._searches % 6 * 10:02}Z"
         self._searches += 1
-        with (self.directory / "searches.jsonl").open("a") as file:
+        with (self.directory / self.file).open("a") as file:
             file.write(json.dumps({"at": at, "query": "tea"}) + "\n")
 
     def run(self, code: int = 0) -> str:
         return self._said(code, "run", "trends:pipeline", "--keep-open")
+
+    def run_until(self, text: str, expected: list[tuple[object, ...]]) -> None:
+        """Run until a query gives these rows."""
+        running = self.shell.start("run", "trends:pipeline", "--keep-open")
+        for _ in range(300):
+            with contextlib.suppress(psycopg.errors.UndefinedTable):
+                if self.rows(text) == expected:
+                    break
+            time.sleep(0.1)
+        running.end(signal.SIGINT)
 
     def _said(self, code: int, *words: str) -> str:
         """Both outputs of a command."""
@@ -208,3 +222,34 @@ def test_former_code_is_deployed_again_by_a_command(owner: Owner) -> None:
     assert "this code changes nothing that is stored" in owner.plan()
     owner.run()
     assert owner.rows("SELECT query, searches FROM trends.trend") == [("tea", 2)]
+
+
+@pytest.mark.parametrize("follow", [False, True], ids=["read once", "followed"])
+def test_a_file_at_another_path_continues_and_another_file_is_refused(
+    owner: Owner, follow: bool
+) -> None:
+    if follow:
+        owner.change('JsonLines("searches.jsonl")', 'JsonLines("searches.jsonl", follow=True)')
+    owner.shell("migrate", "trends")
+    for _ in range(3):
+        owner.search()
+    rows = "SELECT query, searches FROM trends.trend"
+    owner.run_until(rows, [("tea", 4)])
+
+    (owner.directory / "logs").mkdir()
+    (owner.directory / "searches.jsonl").rename(owner.directory / "logs" / "today.jsonl")
+    owner.file = "logs/today.jsonl"
+    owner.change("searches.jsonl", "logs/today.jsonl")
+    assert "other paths of the same files" in owner.plan()
+    owner.search()
+    owner.run_until(rows, [("tea", 5)])
+    assert owner.rows(rows) == [("tea", 5)]
+
+    owner.change("logs/today.jsonl", "other.jsonl")
+    (owner.directory / "other.jsonl").write_text(
+        '{"at": "2026-01-01T00:00:00Z", "query": "coffee"}\n' * 20
+    )
+    assert "other paths of the same files" in owner.plan()
+    refused = owner.run(code=5)
+    assert "other.jsonl" in refused
+    assert owner.rows(rows) == [("tea", 5)]

@@ -395,9 +395,11 @@ def test_another_graph_is_refused_and_those_who_are_there_go_on(shell: Workers) 
     rows = gated(shell)
     first = shell.worker("--until-done")
     started(first)
+    other = MODULE.replace("Tumbling(minutes=1)", "Tumbling(minutes=2)")
+    (shell.directory / "wider.py").write_text(other)
     for _ in range(2):
-        told = shell("worker", "wheel:pipeline", code=4, INPUT=str(shell.directory / "other"))
-        assert "injector 'lines_injector', source: another source under the name" in told
+        told = shell("worker", "wider:pipeline", code=4)
+        assert "windows: another rule that stored state was made by" in told
     shell.gate.touch()
     assert first.end()[0] == 0
     assert shell.counts() == expected(rows)

@@ -317,6 +317,8 @@ REFUSED: dict[str, tuple[Kind, Parts, Parts]] = {
 """Changes that are refused while former code runs."""
 
 ELSEWHERE: dict[Kind, str] = {
+    kinds.PATHS: "cli/test_plan.py::"
+    "test_a_file_at_another_path_continues_and_another_file_is_refused",
     kinds.NODE_BACK: "runtime/test_upgrade.py::test_a_computation_is_removed_while_its_workers_run",
     kinds.NODE_KIND: "runtime/test_changes.py::test_a_step_of_another_kind_is_refused",
     kinds.FILES_AGAIN: "runtime/test_changes.py::test_other_files_in_their_place_are_refused",

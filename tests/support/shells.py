@@ -43,7 +43,6 @@ from millwheel.windows import Pane, Tumbling
 INPUT = os.environ.get("INPUT", "lines.jsonl")
 NAME = os.environ.get("NAME", "wordcount")
 GATE = os.environ.get("GATE", "")
-LATENESS = timedelta(seconds=int(os.environ.get("LATENESS", "0")))
 SETTINGS = Settings(
     progress_seconds=0.05,
     lease_seconds=float(os.environ.get("LEASE", "15")),
@@ -122,8 +121,7 @@ def to_row(pane):
 def build(on_error="fail") -> Pipeline:
     made = Pipeline(NAME, settings=SETTINGS)
     made.inject(
-        LINES, JsonLines(INPUT), timestamp=lambda line: line.at, lateness=LATENESS,
-        on_error=on_error,
+        LINES, JsonLines(INPUT), timestamp=lambda line: line.at, on_error=on_error,
     )
     made.add(Words(), LINES.by(text), on_error=on_error)
     made.add(Windowed(Tumbling(minutes=1), count, to=COUNTS), WORDS.by(str))

@@ -64,7 +64,8 @@ class _NodeChanges:
         yield from self._writes()
         for part in GUARANTEES:
             yield from self._parts(kinds.GUARANTEE, part)
-        yield from self._parts(kinds.SOURCE, "source")
+        other_paths = _have_other_paths(self._before.get("source"), self._after.get("source"))
+        yield from self._parts(kinds.PATHS if other_paths else kinds.SOURCE, "source")
         yield from self._parts(kinds.LATENESS, "lateness_seconds")
         yield from self._rules(kinds.STATE_RULE, "state_rules")
         yield from self._rules(kinds.RULE, "rules")
@@ -123,6 +124,20 @@ class _NodeChanges:
                 if one.get(part) != other.get(part):
                     where = f"table {sink[1]!r}, {part}"
                     yield CodeChange(kinds.TABLE_KEY, where, one.get(part), other.get(part))
+
+
+def _have_other_paths(before: Any, after: Any) -> bool:
+    """Whether two descriptions are of as many files, read in the same manner, at other paths. Files
+    that are discovered are known by their paths."""
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping)):
+        return False
+    kinds_of_files = before.keys() & after.keys() & {"json_lines", "csv"}
+    if not kinds_of_files or "discovers" in before or "discovers" in after:
+        return False
+    (kind,) = kinds_of_files
+    one, other = before[kind], after[kind]
+    numbers = [len(of) if isinstance(of, list) else 1 for of in (one, other)]
+    return numbers[0] == numbers[1] and {**before, kind: None} == {**after, kind: None}
 
 
 def _sinks_of(node: Mapping[str, Any]) -> dict[tuple[str, ...], Mapping[str, Any]]:

@@ -91,6 +91,12 @@ SOURCE = Kind(
     "its stored positions are those of the former source; inject the new one under another name, "
     'inject(..., name="…"), and remove this one when it has been read',
 )
+PATHS = Kind(
+    "other paths of the same files",
+    FOLLOWS,
+    "each stored position has a proof of the bytes before it: a worker that finds another file "
+    "there stops, and reads nothing of it",
+)
 LATENESS = Kind(
     "another lateness",
     FOLLOWS,
@@ -251,7 +257,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     "Wiring": (
         INPUT_ADDED, INPUT_MISSING, INPUT_MANNER, WRITES_ADDED, WRITES_MISSING, GUARANTEE,
     ),
-    "Sources and sinks": (SOURCE, LATENESS, SINK_ADDED, SINK_MISSING, FILES_AGAIN),
+    "Sources and sinks": (SOURCE, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, FILES_AGAIN),
     "Windows, joins, and rules of your own": (STATE_RULE, RULE),
     "Types of states and streams": (
         TYPE_GROWN, TYPE_BACK, TYPE_MIGRATED, TYPE_VERSION, TYPE_STEPS, TYPE_DOWN,
