@@ -72,6 +72,7 @@ class Expiring(Computation[V, S], Generic[V, S]):
         # Attributes of the instance, since they vary with the wrapped computation.
         self.__dict__["version"] = computation.version
         self.__dict__["migrations"] = computation.migrations
+        self.__dict__["entry_migrations"] = computation.entry_migrations
 
     @property
     def name(self) -> str:

@@ -59,10 +59,17 @@ class Computation(Generic[V, S, B, T]):
     """For each older version, a function that converts the state's JSON to the next version.
 
     Its argument is the result of ``json.loads`` (for a struct or dataclass a ``dict``); it returns
-    such a value, or one of the new type. Entries of `MapState` and `ListState` fields stay
-    unchanged. To go back to older code, give a function from each newer version: ``{2: down}`` with
-    ``version = 1``. A migration runs when the state of a key is read; ``docs/guarantees.md`` says
-    what a failure does.
+    such a value, or one of the new type. Entries of `MapState` and `ListState` fields have
+    `entry_migrations`. To go back to older code, give a function from each newer version: ``{2:
+    down}`` with ``version = 1``. A migration runs when the state of a key is read;
+    ``docs/guarantees.md`` says what a failure does.
+    """
+
+    entry_migrations: ClassVar[Mapping[str, Mapping[int, Migration]]] = {}
+    """Migrations of the entries of `MapState` and `ListState` fields, by field.
+
+    ``{"prices": {1: in_cents}}`` converts each value of the field ``prices`` from version 1 of the
+    state to the next one, when it is read. A field whose type does not change needs none.
     """
 
     order_insensitive: ClassVar[bool] = False

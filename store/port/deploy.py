@@ -48,6 +48,8 @@ class NodeDeploy:
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
     """The code has migrations from these versions of the state."""
+    entries_migrate_from: dict[str, list[int]] = field(default_factory=dict)
+    """The code has migrations from these versions of the entries of each collection."""
     shared_migrates_from: list[int] = field(default_factory=list)
     """The code has migrations from these versions of the shared table."""
     keys: dict[str, Keys] = field(default_factory=dict)

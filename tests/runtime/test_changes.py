@@ -322,6 +322,7 @@ ELSEWHERE: dict[Kind, str] = {
     kinds.NODE_BACK: "runtime/test_upgrade.py::test_a_computation_is_removed_while_its_workers_run",
     kinds.NODE_KIND: "runtime/test_changes.py::test_a_step_of_another_kind_is_refused",
     kinds.FILES_AGAIN: "runtime/test_changes.py::test_other_files_in_their_place_are_refused",
+    kinds.ENTRIES_LEFT: "runtime/test_state.py::test_entries_that_no_code_reads_any_more_are_said",
     kinds.TYPE_BACK: "runtime/test_changes.py::test_the_way_back_is_taken_by_command_only",
     kinds.TYPE_DOWN: "runtime/test_upgrade.py::test_going_back_takes_a_way_down",
     kinds.KEYS: "runtime/test_rekeying.py::"

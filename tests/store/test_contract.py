@@ -1607,7 +1607,7 @@ async def test_a_bucket_of_named_ids_stays_while_rows_may_come_again_that_are_in
 
 @pytest.mark.parametrize("folded", [False, True])
 async def test_states_of_other_versions_are_sampled(site: Site, folded: bool) -> None:
-    """Some of each version, as they are committed; entries of maps and removed states are none."""
+    """Some of each version, as they are committed, and of each map; removed states are none."""
     owner = await Owner.take(site.store)
     first = owner.commit()
     first.states = [owner.state(f"key {n}", {"n": n}, version=1) for n in range(6)]
@@ -1620,12 +1620,13 @@ async def test_states_of_other_versions_are_sampled(site: Site, folded: bool) ->
     second.states = [owner.state("key 1", {"n": 10}), owner.state("key 2", None)]
     await owner.write(second)
 
-    async def sampled(version: int, most: int) -> list[tuple[str, Any, int, Any]]:
+    async def sampled(version: int, most: int) -> list[tuple[str, Any, str, int, Any]]:
         found = await site.store.sample_states({"count": version, "lines": 7}, most)
         return [
             (
                 old.computation,
                 msgspec.json.decode(old.key),
+                old.entry,
                 old.version,
                 msgspec.json.decode(old.value),
             )
@@ -1634,11 +1635,13 @@ async def test_states_of_other_versions_are_sampled(site: Site, folded: bool) ->
 
     found = await sampled(2, 100)
     assert sorted(found) == sorted(
-        [("count", f"key {n}", 1, {"n": n}) for n in (0, 3, 4, 5)]
-        + [("count", f"more {n}", 3, {"m": n}) for n in range(2)]
+        [("count", f"key {n}", "", 1, {"n": n}) for n in (0, 3, 4, 5)]
+        + [("count", "key 0", f"map/{n}", 1, n) for n in range(3)]
+        + [("count", f"more {n}", "", 3, {"m": n}) for n in range(2)]
     )
-    assert [version for _, _, version, _ in await sampled(2, 1)] == [1, 3]
-    assert {version for _, _, version, _ in await sampled(1, 100)} == {2, 3}
+    few = [(entry, version) for _, _, entry, version, _ in await sampled(2, 1)]
+    assert sorted(few) == [("", 1), ("", 3), ("map/0", 1)]
+    assert {version for _, _, _, version, _ in await sampled(1, 100)} == {2, 3}
     assert await sampled(2, 0) == []
     assert await site.store.sample_states({}, 10) == []
 

@@ -51,7 +51,9 @@ async def deploy(env: Environment, *, back: bool = False) -> Deployment:
         back: the code is that of a former generation, and is to begin the next one.
     """
     found = described(env.graph, env.settings.intervals)
-    await try_migrations(env)
+    plan = await env.patiently(lambda: env.store.plan(found))
+    if plan.deployed is not None and not plan.is_refused:  # otherwise `Store.deploy` refuses it
+        await try_migrations(env)
     stamp = env.stamps.next()
     return await env.patiently(  # commits of running workers may block it for a while
         lambda: env.store.deploy(
@@ -94,6 +96,11 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
         sources=sources,
         renamed_from=node.renamed_from,
         migrates_from=sorted(computation.migrations) if computation else [],
+        entries_migrate_from=(
+            {name: sorted(of) for name, of in computation.entry_migrations.items()}
+            if computation
+            else {}
+        ),
         shared_migrates_from=sorted(computation.shared_migrations) if computation else [],
         keys={
             i.stream.name: i.keys

@@ -161,6 +161,11 @@ TYPE_STEPS = Kind(
     "it goes from version {stored} to {version}, but {attribute} has no entry for version "
     "{missing}",
 )
+ENTRIES_LEFT = Kind(
+    "a collection of a state less",
+    FOLLOWS,
+    "its entries stay in the store, and no code reads them; the view states shows them",
+)
 TYPE_DOWN = Kind(
     "a former version of a type",
     NEEDS,
@@ -260,7 +265,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     "Sources and sinks": (SOURCE, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, FILES_AGAIN),
     "Windows, joins, and rules of your own": (STATE_RULE, RULE),
     "Types of states and streams": (
-        TYPE_GROWN, TYPE_BACK, TYPE_MIGRATED, TYPE_VERSION, TYPE_STEPS, TYPE_DOWN,
+        TYPE_GROWN, TYPE_BACK, TYPE_MIGRATED, TYPE_VERSION, TYPE_STEPS, TYPE_DOWN, ENTRIES_LEFT,
     ),
     "Keys": (
         KEYS, KEYS_UNCONFIRMED, KEYS_BEFORE, KEYS_BUNDLED, KEYS_PARKED, KEYS_RUNNING,

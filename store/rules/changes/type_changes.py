@@ -3,7 +3,7 @@ deployed under their names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,23 +19,63 @@ from millwheel.store.rules.code import SHARED, Code, Generation, TypeVersion
 def state_changes(
     history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]
 ) -> Iterator[CodeChange]:
-    """States and shared tables have one version, so each needs a migration only where its own type
-    changed."""
+    """Plain states, the entries of each collection, and shared tables have one version, so each
+    needs a migration only where its own type changed."""
     described = {node.name: node for node in nodes}
     for name, new in code.states.items():
         node = described[name]
         found = [g.code.states[name] for g in history if name in g.code.states]
-        steps: Collection[int] = node.migrates_from
-        if not any(SHARED in kind.type for kind in (*found, new)):
-            yield from _changes(f"state of {name!r}", "migrations", found, new, steps)
+        if not found:
             continue
-        own, own_new = [_own(kind) for kind in found], _own(new)
-        steps = _with_unchanged(own, own_new, steps)
-        yield from _changes(f"state of {name!r}", "migrations", own, own_new, steps)
-        tables, table = [_shared(kind) for kind in found], _shared(new)
-        steps = _with_unchanged(tables, table, node.shared_migrates_from)
-        where = f"shared table of {name!r}"
-        yield from _changes(where, "shared_migrations", tables, table, steps)
+        steps_of = {
+            PLAIN: node.migrates_from,
+            SHARED: node.shared_migrates_from,
+            **{COLLECTION + field: of for field, of in node.entries_migrate_from.items()},
+        }
+        parts = {part: _part(new, part) for part in _parts(new)}
+        for part in dict.fromkeys([PLAIN, *parts, *_parts(found[-1])]):
+            own, own_new = [_part(kind, part) for kind in found], _part(new, part)
+            if own_new.type is None and part.startswith(COLLECTION):
+                yield CodeChange(kinds.ENTRIES_LEFT, _subject(name, part))
+                continue
+            steps = _with_unchanged(own, own_new, steps_of.get(part, ()))
+            yield from _changes(_subject(name, part), _attribute(part), own, own_new, steps)
+
+
+PLAIN, COLLECTION = "plain", "entries of "
+"""Parts of a state's fingerprint: the fields that are no collections; and each collection."""
+
+
+def _parts(kind: TypeVersion) -> Iterator[str]:
+    if not kind.type.keys() <= {SHARED}:
+        yield PLAIN
+    yield from (COLLECTION + name for name in kind.type.get("collections", ()))
+    if SHARED in kind.type:
+        yield SHARED
+
+
+def _part(kind: TypeVersion, part: str) -> TypeVersion:
+    """One part of a state's type; None: it has none."""
+    if part == PLAIN:
+        rest = {p: of for p, of in kind.type.items() if p not in (SHARED, "collections")}
+        return TypeVersion(kind.version, rest.get(PLAIN, rest) if rest else None)
+    if part == SHARED:
+        return TypeVersion(kind.version, kind.type.get(SHARED))
+    return TypeVersion(
+        kind.version, kind.type.get("collections", {}).get(part.removeprefix(COLLECTION))
+    )
+
+
+def _subject(name: str, part: str) -> str:
+    if part == PLAIN:
+        return f"state of {name!r}"
+    return f"shared table of {name!r}" if part == SHARED else f"state of {name!r}, {part}"
+
+
+def _attribute(part: str) -> str:
+    if part.startswith(COLLECTION):
+        return f"entry_migrations[{part.removeprefix(COLLECTION)!r}]"
+    return "migrations" if part == PLAIN else "shared_migrations"
 
 
 def stream_changes(
@@ -47,24 +87,17 @@ def stream_changes(
         yield from _changes(f"stream {name!r}", "migrations", found, new, steps[name])
 
 
-def _own(kind: TypeVersion) -> TypeVersion:
-    return TypeVersion(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
-
-
-def _shared(kind: TypeVersion) -> TypeVersion:
-    return TypeVersion(kind.version, kind.type.get(SHARED))
-
-
 def _with_unchanged(
     found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
 ) -> set[int]:
-    """`steps`, and the versions that need no migration because the deployed versions before and
-    after them have the same type."""
+    """`steps`, and the versions that need no migration because the type after them reads values of
+    the one before."""
     types = {kind.version: kind.type for kind in (*found, new)}
     unneeded: set[int] = set()
     for low, high in pairwise(sorted(types)):
-        if types[low] == types[high]:
+        if _reads(types[low], types[high]):
             unneeded.update(v for v in range(low, high) if v < new.version)
+        if _reads(types[high], types[low]):
             unneeded.update(v for v in range(low + 1, high + 1) if v > new.version)
     return unneeded.union(steps)
 
@@ -115,23 +148,12 @@ def _may_read(kind: TypeVersion, new: TypeVersion, found: Sequence[TypeVersion])
 
 
 def _reads(stored: Any, new: Any) -> bool:
-    """Of fingerprints of states as well, which have one for the plain fields, and one for each
-    collection (`millwheel.state.StateLayout.fingerprint`)."""
-    if not (_is_of_state(stored) and _is_of_state(new)):
-        return stored in (None, {}, new) or reads(stored, new)
-    collections, more = stored["collections"], new["collections"]
-    return (
-        reads(stored["plain"], new["plain"])
-        and collections.keys() <= more.keys()
-        and all(
-            kind == more[name][0] and key == more[name][1] and reads(entry, more[name][2])
-            for name, (kind, key, entry) in collections.items()
-        )
-    )
-
-
-def _is_of_state(found: Any) -> bool:
-    return isinstance(found, Mapping) and {"plain", "collections"} <= found.keys()
+    """Of fingerprints, or of a collection: its kind, the type of its keys and a fingerprint."""
+    if stored is None:
+        return True  # nothing was stored
+    if isinstance(stored, list) and isinstance(new, list):
+        return stored[:-1] == new[:-1] and reads(stored[-1], new[-1])
+    return bool(stored == new) or reads(stored, new)
 
 
 def differences_of(stored: Any, new: Any, path: str = "") -> list[str]:
