@@ -3,8 +3,9 @@ refused is said, and disturbs nobody."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonLinesFiles, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused
@@ -22,6 +25,7 @@ from millwheel.runtime.ownership.deploying import described
 from millwheel.store.port.change import Kind
 from millwheel.store.rules.changes import kinds
 from tests.support.clusters import AGAIN, SHARED, Recount, check, many, number_of
+from tests.support.drawing import examples
 from tests.support.pipelines import Tally, script
 from tests.support.rolling_clusters import Rolling
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
@@ -351,13 +355,12 @@ async def planned(cluster: Rolling, pipeline: Pipeline) -> list[Kind]:
     return [change.kind for change in plan.changes]
 
 
-async def running(parts: Parts, values: list[Item], seed: int) -> Rolling:
-    """Two workers of this code, at a moment drawn."""
+async def running(parts: Parts, values: list[Item], processed: int) -> Rolling:
+    """Two workers of this code, once they have processed so many records."""
     cluster = Rolling(parts.made(values))
     for _ in range(2):
         await cluster.start_worker(parts.made(values))
-    some = Random(seed).randrange(20, 200)
-    await cluster.go(lambda: sum(engine.processed for engine in cluster.alive) > some)
+    await cluster.go(lambda: sum(engine.processed for engine in cluster.alive) > processed)
     return cluster
 
 
@@ -366,13 +369,87 @@ async def test_what_is_taken_loses_and_doubles_nothing(change: str) -> None:
     """Old workers are killed and replaced one by one, while records flow."""
     kind, before, after = TAKEN[change]
     values = many(600)
-    cluster = await running(before, values, seed=len(change))
+    cluster = await running(before, values, Random(change).randrange(20, 200))
     assert kind in await planned(cluster, after.made(values))
     for old in list(cluster.alive):
         await cluster.start_worker(after.made(values))
         await cluster.wait(0.3)
         await cluster.crash(old)
     assert await planned(cluster, after.made(values)) == []
+    await cluster.end()
+    check(cluster, values)
+
+
+FIELDS = [each.name for each in fields(Parts)]
+
+
+def difference(after: Parts) -> dict[str, Any]:
+    """The parts that a change replaces."""
+    return {
+        name: getattr(after, name)
+        for name in FIELDS
+        if getattr(after, name) != getattr(FIRST, name)
+    }
+
+
+DIFFERENCES = {
+    name: (kind, difference(after))
+    for name, (kind, before, after) in (TAKEN | REFUSED).items()
+    if before is FIRST
+}
+
+
+DRAWN = {
+    "chosen": st.lists(st.sampled_from(sorted(DIFFERENCES)), min_size=1, max_size=4, unique=True),
+    "processed": st.integers(0, 300),
+    "kill": st.booleans(),
+}
+
+
+@given(**DRAWN)
+@examples(12)
+def test_changes_drawn_at_random_are_refused_in_full_or_taken_as_planned(
+    chosen: list[str], processed: int, kill: bool
+) -> None:
+    """Several changes at once, at any moment: nothing is lost without a word."""
+    change_together(chosen, processed, kill)
+
+
+@pytest.mark.soak
+@given(**DRAWN)
+@examples(1_000)
+def test_very_many_changes_drawn_at_random(chosen: list[str], processed: int, kill: bool) -> None:
+    change_together(chosen, processed, kill)
+
+
+def change_together(chosen: list[str], processed: int, kill: bool) -> None:
+    """Those of the chosen changes that replace different parts."""
+    parts, made = FIRST, list[tuple[str, Kind]]()
+    for name in chosen:
+        kind, of = DIFFERENCES[name]
+        if difference(parts).keys().isdisjoint(of):
+            parts = replace(parts, **of)
+            made.append((name, kind))
+    asyncio.run(change_at(processed, parts, made, kill=kill))
+
+
+async def change_at(
+    processed: int, parts: Parts, made: list[tuple[str, Kind]], *, kill: bool
+) -> None:
+    values = many(300)
+    cluster = await running(FIRST, values, processed)
+    plan = await planned(cluster, parts.made(values))
+    for name, kind in made:
+        assert kind in plan, name
+    if any(name in REFUSED for name, _ in made):
+        with pytest.raises(DeployRefused):
+            await cluster.start_worker(parts.made(values))
+        assert len(cluster.store.tables.generations) == 1
+    else:
+        for old in list(cluster.alive):
+            await cluster.start_worker(parts.made(values))
+            await (cluster.crash(old) if kill else cluster.leave(old))
+        assert await planned(cluster, parts.made(values)) == []
     await cluster.end()
     check(cluster, values)
 
@@ -385,7 +462,7 @@ async def test_names_change_again_and_again_while_old_workers_start_again() -> N
         Parts(tally_name=name, tally_options={"renamed_from": former})
         for name, former in zip(names, [None, *names], strict=False)
     ]
-    cluster = await running(codes[0], values, seed=5)
+    cluster = await running(codes[0], values, 50)
     for before, after in pairwise(codes):
         old = cluster.alive[0]
         await cluster.start_worker(after.made(values))
@@ -409,7 +486,7 @@ async def test_names_change_again_and_again_while_old_workers_start_again() -> N
 async def test_what_is_refused_disturbs_nobody(change: str) -> None:
     kind, before, after = REFUSED[change]
     values = many(300)
-    cluster = await running(before, values, seed=len(change))
+    cluster = await running(before, values, Random(change).randrange(20, 200))
     assert kind in await planned(cluster, after.made(values))
     with pytest.raises(DeployRefused, match="cannot continue from the stored state") as caught:
         await cluster.start_worker(after.made(values))
@@ -424,7 +501,7 @@ async def test_the_way_back_is_taken_by_command_only() -> None:
     deploy."""
     values = many(600)
     after = TAKEN["field of a state"][2]
-    cluster = await running(FIRST, values, seed=3)
+    cluster = await running(FIRST, values, 30)
     old, other = cluster.alive
     new = await cluster.start_worker(after.made(values))
     await cluster.crash(old)
@@ -453,7 +530,7 @@ async def test_the_way_back_is_taken_by_command_only() -> None:
 
 async def test_a_step_of_another_kind_is_refused() -> None:
     values = many(60)
-    cluster = await running(FIRST, values, seed=1)
+    cluster = await running(FIRST, values, 10)
     other = Pipeline("counting", settings=SHARED)
     other.inject(MORE, script(MORE, [], "part 0"), timestamp=time_of, name="tally")
     other.add(Take(), MORE.by(key_of))
@@ -468,6 +545,6 @@ async def test_other_files_in_their_place_are_refused(tmp_path: Path) -> None:
         return Parts(further=lambda p: p.sink(AGAIN, JsonLinesFiles(tmp_path / name)))
 
     values = many(60)
-    cluster = await running(to_files("one"), values, seed=1)
+    cluster = await running(to_files("one"), values, 10)
     assert kinds.FILES_AGAIN in await planned(cluster, to_files("two").made(values))
     await cluster.end()
