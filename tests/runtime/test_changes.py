@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonLinesFiles, Pipeline, Record, Stream, Table
-from millwheel.errors import DeployRefused
+from millwheel.errors import DeployRefused, GraphError
 from millwheel.graph.order import Graph
 from millwheel.runtime.ownership.deploying import described
 from millwheel.store.port.change import Kind
@@ -430,6 +430,10 @@ def change_together(chosen: list[str], processed: int, kill: bool) -> None:
         if difference(parts).keys().isdisjoint(of):
             parts = replace(parts, **of)
             made.append((name, kind))
+    try:
+        parts.made([]).graph()
+    except GraphError:  # one reads the stream that another one has replaced
+        reject()
     asyncio.run(change_at(processed, parts, made, kill=kill))
 
 
