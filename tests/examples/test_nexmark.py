@@ -6,10 +6,8 @@ import asyncio
 import json
 import os
 import random
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -46,13 +44,14 @@ from examples.nexmark.sources import inject as inject_events
 from millwheel import Pipeline, Settings, Stream, Table
 from millwheel.computations import Windowed, count
 from millwheel.errors import DeployRefused
-from millwheel.store import embedded
+from millwheel.store.console.migrate import migrate
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import ScriptStep
 from millwheel.windows import Pane, Session, Sliding, Tumbling
 from tests.support.drawing import chosen
 from tests.support.forked_commands import parent
 from tests.support.nexmark_oracle import QUERIES, Oracle, Row
+from tests.support.store_sites import Schema
 from tests.support.worlds import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -624,33 +623,22 @@ def test_every_query_is_there() -> None:
         assert query in (nexmark.__doc__ or "")
 
 
-@pytest.fixture
-def store() -> Iterator[Path]:
-    """A store that the server's account can reach."""
-    directory = Path(tempfile.mkdtemp(prefix="mw-nexmark-", dir="/tmp"))
-    directory.chmod(0o755)
-    embedded.start(directory / "store")
-    yield directory / "store"
-    embedded.remove(directory / "store")
-    shutil.rmtree(directory)
-
-
-def run(store: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+def run(store: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """``millwheel ARGUMENTS`` in the project's directory; how it ended, and what it wrote."""
     others = {n: v for n, v in os.environ.items() if not n.startswith(("NEXMARK", "MILLWHEEL"))}
-    process = parent().start([*arguments, "--store", str(store)], ROOT, others | environment)
+    process = parent().start([*arguments, "--store", store], ROOT, others | environment)
     stdout, stderr = process.communicate()
     assert process.returncode is not None
     return process.returncode, stdout, stderr
 
 
-def test_a_query_on_postgres(store: Path, oracle: Oracle) -> None:
+def test_a_query_on_postgres(new_schema: Callable[[int], Schema], oracle: Oracle) -> None:
+    store = new_schema(18).url
+    migrate(store, "nexmark_q5")
     options = {"NEXMARK_EVENTS": "8000", "NEXMARK_RATE": "100", "NEXMARK_GROUP": "100"}
     code, _, told = run(store, "run", "examples.nexmark:q5", **options)
     assert code == 0, told
-    url = embedded.status(store).url
-    assert url is not None
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(store) as connection:
         rows = connection.execute("SELECT * FROM nexmark_q5.q5").fetchall()
     assert Counter(map(normal, rows)) == Counter(oracle.answer("q5"))
     _, shown, _ = run(store, "run", "examples.nexmark:q5", **options)
