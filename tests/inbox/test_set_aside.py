@@ -130,6 +130,7 @@ async def test_a_request_that_was_written_by_hand_is_not_believed(verb: str, row
     assert world.store.outcome(asked).outcome == "refused"  # type: ignore[union-attr]
 
 
+@pytest.mark.newest
 async def test_the_command_names_partitions_that_there_are(postgres: PostgresSite) -> None:
     await Owner.take(postgres.store)
     with psycopg.connect(postgres.schema.url) as connection:
