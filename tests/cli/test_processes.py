@@ -225,3 +225,5 @@ def test_the_workers_end_with_who_started_them(tmp_path: Path, schema: tuple[str
         assert select.select([process], [], [], SECONDS)[0]
         os.close(process)
     assert crew.workers() == {}
+    query = "SELECT min(low_watermark) < 'infinity' FROM {}"
+    assert rows(crew.url, crew.name, query, "watermarks") == [(True,)], "there was more to do"
