@@ -19,8 +19,8 @@ from tests.support.joins_oracle import LEFT, ON_TIME, RIGHT, TOLD, Setup, Told, 
 from tests.support.pipelines import QUICK
 from tests.support.values import Item, at
 
-EXAMPLES = 50
-"""Of each kind of join; `make soak` runs fifty times as many, with new seeds."""
+EXAMPLES = 25
+"""Of each kind of join; `make soak` runs two hundred times as many, with new seeds."""
 
 Found = tuple[Setup, list[Item]]
 

@@ -18,28 +18,59 @@ from examples.kafka_broker import KafkaBroker
 from millwheel.kafka.aio import AioClient
 from millwheel.kafka.cluster import KafkaCluster
 from millwheel.kafka.port import Bounds, KafkaClient, KafkaRecord, OffsetGone, Topic
+from tests.support.certificates import Authority
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+ACL = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 _numbers = itertools.count(1)
 
 
-def guarded_broker(directory: Path, settings: Sequence[str] = ()) -> tuple[KafkaBroker, str]:
-    """A broker that has not started, and a second address of it that asks for a name and a
-    password."""
-    made = KafkaBroker(directory, nodes=2)
-    (open_, guarded, controller, _), made.ports = made.ports, [made.ports[0], made.ports[2]]
-    made.settings += [
-        (
-            f"listeners=PLAINTEXT://127.0.0.1:{open_},CONTROLLER://127.0.0.1:{controller},"
-            f"GUARDED://127.0.0.1:{guarded}"
-        ),
-        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT",
-        "listener.name.guarded.sasl.enabled.mechanisms=PLAIN",
-        f'listener.name.guarded.plain.sasl.jaas.config={PLAIN} user_anna="secret";',
-        *settings,
-    ]
-    return made, f"127.0.0.1:{guarded}"
+class GuardedBroker:
+    """A broker that asks who its clients are, and what they may do.
+
+    On one port nobody is asked, and may do all; on another one a name and a password are, and on a
+    third one a certificate. Anna may do what she is given a right to, Berta and the holder of the
+    certificate may do all.
+
+    Args:
+        folder: for the certificates.
+    """
+
+    def __init__(self, directory: Path, folder: Path) -> None:
+        self._broker = KafkaBroker(directory, nodes=2)
+        for_all, with_password, controller, with_certificate = self._broker.ports
+        self._broker.ports = [for_all, controller]
+        self.for_all = f"127.0.0.1:{for_all}"
+        self.with_password = f"127.0.0.1:{with_password}"
+        self.with_certificate = f"127.0.0.1:{with_certificate}"
+        self.folder = folder
+        authority = Authority(folder, "authority")
+        for name in ("broker", "anna"):
+            chain, key = authority.certificate(name, "IP:127.0.0.1")
+            (folder / f"{name}.both").write_text(key.read_text() + chain.read_text())
+        of = "listener.name"
+        self._broker.settings += [
+            f"listeners=PLAINTEXT://{self.for_all},CONTROLLER://127.0.0.1:{controller},"
+            f"PASSWORD://{self.with_password},CERTIFICATE://{self.with_certificate}",
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+            "PASSWORD:SASL_PLAINTEXT,CERTIFICATE:SSL",
+            f"{of}.password.sasl.enabled.mechanisms=PLAIN",
+            f'{of}.password.plain.sasl.jaas.config={PLAIN} user_anna="secret" user_berta="secret";',
+            f"{of}.certificate.ssl.client.auth=required",
+            f"{of}.certificate.ssl.keystore.type=PEM",
+            f"{of}.certificate.ssl.keystore.location={folder / 'broker.both'}",
+            f"{of}.certificate.ssl.truststore.type=PEM",
+            f"{of}.certificate.ssl.truststore.location={folder / 'authority.pem'}",
+            f"authorizer.class.name={ACL}",
+            "super.users=User:ANONYMOUS;User:berta;User:CN=anna",
+        ]
+
+    def start(self) -> None:
+        self._broker.start()
+
+    def remove(self) -> None:
+        self._broker.remove()
 
 
 class Written(NamedTuple):

@@ -1,4 +1,4 @@
-"""A real broker for these tests, and clusters to ask: that one, and one in memory."""
+"""Real brokers for these tests, and clusters to ask: a real one, and one in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.kafka_broker import KafkaBroker, jars
-from tests.kafka.clusters import FakeSite, KafkaSite, RealSite
+from tests.kafka.clusters import FakeSite, GuardedBroker, KafkaSite, RealSite
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +23,19 @@ def broker() -> Iterator[KafkaBroker]:
     except SystemExit as error:
         pytest.skip(str(error))
     made = KafkaBroker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")))
+    made.start()
+    yield made
+    made.remove()
+
+
+@pytest.fixture(scope="session")
+def guarded(
+    broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GuardedBroker]:
+    """A broker that asks for a password or a certificate, and for rights."""
+    del broker  # it has shown that Kafka can be started here
+    folder = tmp_path_factory.mktemp("certificates")
+    made = GuardedBroker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")), folder)
     made.start()
     yield made
     made.remove()

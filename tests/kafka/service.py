@@ -264,7 +264,7 @@ async def run(
         async def write() -> None:
             while not stop.is_set():
                 await writer.write()
-                await asyncio.sleep(choice.uniform(0, 0.05))
+                await asyncio.sleep(choice.uniform(0, 0.1))
 
         writing = asyncio.create_task(write())
         kinds = [kind for kind, times in faults.items() for _ in range(times)]

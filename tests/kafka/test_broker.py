@@ -6,10 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -22,7 +19,7 @@ from millwheel.kafka.aio import AioClient
 from millwheel.kafka.decoding import Decoding
 from millwheel.kafka.partition_names import PartitionName
 from millwheel.kafka.topic_reader import KafkaReader
-from tests.kafka.clusters import RealSite, guarded_broker
+from tests.kafka.clusters import GuardedBroker, RealSite
 from tests.kafka.readers import end, numbers, opened, read
 
 
@@ -87,27 +84,17 @@ async def test_the_position_is_stored_for_tools(
     await site.close()
 
 
-@pytest.fixture
-def guarded(broker: KafkaBroker) -> Iterator[str]:
-    """The address of a broker that asks for a name and a password."""
-    del broker  # it has shown that Kafka can be started here
-    made, address = guarded_broker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")))
-    made.start()
-    yield address
-    made.remove()
-
-
-async def test_name_and_password(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_and_password(guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """With SASL; a wrong password and none at all are refused, not waited for."""
     monkeypatch.setattr(aio, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setenv("MILLWHEEL_KAFKA_USER", "anna")
+    monkeypatch.setenv("MILLWHEEL_KAFKA_USER", "berta")
     monkeypatch.setenv("MILLWHEEL_KAFKA_PASSWORD", "secret")
-    cluster = KafkaCluster(guarded, "SASL_PLAINTEXT", "PLAIN")
+    cluster = KafkaCluster(guarded.with_password, "SASL_PLAINTEXT", "PLAIN")
     client = AioClient(cluster)
     assert await client.topic("no-such-topic") is None
     await client.close()
     monkeypatch.setenv("MILLWHEEL_KAFKA_PASSWORD", "wrong")
-    for refused in (cluster, KafkaCluster(guarded)):
+    for refused in (cluster, KafkaCluster(guarded.with_password)):
         client = AioClient(refused)
         with pytest.raises(InputError, match=r"security_protocol|Authentication"):
             await client.topic("no-such-topic")

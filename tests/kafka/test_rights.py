@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,15 +13,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
-from examples.kafka_broker import KafkaBroker
 from millwheel.errors import OutputError
 from millwheel.kafka import KafkaCluster, KafkaSink
 from millwheel.kafka.writing import AioWriter
 from tests.kafka.bundles import Bench, deliver
-from tests.kafka.clusters import guarded_broker
+from tests.kafka.clusters import GuardedBroker
 from tests.support.drawing import chosen
 
-ACL = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
 READ, WRITE, DESCRIBE = 3, 4, 8
 PREFIXED, ALLOW = 4, 3
@@ -86,30 +82,19 @@ class Rights:
         await self._client.close()
 
 
-@pytest.fixture(scope="module")
-def strict(broker: KafkaBroker) -> Iterator[tuple[str, str]]:
-    """A broker that asks who may do what: its addresses for everybody, who may do all, and for
-    anna."""
-    del broker  # it has shown that Kafka can be started here
-    settings = [f"authorizer.class.name={ACL}", "super.users=User:ANONYMOUS"]
-    made, guarded = guarded_broker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")), settings)
-    yield made.start(), guarded
-    made.remove()
-
-
 @pytest.fixture
-async def rights(strict: tuple[str, str]) -> AsyncIterator[Rights]:
+async def rights(guarded: GuardedBroker) -> AsyncIterator[Rights]:
     """All rights that the sink needs."""
-    async with Rights(strict[0]) as made:
+    async with Rights(guarded.for_all) as made:
         for right in NEEDED:
             await made.give(right)
         yield made
 
 
 @pytest.fixture
-async def bench(strict: tuple[str, str], rights: Rights) -> AsyncIterator[Bench]:
+async def bench(guarded: GuardedBroker, rights: Rights) -> AsyncIterator[Bench]:
     del rights
-    made = Bench(strict[0], f"guarded-{next(_numbers)}")
+    made = Bench(guarded.for_all, f"guarded-{next(_numbers)}")
     await make(made)
     yield made
     await made.close()
@@ -149,7 +134,7 @@ def amid_a_transaction(
 @pytest.mark.parametrize("right", NEEDED)
 @pytest.mark.parametrize("amid", chosen([False, True], True))
 async def test_a_right_that_is_withdrawn(
-    strict: tuple[str, str],
+    guarded: GuardedBroker,
     bench: Bench,
     rights: Rights,
     right: Right,
@@ -159,7 +144,7 @@ async def test_a_right_that_is_withdrawn(
     """The error says which rights are needed; once it is given again, each record is there once."""
     monkeypatch.setenv("MILLWHEEL_KAFKA_USER", "anna")
     monkeypatch.setenv("MILLWHEEL_KAFKA_PASSWORD", "secret")
-    cluster = KafkaCluster(strict[1], "SASL_PLAINTEXT", "PLAIN")
+    cluster = KafkaCluster(guarded.with_password, "SASL_PLAINTEXT", "PLAIN")
 
     def sink() -> KafkaSink:
         return KafkaSink(cluster, bench.topic)

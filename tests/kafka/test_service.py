@@ -16,6 +16,9 @@ from tests.kafka import service
 from tests.kafka.faults import KINDS
 from tests.support.servers import quick_directory
 
+FORGETS_SOON = ("broker.session.timeout.ms=2000", "broker.heartbeat.interval.ms=500")
+"""A broker that was killed can start again once it is missed: by default after 9 s."""
+
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
@@ -34,8 +37,8 @@ def test_each_committed_record_counts_once(broker: KafkaBroker, directory: Path)
     """
     del broker  # it has shown that Kafka can be started here
     said: list[str] = []
-    faults = {"kill": 4, "zombie": 1, "broker": 1}
-    own = KafkaBroker(directory / "kafka")
+    faults = {"kill": 2, "zombie": 1, "broker": 1}
+    own = KafkaBroker(directory / "kafka", settings=FORGETS_SOON)
     own.start()
     try:
         wrong = asyncio.run(service.run(own, directory, faults, seed=1, say=said.append))

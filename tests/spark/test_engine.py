@@ -70,7 +70,7 @@ from tests.support.spark_inputs import write_flights, write_lines
 from tests.support.spark_pipelines import FILE, FINAL, LINES, Line, Seen, Word
 
 MODULE = "tests.support.spark_pipelines"
-FLIGHTS = 4_000
+FLIGHTS = 1_600
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of all pipelines."""
     directory = tmp_path_factory.mktemp("inputs")
     write_flights(directory / "flights.jsonl", FLIGHTS)
-    write_lines(directory / "lines.jsonl", 1_500)
+    write_lines(directory / "lines.jsonl", 600)
     write(directory / "events", Options(events=6_000, rate=100, group=50))
     return directory
 
@@ -165,7 +165,7 @@ QUICKLY = ("hours", "legs", "words", "rested")
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        *(pytest.param(n, 300, marks=() if n in QUICKLY else pytest.mark.soak) for n in FINAL),
+        *(pytest.param(n, 150, marks=() if n in QUICKLY else pytest.mark.soak) for n in FINAL),
         *(pytest.param(n, 100_000, marks=pytest.mark.soak) for n in IN_ONE_BATCH),
     ],
 )
@@ -329,7 +329,7 @@ def test_what_only_a_call_shows_is_refused_then(
 def test_a_batch_is_written_once(place: Place) -> None:
     """A driver that is killed after the store's commit does the batch again: it is there, and is
     left out."""
-    stand_in = place.stand_in("hours", rows=500)
+    stand_in = place.stand_in("hours", rows=200)
     stand_in.run(most=3)
     stored = StoredQuery(place.url, "flights")
     rows = place.rows("flights", "pane_log")
@@ -358,7 +358,7 @@ def test_a_checkpoint_that_was_deleted_is_missed_before_spark_starts(
     asyncio.run(deploy_on_spark(plan, place.url, str(tmp_path)))
     stored = StoredQuery(place.url, "flights")
     stored.load().refuse_lost_checkpoint("flights")  # there is nothing to lose yet
-    StandIn(f"{MODULE}:hours", plan, place.url, rows=500).run(most=2)
+    StandIn(f"{MODULE}:hours", plan, place.url, rows=200).run(most=2)
     with pytest.raises(UsageError, match=r"hold 2 batches.*was deleted.*Restore it"):
         stored.load().refuse_lost_checkpoint("flights")
     (tmp_path / "metadata").write_text("{}")
@@ -368,7 +368,7 @@ def test_a_checkpoint_that_was_deleted_is_missed_before_spark_starts(
 def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None:
     """The driver was killed after the store's commit: Spark does the batch again, and needs the
     state of it."""
-    stand_in = place.stand_in("hours", rows=500)
+    stand_in = place.stand_in("hours", rows=200)
     stand_in.run(most=3)
     rows = place.rows("flights", "pane_log")
     stand_in.batches = 2
@@ -381,7 +381,7 @@ def test_a_batch_that_was_written_runs_again_for_its_state(place: Place) -> None
 def staged(place: Place) -> Iterator[tuple[StoredQuery, Callable[[], int]]]:
     """A query whose second batch is staged, as two tasks of Spark do, and how it is moved into the
     tables."""
-    place.stand_in("hours", rows=500).run(most=1)
+    place.stand_in("hours", rows=200).run(most=1)
     stored = StoredQuery(place.url, "flights")
     before = stored.next_of(QUERY, 1)
     assert before is not None
@@ -549,7 +549,7 @@ def test_ended_partitions_take_no_share_of_a_batch(tmp_path: Path) -> None:
 
 def test_a_pipeline_runs_in_one_place(place: Place) -> None:
     """The engine does not begin without the state that Spark has, and the other way round."""
-    place.stand_in("hours", rows=500).run(most=1)
+    place.stand_in("hours", rows=200).run(most=1)
     pipeline = spark_pipelines.hours()
     with pytest.raises(
         DeployRefused, match="runs on Spark, and its state is in the checkpoint /checkpoint"
@@ -571,7 +571,7 @@ def test_a_pipeline_runs_in_one_place(place: Place) -> None:
 def test_a_changed_graph_is_refused(place: Place, environment: Callable[[str], None]) -> None:
     """A computation at another level would begin without its state."""
     environment("words")
-    place.stand_in("words").run(most=1)
+    place.stand_in("words", rows=50).run(most=1)
     pipeline = spark_pipelines.words()
     pipeline.add(
         FlatMap(lambda line: [], to=Stream("nothing", Word)), LINES.by(lambda line: line.text)
@@ -601,7 +601,7 @@ def test_a_query_that_has_done_nothing_may_change(
     asyncio.run(deploy_on_spark(plan, place.url, str(tmp_path)))
     stored = stand_in._stored.load()
     assert (stored.checkpoint, stored.levels) == (str(tmp_path), plan.levels)
-    StandIn(f"{MODULE}:words", planned(f"{MODULE}:words"), place.url).run(most=1)
+    StandIn(f"{MODULE}:words", planned(f"{MODULE}:words"), place.url, rows=50).run(most=1)
     with pytest.raises(
         UsageError, match=r"or remove it with all its results \(millwheel drop words"
     ):
@@ -792,7 +792,7 @@ def test_a_pipeline_moves_to_spark_and_back(
     undisturbed = place.engine(name)
     lines = Path(os.environ[FILE]).read_text().splitlines(keepends=True)
     file = tmp_path / "flights.jsonl"
-    file.write_text("".join(lines[:1_500]))
+    file.write_text("".join(lines[:600]))
     monkeypatch.setenv(FILE, str(file))
     pipeline = place.engine_so_far(name)
     file.write_text("".join(lines))
@@ -803,7 +803,7 @@ def test_a_pipeline_moves_to_spark_and_back(
     assert place.rows(pipeline.name, "states") == place.rows(pipeline.name, "timers") == []
     stored = StoredQuery(place.url, pipeline.name).load()
     assert stored.begins_with is not None
-    stand_in = place.stand_in(name, rows=200, begins_with=stored.begins_with)
+    stand_in = place.stand_in(name, rows=100, begins_with=stored.begins_with)
     stand_in.begin_with(place.rows(pipeline.name, "spark_start"))
     stand_in.run(most=4)
     bring_back(place, moving, stand_in)

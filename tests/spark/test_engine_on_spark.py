@@ -24,6 +24,7 @@ from millwheel.spark.engine.staged_results import Results
 from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
 from tests.support import spark_pipelines
+from tests.support.class_archives import ClassArchive
 from tests.support.servers import quick_directory
 from tests.support.spark_inputs import write_flights
 from tests.support.spark_pipelines import FILE, FINAL
@@ -39,16 +40,30 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.fixture
+def stateful(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with the settings of a query with state, in one task of each operator; the query
+    of the command has two."""
+    settings = {**SETTINGS, "spark.sql.shuffle.partitions": "1"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name in settings:
+        spark.conf.unset(name)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) -> None:
+def test_a_pipeline_on_spark_is_killed_and_goes_on(
+    directory: Path, class_archive: ClassArchive | None, kills: int
+) -> None:
     """Two operators, a clock, tables with and without a key; the command is given again after a
     kill."""
     said: list[str] = []
+    config = {} if class_archive is None else class_archive.config(write=False)
     wrong = engine_service.run(
         ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills,
-        seed=1,
-        say=said.append,
+        seed=1, say=said.append, config=config | {"spark.sql.shuffle.partitions": "2"},
     )  # fmt: skip
     assert not wrong, "\n".join(wrong)
     assert said[-1].endswith("equal")
@@ -56,7 +71,7 @@ def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) 
 
 @pytest.mark.spark
 def test_who_takes_over_and_is_killed_takes_over_again(
-    spark: SparkSession,
+    stateful: SparkSession,
     postgres_url: Callable[[int], str],
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,9 +84,7 @@ def test_who_takes_over_and_is_killed_takes_over_again(
         f"{engine_service.MODULE}:hours",
     )
     monkeypatch.setenv(FILE, str(file))
-    monkeypatch.setitem(spark.sparkContext.environment, FILE, str(file))
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
+    monkeypatch.setitem(stateful.sparkContext.environment, FILE, str(file))
     write_flights(file, 600)
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(lines[:400]))
@@ -91,7 +104,7 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     given = {"rows": "1000", "keep_open": "false"}
 
     def query() -> QueryRun:
-        return QueryRun(spark, target, plan, stored, results, checkpoint, given, ends=True)
+        return QueryRun(stateful, target, plan, stored, results, checkpoint, given, ends=True)
 
     def killed(_: BatchDone) -> None:
         raise RuntimeError("killed")

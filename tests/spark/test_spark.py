@@ -951,7 +951,7 @@ def test_a_function_of_the_current_directory_is_found(jobs: str) -> None:
 
 
 WITHOUT = """
-import importlib.abc, sys
+import importlib.abc, os, sys
 
 class Gone(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -959,24 +959,22 @@ class Gone(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Gone())
+import wheel_plain
 from millwheel.cli.main import main
-sys.argv = ["millwheel", *sys.argv[1:]]
-main()
+
+assert "millwheel.spark" not in sys.modules
+for command in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        sys.argv = ["millwheel", "spark", *command.split()]
+        main()
+    _, status = os.waitpid(child, 0)
+    print("exit code", os.waitstatus_to_exitcode(status), flush=True)
 """
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["report", "wheel_plain:job"],
-        ["aggregate", "wheel_plain:pipeline"],
-        ["run", "wheel_plain:pipeline", "--checkpoint", "x"],
-        ["take", "wheel_plain:pipeline", "--checkpoint", "x"],
-        ["return", "wheel_plain:pipeline"],
-    ],
-)
-def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: list[str]) -> None:
+def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path) -> None:
     """By each command, and by an import: whichever module of ours comes first."""
     (tmp_path / "wheel_plain.py").write_text(
         "from millwheel import *\npipeline = Pipeline('plain')\n"
@@ -985,17 +983,26 @@ def test_without_pyspark_it_is_said_what_to_install(tmp_path: Path, command: lis
         "pipeline.sink(LINES, Console())\n"
         "def job(job): ...\n"
     )
+    commands = (
+        "report wheel_plain:job",
+        "aggregate wheel_plain:pipeline",
+        "run wheel_plain:pipeline --checkpoint x",
+        "take wheel_plain:pipeline --checkpoint x",
+        "return wheel_plain:pipeline",
+    )
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "spark", *command],
+        [sys.executable, "-c", WITHOUT, *commands],
         cwd=tmp_path,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
-    said = done.stdout + done.stderr
-    assert "Spark needs the package pyspark, which is not installed: pip install" in said
-    assert "millwheel-engine[spark]'" in said
-    assert "bug" not in said
-    assert done.returncode == UsageError.exit_code
+    *each, rest = done.stdout.split(f"exit code {UsageError.exit_code}\n")
+    assert (len(each), rest) == (len(commands), ""), done.stdout
+    for said in each:
+        assert "Spark needs the package pyspark, which is not installed: pip install" in said
+        assert "millwheel-engine[spark]'" in said
+        assert "bug" not in said
 
 
 def test_a_job_may_only_ask_for_what_is_there(url: str, tmp_path: Path) -> None:
