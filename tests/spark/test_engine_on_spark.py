@@ -24,7 +24,6 @@ from millwheel.spark.engine.staged_results import Results
 from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
 from tests.support import spark_pipelines
-from tests.support.class_archives import ClassArchive
 from tests.support.servers import quick_directory
 from tests.support.spark_inputs import write_flights
 from tests.support.spark_pipelines import FILE, FINAL
@@ -54,16 +53,14 @@ def stateful(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_pipeline_on_spark_is_killed_and_goes_on(
-    directory: Path, class_archive: ClassArchive | None, kills: int
-) -> None:
+def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) -> None:
     """Two operators, a clock, tables with and without a key; the command is given again after a
     kill."""
     said: list[str] = []
-    config = {} if class_archive is None else class_archive.config(write=False)
     wrong = engine_service.run(
         ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills,
-        seed=1, say=said.append, config=config | {"spark.sql.shuffle.partitions": "2"},
+        seed=1,
+        say=said.append,
     )  # fmt: skip
     assert not wrong, "\n".join(wrong)
     assert said[-1].endswith("equal")
