@@ -22,7 +22,7 @@ def spark() -> Iterator[SparkSession]:
     environment = dict(os.environ)
     prepare_environment()
     try:
-        with session() as spark:
+        with session(config={"spark.sql.shuffle.partitions": "2"}) as spark:
             register(spark)
             yield spark
     finally:
