@@ -395,8 +395,10 @@ def difference(after: Parts) -> dict[str, Any]:
 DIFFERENCES = {
     name: (kind, difference(after))
     for name, (kind, before, after) in (TAKEN | REFUSED).items()
-    if before is FIRST
+    if before is FIRST and name != "class without its name"
 }
+"""The changes that can be made together. One more would hide the others: another name without a
+word is another computation."""
 
 
 DRAWN = {
