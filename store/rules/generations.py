@@ -132,7 +132,7 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
         *graph_changes(deployed.pipeline, history, code, deployed.removed),
         *state_changes(history, code, described.nodes),
         *stream_changes(history, code, described.streams),
-        *key_changes(history, known, deployed.obstacles),
+        *key_changes(history, known, deployed.obstacles.under_new_names(renames)),
         *(change for change, _ in of_tables),
     ]
     alterations = [alteration for _, alteration in of_tables if alteration is not None]

@@ -30,6 +30,15 @@ class Obstacles:
     """Computations with parked keys."""
     workers: int = 0
 
+    def under_new_names(self, renames: Mapping[str, str]) -> Obstacles:
+        """`renames` has the former names by the new ones."""
+        new = {former: name for name, former in renames.items()}
+        begun, bundled, parked = (
+            {new.get(name, name) for name in names}
+            for names in (self.begun, self.bundled, self.parked)
+        )
+        return Obstacles(begun, bundled, parked, self.workers)
+
 
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:
     return [
