@@ -20,7 +20,7 @@ LONG_LEASES = replace(SHARED, lease_seconds=60.0)
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 async def test_any_number_of_workers_come_to_the_same(workers: int) -> None:
-    values = many(300)
+    values = many(600)
     cluster = Cluster(counting(values))
     for _ in range(workers):
         await cluster.join()
