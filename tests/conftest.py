@@ -115,9 +115,10 @@ def pytest_make_collect_report(
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is marked ``newest`` meets the older versions of Postgres in `make soak` only."""
-    items.sort(key=lambda item: item.path)  # see `pytest_make_collect_report`
+    if hasattr(config, "workerinput"):  # the processes must agree: `pytest_make_collect_report`
+        items.sort(key=lambda item: item.path)
     older = {*VERSIONS[:-1], *(f"pg{version}" for version in VERSIONS[:-1])}
     for item in items:
         chosen = getattr(item, "callspec", None)
