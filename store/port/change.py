@@ -57,7 +57,7 @@ class CodeChange:
     def title(self) -> str:
         if self.before is None and self.after is None:
             return f"{self.where}: {self.kind.change}"
-        return f"{self.where}: {self.kind.change} ({_json(self.before)} → {_json(self.after)})"
+        return f"{self.where}: {self.kind.change} ({_shown(self.before, self.after)})"
 
     @property
     def text(self) -> str:
@@ -72,6 +72,17 @@ class CodeChange:
             "after": self.after,
             "text": self.text,
         }
+
+
+def _shown(before: Any, after: Any) -> str:
+    """Two values; of objects only the parts that differ."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return f"{_json(before)} → {_json(after)}"
+    return ", ".join(
+        f"{name}: {_shown(before.get(name), after.get(name))}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
 
 
 def _json(value: Any) -> str:

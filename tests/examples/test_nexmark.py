@@ -343,7 +343,9 @@ async def test_other_options_are_refused(environment: Callable[[Options], None])
     world = World(q0())
     await world.run(close_at_end=True)
     environment(Options(events=2000))
-    with pytest.raises(DeployRefused, match="events: stored 1000, this code 2000"):
+    with pytest.raises(
+        DeployRefused, match=r"another source under the name \(events: 1000 → 2000\)"
+    ):
         await world.start(q0())
 
 
@@ -650,4 +652,4 @@ def test_a_query_on_postgres(new_schema: Callable[[int], Schema], oracle: Oracle
     assert "complete, nothing to do" in shown
     code, _, told = run(store, "run", "examples.nexmark:q5", **options | {"NEXMARK_RATE": "50"})
     assert code != 0
-    assert "rate: stored 100, this code 50" in told
+    assert "another source under the name (rate: 100 → 50)" in told
