@@ -1058,7 +1058,11 @@ def test_sources_that_make_no_sense(tmp_path: Path) -> None:
     assert not isinstance(followed("x"), GrowingSource)
     for given_path in (tmp_path, f"{tmp_path}/", str(tmp_path)):
         assert isinstance(followed(given_path), GrowingSource)
-        assert followed(given_path).describe() == {"json_lines": f"{tmp_path}/", "follow": True}
+        assert followed(given_path).describe() == {
+            "json_lines": f"{tmp_path}/",
+            "follow": True,
+            "discovers": True,
+        }
     assert not isinstance(JsonLines("x"), GrowingSource)
 
 
