@@ -28,7 +28,7 @@ from millwheel.errors import DeployRefused, UsageError
 from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.rules.changes import kinds
-from millwheel.store.rules.changes.graph_changes import graph_changes
+from millwheel.store.rules.changes.graph_changes import graph_changes, renamed_changes
 from millwheel.store.rules.changes.key_changes import Obstacles, changed, key_changes, with_known
 from millwheel.store.rules.changes.table_changes import Alteration, StoredTable, table_changes
 from millwheel.store.rules.changes.type_changes import state_changes, stream_changes
@@ -128,7 +128,7 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
         table_changes(deployed.pipeline, newest.tables, deployed.tables, described.tables)
     )
     changes = [
-        *(CodeChange(kinds.NODE_RENAMED, repr(new), old, new) for new, old in renames.items()),
+        *renamed_changes(code, renames),
         *graph_changes(deployed.pipeline, history, code, deployed.removed),
         *state_changes(history, code, described.nodes),
         *stream_changes(history, code, described.streams),
@@ -155,7 +155,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
         DeployRefused: the code fits no generation; the message shows the differences and ways out.
     """
     if not deployed.history:
-        return Admission(1, code_of(described), begins=True)
+        return _first(deployed, described)
     found = compared(deployed, described)
     number = deployed.history[-1].number
     refusal = None
@@ -163,7 +163,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
         refusal = DeployRefused(_refusal(deployed.pipeline, found.changes))
         if any(change.kind is kinds.NODE_BACK for change in found.changes):
             raise refusal
-    if found.older is not None and (refusal or not _goes_back(deployed, found.code)):
+    if found.older is not None and (refusal or not _goes_back(deployed, found.changes)):
         return _join(deployed, found.older, found.code, refusal)
     if refusal is not None:
         raise refusal
@@ -182,10 +182,21 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
     )
 
 
+def _first(deployed: Deployed, described: DescribedGraph) -> Admission:
+    """The first generation. Tables of sinks may be there, made by hand."""
+    found = list(table_changes(deployed.pipeline, {}, deployed.tables, described.tables))
+    changes = [change for change, _ in found]
+    if any(change.refuses for change in changes):
+        raise DeployRefused(_refusal(deployed.pipeline, changes))
+    alterations = [alteration for _, alteration in found if alteration is not None]
+    return Admission(1, code_of(described), begins=True, changes=changes, alterations=alterations)
+
+
 def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
     """The differences that a deploy of the code would find."""
     if not deployed.history:
-        return Plan(None, ())
+        found_tables = table_changes(deployed.pipeline, {}, deployed.tables, described.tables)
+        return Plan(None, [change for change, _ in found_tables])
     found = compared(deployed, described)
     return Plan(deployed.history[-1].number, found.changes, found.older)
 
@@ -202,18 +213,12 @@ def _refusal(pipeline: str, changes: Sequence[CodeChange]) -> str:
     )
 
 
-def _goes_back(deployed: Deployed, code: Code) -> bool:
+def _goes_back(deployed: Deployed, changes: Sequence[CodeChange]) -> bool:
     """Whether former code is meant to follow the deployed one. If not, a worker of it starts again
     while others are upgraded: such code has no migrations back, and it is not alone."""
     if deployed.back or deployed.least_left is None:
         return True
-    newest = deployed.history[-1].code
-    return any(
-        kind.version < known[name].version
-        for types, known in ((code.states, newest.states), (code.streams, newest.streams))
-        for name, kind in types.items()
-        if name in known
-    )
+    return any(c.kind is kinds.TYPE_MIGRATED and c.before > c.after for c in changes)
 
 
 def _join(deployed: Deployed, number: int, code: Code, refusal: DeployRefused | None) -> Admission:

@@ -534,6 +534,21 @@ async def test_the_way_back_is_taken_by_command_only() -> None:
     check(cluster, values)
 
 
+async def test_a_higher_version_of_the_same_type_is_no_way_back_either() -> None:
+    """Former code could read all of it, and needs no migration: it must be said all the same."""
+    values = many(600)
+    after = Parts(tally=state_named(("count", int, 0), version=2))
+    before = Parts(tally=state_named(("count", int, 0)))
+    cluster = await running(before, values, 30)
+    await cluster.start_worker(after.made(values))
+    await cluster.crash(cluster.alive[0])
+    again = await cluster.start_worker(before.made(values))
+    assert await cluster.generation_of(again) == 1
+    assert len(cluster.store.tables.generations) == 2
+    await cluster.end()
+    check(cluster, values)
+
+
 async def test_a_step_of_another_kind_is_refused() -> None:
     values = many(60)
     cluster = await running(FIRST, values, 10)

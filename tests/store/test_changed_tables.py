@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from millwheel import Table
-from millwheel.errors import StoreUnavailable
+from millwheel.errors import DeployRefused, StoreUnavailable
 from tests.support.store_sites import COUNTS, GRAPH, Counted, Owner, PostgresSite, Site, deploy, row
 
 pytestmark = pytest.mark.newest
@@ -83,3 +83,19 @@ async def test_who_uses_a_table_for_long_delays_the_deploy_and_not_the_workers(
     assert (await postgres.query("SELECT count(*) FROM {g}", g="generation"))[0] == (1,)
     await deploy(postgres.store, tables=(WIDER,))
     assert len(await postgres.rows(WIDER)) == 1
+
+
+async def test_a_table_that_was_there_before_the_first_deploy_is_compared_too(
+    postgres: PostgresSite,
+) -> None:
+    await postgres.query("CREATE TABLE {t} (word bigint PRIMARY KEY, count bigint)", t="counts")
+    with pytest.raises(DeployRefused, match=r"table 'counts', column 'word': another type"):
+        await deploy(postgres.store)
+    await postgres.query("DROP TABLE {t}", t="counts")
+    await postgres.query("CREATE TABLE {t} (word text, count bigint)", t="counts")
+    with pytest.raises(DeployRefused, match="has no unique index on"):
+        await deploy(postgres.store)
+    await postgres.query("ALTER TABLE {t} ADD PRIMARY KEY (word)", t="counts")
+    owner = await Owner.take(postgres.store)
+    await write(owner, (COUNTS, row("fits", 1)))
+    assert len(await postgres.rows(COUNTS)) == 1

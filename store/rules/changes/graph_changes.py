@@ -40,6 +40,13 @@ def graph_changes(
             )
 
 
+def renamed_changes(code: Code, renames: Mapping[str, str]) -> Iterator[CodeChange]:
+    """`renames` has the former names by the new ones."""
+    for name, former in renames.items():
+        kind = code.nodes[name].get("kind", "node")
+        yield CodeChange(kinds.NODE_RENAMED, f"{kind} {name!r}", former, name)
+
+
 class _NodeChanges:
     def __init__(
         self,

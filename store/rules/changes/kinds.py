@@ -94,8 +94,8 @@ SOURCE = Kind(
 PATHS = Kind(
     "other paths of the same files",
     FOLLOWS,
-    "each stored position has a proof of the bytes before it: a worker that finds another file "
-    "there stops, and reads nothing of it",
+    "a stored position has a proof of the bytes before it: a worker that finds another file there "
+    "stops, and reads nothing of it; where no row is acknowledged yet, there is nothing to prove",
 )
 LATENESS = Kind(
     "another lateness",

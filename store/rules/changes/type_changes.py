@@ -38,8 +38,9 @@ def state_changes(
             if own_new.type is None and part.startswith(COLLECTION):
                 yield CodeChange(kinds.ENTRIES_LEFT, _subject(name, part))
                 continue
-            steps = _with_unchanged(own, own_new, steps_of.get(part, ()))
-            yield from _changes(_subject(name, part), _attribute(part), own, own_new, steps)
+            given = steps_of.get(part, ())
+            steps = _with_unchanged(own, own_new, given)
+            yield from _changes(_subject(name, part), _attribute(part), own, own_new, given, steps)
 
 
 PLAIN, COLLECTION = "plain", "entries of "
@@ -84,7 +85,8 @@ def stream_changes(
     steps = {stream.name: stream.migrates_from for stream in streams}
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
-        yield from _changes(f"stream {name!r}", "migrations", found, new, steps[name])
+        given = steps[name]
+        yield from _changes(f"stream {name!r}", "migrations", found, new, given, given)
 
 
 def _with_unchanged(
@@ -107,10 +109,17 @@ def _changes(
     attribute: str,
     found: Sequence[TypeVersion],
     new: TypeVersion,
+    migrations: Collection[int],
     steps: Collection[int],
 ) -> Iterator[CodeChange]:
-    """`found`: the types that were deployed under the name, oldest first; `attribute` holds the
-    migrations."""
+    """The changes of one type.
+
+    Args:
+        found: the types that were deployed under the name, oldest first.
+        attribute: the name of what holds the migrations.
+        migrations: the versions from which the code has migrations.
+        steps: these, and the versions that need none.
+    """
     if not found:
         return
     newest = found[-1]
@@ -132,11 +141,18 @@ def _changes(
     if up:
         given |= {"missing": ", ".join(map(str, up))}
         yield CodeChange(kinds.TYPE_STEPS, where, newest.version, new.version, given=given)
-    elif newest.version != new.version:
+    elif _migrates(newest, new, migrations):
         yield CodeChange(kinds.TYPE_MIGRATED, where, newest.version, new.version)
     elif newest.type != new.type:
         grown = _reads(newest.type, new.type)
         yield CodeChange(kinds.TYPE_GROWN if grown else kinds.TYPE_BACK, where)
+
+
+def _migrates(stored: TypeVersion, new: TypeVersion, migrations: Collection[int]) -> bool:
+    """Whether values change on their way to a type; a version that changes nothing is no way."""
+    up = range(stored.version, new.version)
+    down = range(stored.version, new.version, -1)
+    return any(version in migrations for version in (*up, *down))
 
 
 def _may_read(kind: TypeVersion, new: TypeVersion, found: Sequence[TypeVersion]) -> bool:

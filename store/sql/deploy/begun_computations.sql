@@ -1,4 +1,4 @@
--- Computations that have processed a record or timer: they may have state.
+-- Computations that have processed a record or timer, here or on Spark: they may have state.
 SELECT DISTINCT c.name
 FROM {computation} AS c
 JOIN {key_interval} AS k ON k.computation = c.id
@@ -6,4 +6,4 @@ CROSS JOIN LATERAL (
     SELECT r.counters FROM {commit_record} AS r
     WHERE r.interval_id = k.id ORDER BY r.n DESC LIMIT 1
 ) AS l
-WHERE l.counters ? 'processed'
+WHERE l.counters ? 'processed' OR EXISTS (SELECT FROM {spark_query})
