@@ -185,7 +185,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
 def _first(deployed: Deployed, described: DescribedGraph) -> Admission:
     """The first generation. Tables of sinks may be there, made by hand."""
     found = list(table_changes(deployed.pipeline, {}, deployed.tables, described.tables))
-    changes = [change for change, _ in found]
+    changes = tuple(change for change, _ in found)
     if any(change.refuses for change in changes):
         raise DeployRefused(_refusal(deployed.pipeline, changes))
     alterations = [alteration for _, alteration in found if alteration is not None]
