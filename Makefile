@@ -46,8 +46,8 @@ check: lint ## lint, then the tests
 bench: setup ## measure; the numbers go to bench/out
 	@$(VENV_PYTHON) -m bench $(ARGS)
 
-soak: setup ## the long tests, with faults, that `make test` leaves out
-	@$(VENV_PYTHON) -m pytest -m soak -o faulthandler_timeout=0 $(ARGS)
+soak: setup ## the long tests that `make test` leaves out, and properties with all examples
+	@MILLWHEEL_ALL_EXAMPLES=1 $(VENV_PYTHON) -m pytest -m "soak or hypothesis" -o faulthandler_timeout=0 $(ARGS)
 
 lock: ## write requirements.lock with the newest versions allowed
 	@.ci/lock

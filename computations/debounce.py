@@ -63,6 +63,7 @@ class Debounce(Computation[V, Burst], Generic[V]):
 
     def __init__(self, *, to: Stream[V], quiet: timedelta, late: Stream[V] | None = None) -> None:
         self._quiet = length("Debounce: quiet", quiet)
+        self.rules = {"quiet": str(quiet)}
         self._to = to
         self._late = LateRecords(late)
         self.writes = written(to, late)

@@ -61,6 +61,7 @@ class Deduplicate(Computation[V, Passed], Generic[V]):
 
     def __init__(self, *, to: Stream[V], horizon: timedelta, late: Stream[V] | None = None) -> None:
         self._horizon = length("Deduplicate: horizon", horizon)
+        self.rules = {"horizon": str(horizon)}
         self._to = to
         self._late = LateRecords(late)
         self.writes = written(to, late)

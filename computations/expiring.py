@@ -64,12 +64,15 @@ class Expiring(Computation[V, S], Generic[V, S]):
         self._after = length("Expiring: after", after)
         self._kind: Literal["watermark", "wall"] = "watermark" if time == "event" else "wall"
         self._state_type = _with_expiry(computation)
+        self.rules = {**computation.rules, "after": str(after), "time": time}
+        self.state_rules = computation.state_rules
         self.writes = computation.writes
         self.pane_order = computation.pane_order
         self.wall_timers = True if time == "wall" else computation.wall_timers
         # Attributes of the instance, since they vary with the wrapped computation.
         self.__dict__["version"] = computation.version
         self.__dict__["migrations"] = computation.migrations
+        self.__dict__["entry_migrations"] = computation.entry_migrations
 
     @property
     def name(self) -> str:

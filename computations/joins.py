@@ -31,7 +31,7 @@ from millwheel.computations.timeline import (
     written,
 )
 from millwheel.errors import GraphError
-from millwheel.windows import Tumbling, length
+from millwheel.windows import Tumbling, length, rule_of
 
 V = TypeVar("V")
 L = TypeVar("L")
@@ -272,6 +272,7 @@ class IntervalJoin(_Join[L, R, O]):
             )
         self._before = 0 if before is None else _bound("before", before)
         self._after = 0 if after is None else _bound("after", after)
+        self.rules = {"before": str(before), "after": str(after)}
         super().__init__(
             Side(left, unmatched_left, late_left),
             Side(right, unmatched_right, late_right),
@@ -364,6 +365,7 @@ class WindowJoin(_Join[L, R, O]):
                 "use IntervalJoin"
             )
         self._windows = windows
+        self.rules = {"windows": rule_of(windows)}
         super().__init__(
             Side(left, unmatched_left, late_left),
             Side(right, unmatched_right, late_right),

@@ -99,6 +99,7 @@ class TemporalJoin(Computation[L | T, TableState[L, T]], Generic[L, T, O]):
         self._combine = combine
         self._unmatched = unmatched
         self._wait = wait
+        self.rules = {"wait": wait}
         self._late = LateRecords(late)
         self.writes = written(to, late)
 

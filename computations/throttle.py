@@ -65,6 +65,7 @@ class Throttle(Computation[V, Counts], Generic[V]):
             )
         length("Throttle: per", per)
         self._at_most = at_most
+        self.rules = {"at_most": at_most, "per": str(per)}
         self._windows = Tumbling(per)
         self._to = to
         self._rest = rest

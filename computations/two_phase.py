@@ -19,7 +19,7 @@ from millwheel import Computation, Context, Input, Key, MapState, Record, Stream
 from millwheel.computations.folds import Fold
 from millwheel.computations.timeline import MICROSECOND
 from millwheel.errors import GraphError
-from millwheel.windows import Span, Tumbling, instant, length
+from millwheel.windows import Span, Tumbling, instant, length, rule_of
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -203,6 +203,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
             )
         every = None if flush_every is None else length("PreAggregate: flush_every", flush_every)
         self._windows = windows
+        self.state_rules = {"windows": rule_of(windows)}
         self._fold = fold
         self._to = to
         self._flush_records = flush_records

@@ -16,7 +16,7 @@ from millwheel.computations.sessions import Sessions
 from millwheel.computations.sliced import Sliced
 from millwheel.computations.timeline import written
 from millwheel.errors import GraphError
-from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding, shown
+from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding, rule_of, shown
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -103,6 +103,13 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         panes = Panes(fold, to, late, allowed_lateness, early, accumulate)
         self.wall_timers = early is not None and early.seconds is not None
         self.pane_order = panes.order(by_number=isinstance(windows, Count))
+        self.state_rules = {"windows": rule_of(windows)}
+        self.rules = {
+            "late": f"to {late.name}" if isinstance(late, Stream) else late,
+            "allowed_lateness": None if allowed_lateness is None else str(allowed_lateness),
+            "early": None if early is None else repr(early),
+            "accumulate": accumulate,
+        }
         self._keeping = self._keep(windows, panes, subject, late)
 
     @staticmethod

@@ -144,14 +144,14 @@ def build(directory: Path = INPUT, name: str = "limits") -> Pipeline:
 
 
 def write(directory: Path = INPUT) -> None:
-    """Write the ten thousand lines of a day, every hundredth of them malformed, and five limits."""
+    """Write the 2,500 lines of a day, every hundredth of them malformed, and five limits."""
     begin = datetime(2024, 5, 1, tzinfo=UTC)
     lines = [
         Line(
-            begin + timedelta(seconds=8 * n),
+            begin + timedelta(seconds=32 * n),
             "out of order" if n % 100 == 99 else f"{('boiler', 'pump')[n % 2]}/{n % 20} {n % 97}",
         )
-        for n in range(10_000)
+        for n in range(2_500)
     ]
     limits = [
         Limit(begin + timedelta(hours=hours), kind, most)

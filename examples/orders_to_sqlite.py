@@ -93,7 +93,7 @@ def build(directory: Path = INPUT, name: str = "orders_to_sqlite") -> Pipeline:
     return made
 
 
-def write(directory: Path = INPUT, number: int = 20_000) -> list[Order]:
+def write(directory: Path = INPUT, number: int = 5_000) -> list[Order]:
     """Write orders of a hundred customers as lines of a file.
 
     Args:

@@ -59,10 +59,17 @@ class Computation(Generic[V, S, B, T]):
     """For each older version, a function that converts the state's JSON to the next version.
 
     Its argument is the result of ``json.loads`` (for a struct or dataclass a ``dict``); it returns
-    such a value, or one of the new type. Entries of `MapState` and `ListState` fields stay
-    unchanged. To go back to older code, give a function from each newer version: ``{2: down}`` with
-    ``version = 1``. A migration runs when the state of a key is read; ``docs/guarantees.md`` says
-    what a failure does.
+    such a value, or one of the new type. Entries of `MapState` and `ListState` fields have
+    `entry_migrations`. To go back to older code, give a function from each newer version: ``{2:
+    down}`` with ``version = 1``. A migration runs when the state of a key is read;
+    ``docs/guarantees.md`` says what a failure does.
+    """
+
+    entry_migrations: ClassVar[Mapping[str, Mapping[int, Migration]]] = {}
+    """Migrations of the entries of `MapState` and `ListState` fields, by field.
+
+    ``{"prices": {1: in_cents}}`` converts each value of the field ``prices`` from version 1 of the
+    state to the next one, when it is read. A field whose type does not change needs none.
     """
 
     order_insensitive: ClassVar[bool] = False
@@ -78,6 +85,14 @@ class Computation(Generic[V, S, B, T]):
 
     pane_order: PaneOrder | None = None
     """How the panes of a key follow one another, if it makes windows of its records."""
+
+    state_rules: Mapping[str, Any] = {}
+    """Parameters on which the meaning of stored state and timers depends, such as the size of its
+    windows; JSON by name. Code with another value is refused, since it would misread them."""
+
+    rules: Mapping[str, Any] = {}
+    """Parameters that decide about later records alone, such as how long something is kept; JSON by
+    name. A deploy takes another value, and says so."""
 
     shared_migrations: ClassVar[Mapping[int, Migration]] = {}
     """Migrations of the shared table, as `migrations` are those of the state.

@@ -99,6 +99,7 @@ class Pipeline:
         latency_target: timedelta | None = None,
         on_error: OnError = "fail",
         name: str | None = None,
+        renamed_from: str | None = None,
     ) -> None:
         """Read `source` into `stream`.
 
@@ -140,6 +141,7 @@ class Pipeline:
                 engine adapts the number of pending rows, from 1 to `max_pending` (decision 31).
             on_error: on a row that cannot be read, stop, or keep the row as a dead letter.
             name: by default that of the stream with ``_injector``.
+            renamed_from: the name under which it is deployed: it continues under the new one.
 
         Raises:
             GraphError: an option does not fit, or contradicts another one.
@@ -182,6 +184,7 @@ class Pipeline:
                 kind="injector",
                 writes=(target,),
                 injection=injection,
+                renamed_from=renamed_from,
             )
         )
 
@@ -190,6 +193,7 @@ class Pipeline:
         computation: Computation[V, S, B, Any],
         *inputs: Input[V] | Broadcast[B],
         name: str | None = None,
+        renamed_from: str | None = None,
         productions: Literal["strong", "weak"] = "strong",
         exactly_once: bool = True,
         delivery: DeliveryMode = "acknowledged",
@@ -212,6 +216,8 @@ class Pipeline:
 
         Args:
             name: by default that of the class in lower case.
+            renamed_from: the name under which it is deployed: state, timers and records continue
+                under the new one. It may stay in the code.
             productions: ``"strong"``: durable before they are sent. ``"weak"``: sent at once, and
                 stored only if they are not acknowledged after `straggler_after`; for productions
                 that depend on the record alone (paper 6.1.3).
@@ -248,6 +254,7 @@ class Pipeline:
             inputs=inputs,
             writes=tuple(computation.writes),
             computation=computation,
+            renamed_from=renamed_from,
             cells=self.settings.broadcast_cells if len(keyed) < len(inputs) else 0,
             bundles=computation.bundles,
             on_error="park" if isinstance(on_error, Park) else on_error,

@@ -225,6 +225,15 @@ class Table(Generic[R]):
                 f"{error}"
             ) from error
 
+    def default_of(self, column: Column) -> Any:
+        """The default of a column's field, as it is stored; None: NULL.
+
+        Raises:
+            UserCodeError: it is no value of the column.
+        """
+        form = self._forms[self.columns.index(column)]
+        return column.default if form is None else form(column.default)
+
     def describe(self) -> dict[str, Any]:
         return {
             "table": self.name,

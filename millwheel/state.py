@@ -293,6 +293,9 @@ class _MapRange(AsyncIterator[tuple[str, V]]):
         return msgspec.json.decode(entry[self._start :]), value
 
 
+BOUNDS = "#"
+"""Name of a list's entry with its bounds."""
+
 _BOUNDS: Codec[tuple[int, int]] = Codec(tuple[int, int], what="bounds of a ListState")
 
 
@@ -314,16 +317,16 @@ class ListState(Collection, Generic[V]):
     __slots__ = ()
 
     async def _bounds(self) -> tuple[int, int]:
-        value = self._cells.lookup(self._prefix + "#", _BOUNDS)
+        value = self._cells.lookup(self._prefix + BOUNDS, _BOUNDS)
         if value is UNKNOWN:
-            value = await self._cells.fetch(self._prefix + "#", _BOUNDS)
+            value = await self._cells.fetch(self._prefix + BOUNDS, _BOUNDS)
         return (0, 0) if value is ABSENT else cast("tuple[int, int]", value)
 
     def _keep(self, first: int, end: int) -> None:
         if first == end:
-            self._cells.erase(self._prefix + "#", _BOUNDS)
+            self._cells.erase(self._prefix + BOUNDS, _BOUNDS)
         else:
-            self._cells.store(self._prefix + "#", _BOUNDS, (first, end))
+            self._cells.store(self._prefix + BOUNDS, _BOUNDS, (first, end))
 
     def _entry(self, index: int) -> str:
         return f"{self._prefix}{index:015d}"
@@ -366,12 +369,12 @@ class ListState(Collection, Generic[V]):
     @staticmethod
     def entries_of(cells: Cells, prefix: str) -> list[str] | None:
         """The entries of the list, in memory or not, as its stored bounds determine them."""
-        bounds = cells.lookup(prefix + "#", _BOUNDS)
+        bounds = cells.lookup(prefix + BOUNDS, _BOUNDS)
         if bounds is UNKNOWN:
             return None
         if bounds is ABSENT:
             return []
-        return [prefix + "#", *(f"{prefix}{index:015d}" for index in range(*bounds))]
+        return [prefix + BOUNDS, *(f"{prefix}{index:015d}" for index in range(*bounds))]
 
     def _codec_of(self, entry: str) -> Codec[Any]:
         return _BOUNDS if entry == "#" else self._codec
@@ -441,6 +444,12 @@ class StateLayout(Generic[S]):
                 f"the state of {owner} has no empty value: {self._name()}() fails with: {error}. "
                 "Give each field a default"
             ) from error
+
+    def field_of(self, entry: str) -> str | None:
+        """The collection that an entry is a value of; None: it is no value, as the bounds of a
+        list, or no collection of this type has it."""
+        field, _, name = entry.partition("/")
+        return field if field in self.collections and name != BOUNDS else None
 
     def _name(self) -> str:
         return _name_of(self.state_type)

@@ -325,8 +325,9 @@ class Tumbling:
         return self.of(start)
 
     def __repr__(self) -> str:
+        offset = f", offset={timedelta(microseconds=self.offset)}" if self.offset else ""
         zone = "" if self._clock is None else f", zone={self._clock.zone}"
-        return f"Tumbling({timedelta(microseconds=self.size)}{zone})"
+        return f"Tumbling({timedelta(microseconds=self.size)}{offset}{zone})"
 
 
 class Months:
@@ -658,6 +659,13 @@ def _offset(what: str, offset: timedelta, size: timedelta) -> timedelta:
             "small?"
         )
     return offset
+
+
+def rule_of(windows: object) -> str:
+    """The text by which a deploy compares windows: all that their bounds depend on, if their class
+    has a representation of its own, else its name."""
+    kind = type(windows)
+    return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(windows)
 
 
 def shown(duration: object) -> str:

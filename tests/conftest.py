@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -84,6 +84,14 @@ class Grouping(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     def _split_scope(self, nodeid: str) -> str:
         return next((group for path, group in TOGETHER.items() if nodeid.startswith(path)), nodeid)
 
+    def _reschedule(self, node: Any) -> None:
+        """Forgets what a process has completed: all that it was given is counted several times a
+        test, which took longer with each test."""
+        work = self.assigned_work[node]
+        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+            del work[scope]
+        super()._reschedule(node)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
@@ -91,9 +99,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return Grouping(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The processes of xdist read the folders from different places on: in a fresh checkout, where
+    each module must be compiled, each process compiles some, and finds the others in the cache."""
+    report = yield
+    process = getattr(collector.config, "workerinput", None)
+    if process is not None and isinstance(collector, pytest.Directory) and report.result:
+        number, processes = int(process["workerid"].removeprefix("gw")), process["workercount"]
+        first = len(report.result) * number // processes
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is marked ``newest`` meets the older versions of Postgres in `make soak` only."""
+    if hasattr(config, "workerinput"):  # the processes must agree: `pytest_make_collect_report`
+        items.sort(key=lambda item: item.path)
     older = {*VERSIONS[:-1], *(f"pg{version}" for version in VERSIONS[:-1])}
     for item in items:
         chosen = getattr(item, "callspec", None)

@@ -18,6 +18,8 @@ COMMANDS = {
     "run": ("run_command", "Run a pipeline until its input is processed."),
     "worker": ("worker_command", "Run one of several workers that share a pipeline."),
     "graph": ("graph_command", "Check a pipeline's graph and print it."),
+    "plan": ("deploy_commands", "Show what a deploy of this code would change."),
+    "rollback": ("deploy_commands", "Deploy the code of a former generation again."),
     "migrate": ("store_commands", "Create or upgrade a pipeline's schema."),
     "status": ("status_command", "Show workers, watermarks, backlog and counters."),
     "pause": ("operator_commands", "Stop injectors from reading."),

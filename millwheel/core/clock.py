@@ -61,3 +61,8 @@ class VirtualClock:
             future = heapq.heappop(self._sleepers)[2]
             if not future.done():
                 future.set_result(None)
+
+    def until_next(self, limit: float) -> float:
+        """Seconds until the first sleeper wakes, at most `limit`."""
+        due = (self._sleepers[0][0] - self._now) / 1e6 if self._sleepers else limit
+        return min(due, limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Union, get_args, get_origin
@@ -35,6 +35,8 @@ SYSTEM_COLUMNS = frozenset(("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"))
 
 NUMBERS = ("sender", "sequence")
 
+NO_DEFAULT: Any = msgspec.NODEFAULT
+
 
 @dataclass(frozen=True)
 class Column:
@@ -42,6 +44,13 @@ class Column:
     type: str
     nullable: bool
     is_json: bool = False
+    default: Any = field(default=NO_DEFAULT, compare=False)
+    """The default of the row type's field."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether rows may be without a value for it."""
+        return self.nullable or self.default is not NO_DEFAULT
 
 
 def columns_of(table: str, row_type: Any, *, numbered: bool) -> tuple[Column, ...]:
@@ -51,7 +60,11 @@ def columns_of(table: str, row_type: Any, *, numbered: bool) -> tuple[Column, ..
         issubclass(origin, msgspec.Struct) or is_dataclass(origin)
     ):
         raise GraphError(f"Table({table!r}): the row type must be a msgspec.Struct or a dataclass")
-    columns = tuple(_column(name, hint) for name, hint in field_hints(origin).items())
+    defaults = _defaults(origin)
+    columns = tuple(
+        _column(name, hint, defaults.get(name, NO_DEFAULT))
+        for name, hint in field_hints(origin).items()
+    )
     if not columns:
         raise GraphError(
             f"Table({table!r}): {row_type.__name__} has no fields, so there are no columns"
@@ -70,14 +83,30 @@ def columns_of(table: str, row_type: Any, *, numbered: bool) -> tuple[Column, ..
     return columns
 
 
-def _column(name: str, hint: Any) -> Column:
+def _defaults(kind: type) -> dict[str, Any]:
+    """Defaults of fields that are the same for each row, or an empty list, dict or set."""
+    found: dict[str, Any] = {}
+    of: Callable[[Any], Any] = (
+        msgspec.structs.fields if issubclass(kind, msgspec.Struct) else fields
+    )
+    for each in of(kind):
+        if each.default not in (msgspec.NODEFAULT, MISSING):
+            found[each.name] = each.default
+        elif each.default_factory in (list, dict, set, frozenset):
+            found[each.name] = each.default_factory()
+    return found
+
+
+def _column(name: str, hint: Any, default: Any) -> Column:
     nullable = hint is Any
     if get_origin(hint) in (Union, types.UnionType):
         members = [member for member in get_args(hint) if member is not type(None)]
         nullable = len(members) < len(get_args(hint))
         hint = members[0] if len(members) == 1 else typing.Any
     column_type = COLUMN_TYPES.get(hint)
-    return Column(check_name(name, "column"), column_type or "jsonb", nullable, column_type is None)
+    return Column(
+        check_name(name, "column"), column_type or "jsonb", nullable, column_type is None, default
+    )
 
 
 def stored_form(table: str, column: Column, *, in_key: bool) -> Callable[[Any], Any] | None:

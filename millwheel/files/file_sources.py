@@ -191,6 +191,8 @@ class Files(ABC):
             described["member"] = self.member
         if self.follow:
             described["follow"] = True
+        if self._grows:
+            described["discovers"] = True
         return described
 
 

@@ -73,6 +73,8 @@ class Node:
     layout: StateLayout[Any] | None = None
     shared: StateLayout[Any] | None = None
     """The layout of the table built from broadcast records."""
+    renamed_from: str | None = None
+    """Its former name, under which it may be deployed."""
     cells: int = 0
     """Parts of its slots with a table each; 0: it has no broadcast input."""
     bundles: Bundles | None = None
@@ -126,18 +128,27 @@ class Node:
         return {} if self.computation is None else self._steps(self.computation.migrations)
 
     @property
+    def entry_steps(self) -> Mapping[str, Mapping[int, Migration]]:
+        """Migrations of the entries of each collection of its state."""
+        if self.computation is None or self.layout is None:
+            return {}
+        given = self.computation.entry_migrations
+        return {name: self._steps(given.get(name, {})) for name in self.layout.collections}
+
+    @property
     def shared_steps(self) -> Mapping[int, Migration]:
         """Migrations of its shared table, by the version from which each one leads."""
         return {} if self.computation is None else self._steps(self.computation.shared_migrations)
 
     def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
-        """`given`, with steps that change nothing for versions that changed only the other type:
-        state and shared table have one version."""
-        if self.shared is None:
-            return given
-        assert self.computation is not None
-        of_both = {**self.computation.migrations, **self.computation.shared_migrations}
-        unchanged = range(1, max(self.computation.version, *of_both, 1) + 1)
+        """`given`, with steps that change nothing for versions that changed only another type, or
+        only made it wider: state, collections and shared table have one version. A deploy is
+        refused if one is missing."""
+        computation = self.computation
+        assert computation is not None
+        of_entries = computation.entry_migrations.values()
+        of_all = {*computation.migrations, *computation.shared_migrations}.union(*of_entries)
+        unchanged = range(1, max(computation.version, *of_all, 1) + 1)
         return {**dict.fromkeys(unchanged, _unchanged), **given}
 
     @property
@@ -170,6 +181,9 @@ class Node:
             description["lateness_seconds"] = self.injection.lateness.total_seconds()
         if self.computation:
             description["class"] = type(self.computation).__name__
+            for part in ("state_rules", "rules"):
+                if found := getattr(self.computation, part):
+                    description[part] = dict(found)
         if self.cells:
             description["broadcast_cells"] = self.cells
         if self.named:

@@ -25,6 +25,12 @@ class Graph:
         self._check_tables(found, self.aggregates)
         self.nodes = self._ordered(found)
         self.by_name = {node.name: node for node in self.nodes}
+        for node in self.nodes:
+            if node.renamed_from in self.by_name:
+                raise GraphError(
+                    f"{node.name!r} has renamed_from={node.renamed_from!r}, and another part of "
+                    "the pipeline still has this name; a name has one successor"
+                )
         for aggregate in self.aggregates:
             self._check_aggregate(aggregate)
 

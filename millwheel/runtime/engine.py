@@ -25,7 +25,7 @@ from millwheel.runtime.network.peer_ports import Network
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.ownership.balancer import Balancer
 from millwheel.runtime.ownership.claiming import Claiming, Decide, LeaseGuard, Pauses
-from millwheel.runtime.ownership.deploying import connect_steps, deploy, log_rekeyed
+from millwheel.runtime.ownership.deploying import connect_steps, deploy, log_changes, log_rekeyed
 from millwheel.runtime.ownership.heartbeat import Heartbeat
 from millwheel.runtime.ownership.joining import (
     end_dead_workers,
@@ -199,6 +199,7 @@ class Engine:
         address = "" if self._network is None else await self._listen(self._network, incarnation)
         deployment = await deploy(env)
         env.generation, env.rekeyed = deployment.generation, deployment.rekeyed
+        log_changes(env, deployment)
         log_rekeyed(env, deployment)
         first = deployment.is_first and not self._restarts.under_way
         await self.modes.number_bundles(incarnation, above=self._given, is_first=first)

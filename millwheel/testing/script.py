@@ -76,6 +76,8 @@ class Script:
         """Whether the script is complete: a reader that has read all rows ends."""
         self.caught_up = asyncio.Event()
         """Set while a reader has read every row and waits for more."""
+        self.rows_read = 0
+        """Rows that some reader has read."""
         self._readers: dict[ScriptReader, None] = {}
         for step in steps:
             self.append(step)
@@ -84,6 +86,11 @@ class Script:
         self.steps.append(step)
         self.ended = False
         self.caught_up.clear()
+        self.wake()
+
+    def cut(self, length: int) -> None:
+        """Drop the rows after the first `length`, except those that have been read."""
+        del self.steps[max(length, self.rows_read) :]
         self.wake()
 
     def end(self) -> None:
@@ -130,17 +137,21 @@ class ScriptReader:
         """Up to `limit` of the next rows: those before a watermark as columns."""
         first, steps = self._next, self._script.steps
         if first < len(steps) and (watermark := steps[first].watermark) is not None:
-            self._next += 1
+            self._advance(1)
             return [Row(first, first + 1, watermark=watermark)]
         together = takewhile(lambda step: step.watermark is None, steps[first : first + limit])
         taken = list(together)
-        self._next += len(taken)
+        self._advance(len(taken))
         raws = [msgspec.json.encode(step.value) for step in taken]
         values = list(map(self._value_of, taken))
         micros = [step.at for step in taken if step.at is not None]
         return Rows(  # sources may give their JSON or not
             first, first + 1, values, None if first % 2 else raws, micros or None
         )
+
+    def _advance(self, rows: int) -> None:
+        self._next += rows
+        self._script.rows_read = max(self._script.rows_read, self._next)
 
     def _value_of(self, step: ScriptStep[Any]) -> Any:
         return self._decode(msgspec.json.encode(step.value))

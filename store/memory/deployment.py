@@ -7,47 +7,63 @@ from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
-from millwheel.store.rules.code import Code, Generation
-from millwheel.store.rules.generations import Admission, admit, obstacles_of, plain
-from millwheel.store.rules.rekeying import rekeyed
+from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
+from millwheel.store.rules.code import Generation, present_names
+from millwheel.store.rules.generations import Admission, Deployed, admit
+
+
+def deployed(tables: Tables, sinks: TableSinks, others: int | None, *, back: bool) -> Deployed:
+    """`others` is the number of workers with a valid lease; None: the worker must be alone."""
+    least_left = min((row.generation for row in tables.intervals.values()), default=1)
+    return Deployed(
+        tables.pipeline,
+        tables.generations,
+        removed={name for name, node in tables.computations.items() if node.removed},
+        tables=sinks.stored(),
+        obstacles=Obstacles(_begun(tables), _bundled(tables), _parked(tables), others or 0),
+        least_left=None if others is None else least_left,
+        back=back,
+    )
 
 
 def deploy(
     tables: Tables,
     sinks: TableSinks,
+    found: Deployed,
     described: DescribedGraph,
     stamp: int,
     bucket_high: int,
-    others: int | None,
 ) -> Deployment:
-    """`others` is the number of workers with a valid lease; None: the worker must be alone."""
-    least_left = min((row.generation for row in tables.intervals.values()), default=1)
-    admission, code = admit(
-        tables.pipeline,
-        tables.generations,
-        described,
-        {name for name, node in tables.computations.items() if node.removed},
-        None if others is None else least_left,
-        obstacles_of(described.nodes, _bundled(tables), _parked(tables), others or 0),
-    )
-    ever = rekeyed(tables.generations, code)
-    if not admission.is_older:
-        sinks.check(described.tables)
+    admission = admit(found, described)
+    ever = rekeyed(tables.generations, admission.code)
     if not tables.generations:
         tables.create_bucket("time", 0, 0, bucket_high)
         tables.deployed_in = tables.incarnation
     if admission.begins:
-        _begin(tables, admission, code, described, stamp)
+        _begin(tables, admission, described, stamp)
     sinks.add(described.tables)
-    return Deployment(
+    sinks.alter(admission.alterations)
+    former = present_names(found.history, admission.generation)
+    deployment = Deployment(
         {name: node.id for name, node in tables.computations.items() if not node.removed},
         dict(tables.streams),
         [interval.row() for interval in tables.in_order()],
         admission.generation,
         ever,
+        admission.changes if admission.begins else (),
         admission.rekeyed,
         is_first=tables.deployed_in == tables.incarnation,
     )
+    deployment.add_former_names(former)
+    return deployment
+
+
+def _begun(tables: Tables) -> set[str]:
+    return {
+        tables.names()[row.computation]
+        for row in tables.in_order()
+        if b'"processed"' in tables.last_commit(row.id)[0].link.counters
+    }
 
 
 def _bundled(tables: Tables) -> set[str]:
@@ -66,12 +82,13 @@ def _parked(tables: Tables) -> set[str]:
 def _begin(
     tables: Tables,
     admission: Admission,
-    code: Code,
     described: DescribedGraph,
     stamp: int,
 ) -> None:
     number = admission.generation
-    tables.generations.append(Generation(number, plain(code)))
+    tables.generations.append(Generation(number, admission.code))
+    for name, former in admission.renames.items():
+        tables.computations[name] = tables.computations.pop(former)
     outgrown = {tables.computations[name].id for name in admission.outgrown}
     for interval in tables.intervals.values():
         if interval.computation in outgrown:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from millwheel.core.columns import Column
-from millwheel.errors import DeployRefused
 from millwheel.sinks import Table
+from millwheel.store.rules.changes.table_changes import Alteration, StoredTable
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
@@ -27,41 +29,60 @@ _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 class TableSinks:
-    def __init__(self, pipeline: str) -> None:
-        self._pipeline = pipeline
+    def __init__(self) -> None:
         self._tables: dict[str, Table[Any]] = {}
+        self._columns: dict[str, list[Column]] = {}
+        """The columns of each table, in the order of its rows' values."""
+        self._missing: dict[str, list[Any]] = {}
+        """For each column the value in a row of a writer that does not know it."""
         self._appended: dict[str, list[tuple[Any, ...]]] = {}
         self._upserted: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
 
-    def check(self, tables: list[Table[Any]]) -> None:
-        """`DeployRefused` if one does not fit its existing table."""
-        for table in tables:
-            existing = self._tables.get(table.name)
-            if existing is None:
-                continue
-            found = {column.name: column.type for column in existing.columns}
-            wrong = [
-                f"{c.name}: the table has {found.get(c.name, 'no such column')}, the row type "
-                f"gives {c.type}"
-                for c in table.columns
-                if found.get(c.name) != c.type
-            ]
-            if wrong or sorted(existing.key) != sorted(table.key):
-                raise DeployRefused(
-                    f"table {self._pipeline}.{table.name} does not fit its row type "
-                    f"{table.row_type.__name__}:\n  " + "\n  ".join(wrong)
-                )
+    def stored(self) -> dict[str, StoredTable]:
+        return {
+            name: StoredTable(
+                {column.name: (column.type, column.is_optional) for column in columns},
+                [sorted(self._tables[name].unique)],
+            )
+            for name, columns in self._columns.items()
+        }
 
     def add(self, tables: list[Table[Any]]) -> None:
         for table in tables:
             self._tables.setdefault(table.name, table)
+            self._columns.setdefault(table.name, list(table.columns))
+            self._missing.setdefault(table.name, [None] * len(table.columns))
+
+    def alter(self, alterations: Sequence[Alteration]) -> None:
+        """Change tables, and the rows that they have."""
+        for one in alterations:
+            columns = self._columns[one.table]
+            if one.add is not None:
+                columns.append(one.add)
+                self._missing[one.table].append(one.default)
+                rows, by_key = self._appended.get(one.table, []), self._upserted.get(one.table, {})
+                rows[:] = [(*row, one.default) for row in rows]
+                by_key.update({key: (*row, one.default) for key, row in by_key.items()})
+            columns[:] = [
+                replace(column, nullable=True) if column.name == one.allow_null else column
+                for column in columns
+            ]
 
     def __contains__(self, name: str) -> bool:
         return name in self._tables
 
     def write(self, table: Table[Any], values: tuple[Any, ...]) -> None:
-        if table.key:
-            self._upserted.setdefault(table.name, {})[table.key_of(values)] = values
+        by_key = self._upserted.setdefault(table.name, {}) if table.key else None
+        key = table.key_of(values) if table.key else None
+        columns = self._columns[table.name]
+        if tuple(columns) != table.columns:  # written by code of another row type
+            names = [column.name for column in columns]
+            stored = by_key.get(key) if by_key is not None and key is not None else None
+            found = dict(zip(names, stored or self._missing[table.name], strict=True))
+            found.update(zip((c.name for c in table.columns), values, strict=True))
+            values = tuple(found[name] for name in names)
+        if by_key is not None and key is not None:
+            by_key[key] = values
         else:
             self._appended.setdefault(table.name, []).append(values)
 
@@ -73,12 +94,13 @@ class TableSinks:
             found = [upserted[key] for key in sorted(upserted)]
         else:
             found = self._appended.get(name, [])
-        if not any(column.is_json for column in table.columns):
+        columns = self._columns[name]
+        if not any(column.is_json for column in columns):
             return list(found)
         return [
             tuple(
                 json.loads(value) if column.is_json and value is not None else value
-                for column, value in zip(table.columns, values, strict=True)
+                for column, value in zip(columns, values, strict=True)
             )
             for values in found
         ]

@@ -18,7 +18,8 @@ from millwheel.store.memory.requests import MemoryRequests
 from millwheel.store.memory.states import MemoryStates
 from millwheel.store.memory.views import MemoryViews
 from millwheel.store.port.commit import Commit
-from millwheel.store.port.deploy import Deployment, DescribedGraph
+from millwheel.store.port.deploy import Deployment, DescribedGraph, Plan
+from millwheel.store.rules.generations import planned
 
 Saved = tuple[dict[str, Any], dict[str, Any]]
 
@@ -82,15 +83,27 @@ class MemoryStore(
         return self._clock.now()
 
     async def deploy(
-        self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
+        self,
+        described: DescribedGraph,
+        *,
+        stamp: int,
+        bucket_high: int,
+        shared: bool = False,
+        back: bool = False,
     ) -> Deployment:
         await self._called("deploy")
-        others = sum(map(self._is_alive, self.tables.workers)) if shared else None
-        deployed = deployment.deploy(
-            self.tables, self._sinks, described, stamp, bucket_high, others
-        )
+        found = deployment.deployed(self.tables, self._sinks, self._others(shared), back=back)
+        deployed = deployment.deploy(self.tables, self._sinks, found, described, stamp, bucket_high)
         self._versions = {stream.name: stream.version for stream in described.streams}
         return deployed
+
+    async def plan(self, described: DescribedGraph) -> Plan:
+        await self._called("plan")
+        found = deployment.deployed(self.tables, self._sinks, self._others(True), back=False)
+        return planned(found, described)
+
+    def _others(self, shared: bool) -> int | None:
+        return sum(map(self._is_alive, self.tables.workers)) if shared else None
 
     def remove(self, names: list[str]) -> None:
         administration.remove(self.tables, names)

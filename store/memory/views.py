@@ -48,15 +48,15 @@ def states(tables: Tables) -> list[ShownState]:
 
 
 def old_states(tables: Tables, versions: Mapping[str, int], most: int) -> list[OldState]:
-    """States of other versions than these, at most `most` of each."""
+    """States and entries of other versions than these, at most `most` of each."""
     names = tables.names()
-    found: dict[tuple[str, int], list[OldState]] = {}
+    found: dict[tuple[str, int, str], list[OldState]] = {}
     for ((_, computation, key), entry), (value, version) in sorted(_merged(tables).items()):
         name = names[computation]
-        if entry == "" and version != versions.get(name, version):
-            same = found.setdefault((name, version), [])
+        if version != versions.get(name, version):
+            same = found.setdefault((name, version, entry.partition("/")[0]), [])
             if len(same) < most:
-                same.append(OldState(name, key, version, jsonb_text(value)))
+                same.append(OldState(name, key, entry, version, jsonb_text(value)))
     return [old for _, same in sorted(found.items()) for old in same]
 
 
@@ -107,7 +107,7 @@ def pending_productions(tables: Tables) -> list[tuple[int, int]]:
 class MemoryViews(MemorySubject):
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)
-        self._sinks = TableSinks(name)
+        self._sinks = TableSinks()
 
     def states(self) -> list[ShownState]:
         return states(self.tables)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from millwheel.core.extractors import Keys
 from millwheel.sinks import Table
+from millwheel.store.port.change import CodeChange
 from millwheel.store.port.placement import IntervalRow, NodeKind
 from millwheel.store.port.state_shape import StateShape
 
@@ -18,11 +20,19 @@ class Deployment:
     """Generation of the code, which decides the intervals that the worker may own."""
     rekeyed: frozenset[str] = frozenset()
     """Computations that may have stored records under other keys than this code gives them."""
+    changes: Sequence[CodeChange] = ()
+    """The differences that this deploy has taken."""
     newly_rekeyed: tuple[tuple[str, str], ...] = ()
     """Computations and their input streams with key extractors that this deploy has changed."""
     is_first: bool = True
     """The first deploy was in this incarnation of the server: none of the pipeline's commits is
     lost."""
+
+    def add_former_names(self, present: Mapping[str, str]) -> None:
+        """Former code finds its nodes by the names that it has for them."""
+        for former, name in present.items():
+            if name in self.computations:
+                self.computations[former] = self.computations[name]
 
 
 @dataclass(slots=True)
@@ -38,6 +48,8 @@ class NodeDeploy:
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
     """The code has migrations from these versions of the state."""
+    entries_migrate_from: dict[str, list[int]] = field(default_factory=dict)
+    """The code has migrations from these versions of the entries of each collection."""
     shared_migrates_from: list[int] = field(default_factory=list)
     """The code has migrations from these versions of the shared table."""
     keys: dict[str, Keys] = field(default_factory=dict)
@@ -46,6 +58,8 @@ class NodeDeploy:
     """Columns of the views of its state, if it has such views."""
     shared: StateShape | None = None
     """Columns of the view of its shared table, if it has one."""
+    renamed_from: str | None = None
+    """Its name in former code."""
 
 
 @dataclass(slots=True)
@@ -63,9 +77,28 @@ class DescribedGraph(NamedTuple):
     tables: list[Table[Any]]
 
 
+@dataclass(frozen=True)
+class Plan:
+    deployed: int | None
+    """The newest generation; None: the pipeline is not deployed."""
+    changes: Sequence[CodeChange]
+    older: int | None = None
+    """The code is this former generation."""
+
+    @property
+    def is_refused(self) -> bool:
+        return any(change.refuses for change in self.changes)
+
+
 class StoreDeploys(Protocol):
     async def deploy(
-        self, described: DescribedGraph, *, stamp: int, bucket_high: int, shared: bool = False
+        self,
+        described: DescribedGraph,
+        *,
+        stamp: int,
+        bucket_high: int,
+        shared: bool = False,
+        back: bool = False,
     ) -> Deployment:
         """Store the graph of the code, or compare it with the stored one.
 
@@ -74,9 +107,14 @@ class StoreDeploys(Protocol):
             bucket_high: end of the first time bucket.
             shared: the worker is one of several: its code may be older than the deployed code, as
                 long as some interval is left that it may own.
+            back: code of a former generation begins the next one, in place of joining its own.
 
         Raises:
             DeployRefused: another graph is stored under this name, or a type changed without a
                 migration.
         """
+        ...
+
+    async def plan(self, described: DescribedGraph) -> Plan:
+        """The differences that a deploy of the code would find; reads only, and locks nothing."""
         ...

@@ -22,6 +22,8 @@ class OldState(NamedTuple):
 
     computation: str
     key: bytes
+    entry: str
+    """As in `StateChange`."""
     version: int
     value: bytes
 
@@ -80,10 +82,11 @@ class StoreStates(Protocol):
     ) -> list[tuple[str, bytes, int]]: ...
 
     async def sample_states(self, versions: Mapping[str, int], most: int) -> list[OldState]:
-        """Plain states and shared tables of other versions than the code's, out of a bounded part
-        of the stored ones.
+        """Plain states, entries of collections and shared tables of other versions than the code's,
+        out of a bounded part of the stored ones.
 
-        `versions` is by name of the computation; `most` limits each computation and version.
+        `versions` is by name of the computation; `most` limits each computation, collection and
+        version.
         """
         ...
 

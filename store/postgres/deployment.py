@@ -15,17 +15,19 @@ import msgspec
 from psycopg import AsyncConnection, AsyncCursor, sql
 from psycopg.types.json import Jsonb
 
+from millwheel.core.columns import Column
 from millwheel.core.model import MIN_TIME
 from millwheel.errors import DeployRefused
 from millwheel.sinks import Table
-from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
+from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, Plan
 from millwheel.store.port.placement import ELSEWHERE, IntervalRow
 from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
-from millwheel.store.rules.code import Code, Generation
-from millwheel.store.rules.generations import Admission, admit, obstacles_of
-from millwheel.store.rules.rekeying import Obstacles, rekeyed
+from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
+from millwheel.store.rules.changes.table_changes import Alteration, StoredTable
+from millwheel.store.rules.code import Code, Generation, present_names
+from millwheel.store.rules.generations import Admission, Deployed, admit, planned
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Deploy:
         self._described = described
 
     async def run(
-        self, *, stamp: int, bucket_high: int, shared: bool, on_spark: OnSpark | None
+        self, *, stamp: int, bucket_high: int, shared: bool, back: bool, on_spark: OnSpark | None
     ) -> Deployment:
         """Store the graph, or check that it is the stored one.
 
@@ -70,42 +72,77 @@ class Deploy:
         # sequence that they draw from.
         await self._run("act_as_owner", {"table": self._sequence})
         await self._refuse_elsewhere(on_spark)
-        history = [
-            Generation(number, msgspec.json.decode(code, type=Code))
-            for number, code in await self._rows("deployed")
-        ]
-        least = await self._rows("least_generation")
-        admission, code = admit(
-            statements.schema,
-            history,
-            self._described,
-            {name for (name,) in await self._rows("removed_computations")},
-            least[0][0] if shared and least else None,
-            await self._obstacles(shared=shared),
-        )
+        deployed = await self._deployed(shared=shared, back=back)
+        admission = admit(deployed, self._described)
         made: list[int] = []
-        if not history:
+        if not deployed.history:
             await self._run("add_pipeline", {"name": statements.schema})
         if admission.begins:
-            made = await self._begin(admission.generation, code)
+            made = await self._begin(admission)
         if not admission.is_older:
             for table in self._described.tables:
-                await self._create_table(table)
+                if table.name not in deployed.tables:
+                    await self._create_table(table)
             await keep_state_views(connection, statements, nodes)
         if on_spark is not None:
             await self._begin_on_spark(on_spark)
         if admission.outgrown:  # last: owners' commits wait for it
             await self._outgrow(admission)
         deployment = await self._read(admission.generation)
-        deployment.rekeyed = rekeyed(history, code)
+        deployment.add_former_names(present_names(deployed.history, admission.generation))
+        deployment.rekeyed = rekeyed(deployed.history, admission.code)
         deployment.newly_rekeyed = admission.rekeyed
-        if not history:
+        deployment.changes = admission.changes if admission.begins else ()
+        if not deployed.history:
             await create_bucket(connection, statements, "time", 0, 0, bucket_high)
         if made:  # the first commit of each chain: n = 0, nothing promised
             newest = await newest_commit_table(connection, statements)
             params = {"stamp": stamp, "low": MIN_TIME, "ids": made}
             await self._run("begin_chains", params, commits=newest)
+        for alteration in admission.alterations:  # last of all: readers of the tables wait for it
+            await self._alter(alteration)
         return deployment
+
+    async def plan(self) -> Plan:
+        """The differences that `run` would find."""
+        return planned(await self._deployed(shared=True, back=False), self._described)
+
+    async def _deployed(self, *, shared: bool, back: bool) -> Deployed:
+        rows = await self._rows("deployed")
+        history = [Generation(n, msgspec.json.decode(code, type=Code)) for n, code in rows]
+        least = await self._rows("least_generation") if shared else []
+        tables = {table.name: await self._stored(table) for table in self._described.tables}
+        return Deployed(
+            self._statements.schema,
+            history,
+            removed={name for (name,) in await self._rows("removed_computations")},
+            tables={name: found for name, found in tables.items() if found is not None},
+            obstacles=await self._obstacles(shared=shared),
+            least_left=least[0][0] if least else None,
+            back=back,
+        )
+
+    async def _stored(self, table: Table[Any]) -> StoredTable | None:
+        place = {"schema": self._statements.schema, "table": table.name}
+        columns = {
+            name: (kind, free) for name, kind, free in await self._rows("table_columns", place)
+        }
+        if not columns:
+            return None
+        name = self._statements.table(table.name).as_string(None)
+        unique = await self._rows("unique_keys", {"table": name})
+        return StoredTable(columns, [of for (of,) in unique])
+
+    async def _alter(self, alteration: Alteration) -> None:
+        """`LockNotAvailable` if another session uses the table for long; then nothing changes."""
+        table = self._statements.table(alteration.table)
+        await self._run("wait_briefly_for_locks")
+        if alteration.add is not None:
+            added = _definition(alteration.add, alteration.default)
+            await self._connection.execute(composed("add_column", table=table, column=added))
+        if alteration.allow_null is not None:
+            column = sql.Identifier(alteration.allow_null)
+            await self._connection.execute(composed("allow_null", table=table, column=column))
 
     async def _run(
         self, name: str, params: dict[str, Any] | None = None, **tables: str
@@ -171,19 +208,22 @@ class Deploy:
 
     async def _obstacles(self, *, shared: bool) -> Obstacles:
         """A worker that must be alone looks for other workers itself."""
-        bundled, parked = [
+        begun, bundled, parked = [
             {name for (name,) in await self._rows(found)}
-            for found in ("open_bundles", "computations_with_parked_keys")
+            for found in ("begun_computations", "open_bundles", "computations_with_parked_keys")
         ]
         workers = 0
         if shared:
             ((workers,),) = await self._rows("count_workers")
-        return obstacles_of(self._described.nodes, bundled, parked, workers)
+        return Obstacles(begun, bundled, parked, workers)
 
-    async def _begin(self, number: int, code: Code) -> list[int]:
+    async def _begin(self, admission: Admission) -> list[int]:
         """Returns the ids of the new intervals."""
+        number, code = admission.generation, admission.code
         params = {"number": number, "code": msgspec.json.encode(code).decode()}
         await self._run("begin_generation", params)
+        for name, former in admission.renames.items():
+            await self._run("rename_computation", {"name": name, "former": former})
         known = await self._read(number)
         for stream in self._described.streams:
             await self._run(
@@ -239,35 +279,7 @@ class Deploy:
         return Deployment(computations, streams, intervals, generation, is_first=is_first)
 
     async def _create_table(self, table: Table[Any]) -> None:
-        schema = self._statements.schema
-        existing = dict(await self._rows("table_columns", {"schema": schema, "table": table.name}))
-        if existing:
-            wrong = [
-                f"{c.name}: the table has {existing.get(c.name, 'no such column')}, the row type "
-                f"gives {c.type}"
-                for c in table.columns
-                if not _fits(existing.get(c.name), c.type)
-            ]
-            if wrong:
-                raise DeployRefused(
-                    f"table {schema}.{table.name} does not fit its row type "
-                    f"{table.row_type.__name__}:\n  " + "\n  ".join(wrong)
-                )
-            if table.unique and not await self._is_unique(table):
-                use = "followed by number" if table.numbered else "replaced by key"
-                raise DeployRefused(
-                    f"table {schema}.{table.name} has no unique index on "
-                    f"({', '.join(table.unique)}), so rows cannot be {use}; create one"
-                )
-            return
-        columns = [
-            sql.SQL("{} {}{}").format(
-                sql.Identifier(c.name),
-                sql.SQL(c.type),
-                sql.SQL("") if c.nullable else sql.SQL(" NOT NULL"),
-            )
-            for c in table.columns
-        ]
+        columns = [_definition(column) for column in table.columns]
         if table.unique:
             columns.append(
                 sql.SQL("PRIMARY KEY ({})").format(
@@ -282,10 +294,14 @@ class Deploy:
             )
         )
 
-    async def _is_unique(self, table: Table[Any]) -> bool:
-        name = self._statements.table(table.name).as_string(None)
-        keys = await self._rows("unique_keys", {"table": name})
-        return any(columns == sorted(table.unique) for (columns,) in keys)
+
+def _definition(column: Column, default: Any = None) -> sql.Composed:
+    parts = [sql.Identifier(column.name), sql.SQL(column.type)]
+    if not column.nullable:
+        parts.append(sql.SQL("NOT NULL"))
+    if default is not None:
+        parts += [sql.SQL("DEFAULT"), sql.Literal(default)]
+    return sql.SQL(" ").join(parts)
 
 
 def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int]) -> None:
@@ -304,15 +320,3 @@ def _refuse_other_levels(name: str, before: dict[str, int], now: dict[str, int])
             "code (millwheel spark return, and take); or remove it with all its results (millwheel "
             f"drop {name}), and start again with an empty checkpoint"
         )
-
-
-_ALSO = {
-    "bigint": {"integer", "smallint", "numeric"},
-    "text": {"character varying", "character"},
-    "double precision": {"real", "numeric"},
-    "jsonb": {"json"},
-}
-
-
-def _fits(found: str | None, wanted: str) -> bool:
-    return found is not None and (found == wanted or found in _ALSO.get(wanted, ()))

@@ -69,8 +69,8 @@ class PostgresStates(Subject):
             },
         )
         return [
-            OldState(name, key.encode(), version, value.encode())
-            for name, key, version, value in rows
+            OldState(name, key.encode(), entry, version, value.encode())
+            for name, key, entry, version, value in rows
         ]
 
     async def fold(self, interval_id: int, sequencer: int, after: int, through: int) -> bool:

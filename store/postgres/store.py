@@ -16,7 +16,7 @@ Nothing here relies on ``search_path``: every name carries its schema.
 
 from __future__ import annotations
 
-from millwheel.store.port.deploy import Deployment, DescribedGraph
+from millwheel.store.port.deploy import Deployment, DescribedGraph, Plan
 from millwheel.store.postgres.buckets import DROP_LOCK_MILLISECONDS, PostgresBuckets
 from millwheel.store.postgres.claims import PostgresClaims
 from millwheel.store.postgres.connections import Connections
@@ -82,16 +82,24 @@ class PostgresStore(
         stamp: int,
         bucket_high: int,
         shared: bool = False,
+        back: bool = False,
         on_spark: OnSpark | None = None,
     ) -> Deployment:
         connections = self.connections
         async with connections.connection() as connection, connection.transaction():
             deployment = await Deploy(
                 connection, connections.statements, connections.sequence, described
-            ).run(stamp=stamp, bucket_high=bucket_high, shared=shared, on_spark=on_spark)
+            ).run(stamp=stamp, bucket_high=bucket_high, shared=shared, back=back, on_spark=on_spark)
         ids = deployment.streams
         self._streams = {new.name: (ids[new.name], new.version) for new in described.streams}
         return deployment
+
+    async def plan(self, described: DescribedGraph) -> Plan:
+        connections = self.connections
+        async with connections.connection() as connection, connection.transaction():
+            return await Deploy(
+                connection, connections.statements, connections.sequence, described
+            ).plan()
 
     async def open_lane(self) -> PostgresLane:
         connections = self.connections

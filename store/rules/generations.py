@@ -17,263 +17,249 @@ migrations down from the highest one, because values may still be stored as that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from millwheel.errors import DeployRefused, UsageError
-from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
-from millwheel.store.rules.code import Code, Generation, TypeVersion
-from millwheel.store.rules.rekeying import Obstacles, changed, check_keys, with_known
+from millwheel.store.port.change import CodeChange, lines_of
+from millwheel.store.port.deploy import DescribedGraph, Plan
+from millwheel.store.rules.changes import kinds
+from millwheel.store.rules.changes.graph_changes import graph_changes
+from millwheel.store.rules.changes.key_changes import Obstacles, changed, key_changes, with_known
+from millwheel.store.rules.changes.table_changes import Alteration, StoredTable, table_changes
+from millwheel.store.rules.changes.type_changes import state_changes, stream_changes
+from millwheel.store.rules.code import (
+    Code,
+    Generation,
+    TypeVersion,
+    effective_renames,
+    with_present_names,
+)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The parts of the store that a deploy compares with code."""
+
+    pipeline: str
+    history: Sequence[Generation]
+    """The generations so far, oldest first."""
+    removed: Collection[str] = ()
+    """Nodes that an operator has removed."""
+    tables: Mapping[str, StoredTable] = field(default_factory=dict)
+    """Tables of the code's sinks that exist."""
+    obstacles: Obstacles = field(default_factory=Obstacles)
+    least_left: int | None = None
+    """The lowest generation that may own some interval; None: the worker is alone, so its code must
+    be of the newest generation."""
+    back: bool = False
+    """Older code is to begin a generation."""
 
 
 @dataclass(frozen=True)
 class Admission:
     generation: int
+    code: Code
     begins: bool = False
     """It is the first code of its generation: the deploy stores it."""
     is_older: bool = False
     """The deploy stores nothing: there is a newer generation."""
+    changes: Sequence[CodeChange] = ()
+    """Differences from the newest generation; none refuses the code."""
+    alterations: Sequence[Alteration] = ()
+    """Changes of tables to make before the code writes them."""
     outgrown: frozenset[str] = frozenset()
     """Nodes that older code must not own any more, because it does not know all their senders, or
     the newest type of their input, or would extract other keys."""
     rekeyed: tuple[tuple[str, str], ...] = ()
     """Changed key extractors, by computation and input stream."""
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Former names of nodes to rename, by the new one."""
 
 
-def obstacles_of(
-    nodes: list[NodeDeploy], bundled: Collection[str], parked: Collection[str], workers: int
-) -> Obstacles:
-    stateful = {n.name for n in nodes if n.kind == "computation" and n.state.keys() - {SHARED}}
-    return Obstacles(stateful, bundled, parked, workers)
+def code_of(described: DescribedGraph) -> Code:
+    """The code as the store keeps it."""
+    code = Code(
+        described.graph,
+        {node.name: TypeVersion(node.version, node.state) for node in described.nodes},
+        {stream.name: TypeVersion(stream.version, stream.type) for stream in described.streams},
+        {node.name: node.keys for node in described.nodes if node.keys},
+        {node.name: node.renamed_from for node in described.nodes if node.renamed_from},
+    )
+    return plain(code)
 
 
-def admit(
-    pipeline: str,
-    history: Sequence[Generation],
-    described: DescribedGraph,
-    removed: Collection[str],
-    least_left: int | None,
-    obstacles: Obstacles,
-) -> tuple[Admission, Code]:
-    """The generation of code that may run, and the code.
+@dataclass(frozen=True)
+class Comparison:
+    """Code beside all generations, under the names that nodes have in this code."""
 
-    Args:
-        history: deployed generations, oldest first.
-        removed: nodes that an operator has removed.
-        least_left: the lowest generation that may own some interval; None: code that is not of the
-            newest generation must not run, since it would run alone.
+    history: Sequence[Generation]
+    code: Code
+    known: Code
+    """`code`, with stored key extractors in place of those that cannot be compared."""
+    renames: Mapping[str, str]
+    """Former names of nodes that this deploy renames, by the new one."""
+    changes: Sequence[CodeChange]
+    alterations: Sequence[Alteration]
+    older: int | None
+    """The newest former generation with the same code."""
+
+    @property
+    def newest(self) -> Code:
+        return self.history[-1].code
+
+    @property
+    def is_newest(self) -> bool:
+        return not self.renames and _is_same(self.known, self.newest)
+
+
+def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
+    """Every difference between the newest generation and other code, and the changes of tables."""
+    code, stored = code_of(described), deployed.history[-1].code
+    renames = effective_renames(stored, code)
+    history = with_present_names(deployed.history, renames)
+    newest = history[-1].code
+    known = structs.replace(code, keys=with_known(newest, code.keys))
+    of_tables = list(
+        table_changes(deployed.pipeline, newest.tables, deployed.tables, described.tables)
+    )
+    changes = [
+        *(CodeChange(kinds.NODE_RENAMED, repr(new), old, new) for new, old in renames.items()),
+        *graph_changes(deployed.pipeline, history, code, deployed.removed),
+        *state_changes(history, code, described.nodes),
+        *stream_changes(history, code, described.streams),
+        *key_changes(history, known, deployed.obstacles.under_new_names(renames)),
+        *(change for change, _ in of_tables),
+    ]
+    alterations = [alteration for _, alteration in of_tables if alteration is not None]
+    older = [g.number for g in deployed.history[:-1] if g.code == known]
+    if _is_same(known, stored):
+        older = []
+    number = older[-1] if older else None
+    return Comparison(history, code, known, renames, changes, alterations, number)
+
+
+def _is_same(one: Code, other: Code) -> bool:
+    """Whether two codes are the same, whichever of them has renamed a node."""
+    return structs.replace(one, renames={}) == structs.replace(other, renames={})
+
+
+def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
+    """The generation of code that may run.
 
     Raises:
         DeployRefused: the code fits no generation; the message shows the differences and ways out.
     """
-    _, nodes, streams, _ = described
-    code = Code(
-        described.graph,
-        {node.name: TypeVersion(node.version, node.state) for node in nodes},
-        {stream.name: TypeVersion(stream.version, stream.type) for stream in streams},
-        {node.name: node.keys for node in nodes if node.keys},
+    if not deployed.history:
+        return Admission(1, code_of(described), begins=True)
+    found = compared(deployed, described)
+    number = deployed.history[-1].number
+    refusal = None
+    if any(change.refuses for change in found.changes):
+        refusal = DeployRefused(_refusal(deployed.pipeline, found.changes))
+        if any(change.kind is kinds.NODE_BACK for change in found.changes):
+            raise refusal
+    if found.older is not None and (refusal or not _goes_back(deployed, found.code)):
+        return _join(deployed, found.older, found.code, refusal)
+    if refusal is not None:
+        raise refusal
+    if found.is_newest:
+        return Admission(number, found.code, changes=found.changes, alterations=found.alterations)
+    rekeyed = tuple(changed(found.newest, found.known))
+    return Admission(
+        number + 1,
+        found.code,
+        begins=True,
+        changes=found.changes,
+        alterations=found.alterations,
+        outgrown=frozenset(found.newest.nodes) if rekeyed else _outgrown(found.newest, found.known),
+        rekeyed=rekeyed,
+        renames=found.renames,
     )
-    _refuse_removed(pipeline, removed, code)
-    return _admission(pipeline, history, plain(code), described, least_left, obstacles), code
 
 
-def _admission(
-    pipeline: str,
-    history: Sequence[Generation],
-    code: Code,
-    described: DescribedGraph,
-    least_left: int | None,
-    obstacles: Obstacles,
-) -> Admission:
-    if not history:
-        return Admission(1, begins=True)
-    newest = history[-1]
-    code = structs.replace(code, keys=with_known(newest.code, code.keys))
-    try:
-        _refuse_other_graph(pipeline, newest.code.graph, code.graph)
-        _check_states(history, code, described.nodes)
-        _check_streams(history, code, described.streams)
-        check_keys(history, code, obstacles)
-    except DeployRefused as refusal:
-        older = [g.number for g in history[:-1] if g.code == code]
-        if not older:
-            raise
-        return _join(pipeline, older[-1], newest.number, least_left, refusal)
-    if code == newest.code:
-        return Admission(newest.number)
-    rekeyed = tuple(changed(newest.code, code))
-    everything = frozenset(newest.code.graph.get("nodes", {}))
-    outgrown = everything if rekeyed else _outgrown(newest.code, code)
-    return Admission(newest.number + 1, begins=True, outgrown=outgrown, rekeyed=rekeyed)
+def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
+    """The differences that a deploy of the code would find."""
+    if not deployed.history:
+        return Plan(None, ())
+    found = compared(deployed, described)
+    return Plan(deployed.history[-1].number, found.changes, found.older)
 
 
-def _join(
-    pipeline: str, number: int, newest: int, least_left: int | None, refusal: DeployRefused
-) -> Admission:
+def _refusal(pipeline: str, changes: Sequence[CodeChange]) -> str:
+    lines = [f"  {line}" for change in changes if change.refuses for line in lines_of(change)]
+    return "\n".join(
+        [
+            f"this code cannot continue from the stored state of pipeline {pipeline!r}:",
+            *lines,
+            "All differences: millwheel plan MODULE:PIPELINE. To begin with nothing, give the "
+            "pipeline another name, or remove it with all its data: millwheel drop " + pipeline,
+        ]
+    )
+
+
+def _goes_back(deployed: Deployed, code: Code) -> bool:
+    """Whether former code is meant to follow the deployed one. If not, a worker of it starts again
+    while others are upgraded: such code has no migrations back, and it is not alone."""
+    if deployed.back or deployed.least_left is None:
+        return True
+    newest = deployed.history[-1].code
+    return any(
+        kind.version < known[name].version
+        for types, known in ((code.states, newest.states), (code.streams, newest.streams))
+        for name, kind in types.items()
+        if name in known
+    )
+
+
+def _join(deployed: Deployed, number: int, code: Code, refusal: DeployRefused | None) -> Admission:
     """Admit older code: its worker may start again while others are upgraded."""
+    least_left, newest = deployed.least_left, deployed.history[-1].number
     if least_left is not None and least_left <= number:
-        return Admission(number, is_older=True)
+        return Admission(number, code, is_older=True)
     why = (
         "It may only run beside workers of that one"
         if least_left is None
         else "No interval is left for it: newer code has written to every key interval"
     )
+    is_older = (
+        f"this code is generation {number} of pipeline {deployed.pipeline!r}, and generation "
+        f"{newest} is deployed. {why}. Deploy the newer code, or "
+    )
+    if refusal is None:
+        raise DeployRefused(f"{is_older}go back to this one: millwheel rollback MODULE:PIPELINE")
     raise DeployRefused(
-        f"this code is generation {number} of pipeline {pipeline!r}, and generation {newest} is "
-        f"deployed. {why}. Deploy the newer code, or add the missing parts to this code, so that "
-        f"it can continue from there:\n{refusal}"
+        f"{is_older}add the missing parts to this code, so that it can continue from there:\n"
+        f"{refusal}"
     ) from refusal
 
 
-def _refuse_removed(pipeline: str, removed: Collection[str], code: Code) -> None:
-    back = sorted(code.graph.get("nodes", {}).keys() & set(removed))
-    if back:
-        raise DeployRefused(
-            f"removed from pipeline {pipeline!r} with all state, and still in this code: "
-            f"{', '.join(map(repr, back))}. Deploy code without these nodes; a node that should "
-            "start again from nothing needs another name"
-        )
-
-
-def _refuse_other_graph(pipeline: str, stored: Any, new: Any) -> None:
-    new = dict(new)
-    for part in ("nodes", "streams"):
-        if set(stored.get(part, ())) < set(new.get(part, ())):  # it has grown: compare the rest
-            new[part] = (
-                {name: new[part][name] for name in stored[part]}
-                if isinstance(new[part], dict)
-                else stored[part]
-            )
-    differences = _differences(stored, new)
-    if differences:
-        raise DeployRefused(
-            f"pipeline {pipeline!r} is deployed with another graph than this code's:\n  "
-            + "\n  ".join(differences)
-            + "\nGive this pipeline another name, go back to the deployed code, remove nodes that"
-            f" are only in the store (millwheel remove {pipeline} NAME), or drop the old "
-            f"pipeline with all its data: millwheel drop {pipeline}"
-        )
-
-
-SHARED = "shared"
-"""Name of the shared table's type in a state's fingerprint."""
-
-
-def _check_states(history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]) -> None:
-    """Check that the code can read all stored states and shared tables.
-
-    They have one version, so each needs a migration only where its own type changed.
-    """
-    described = {node.name: node for node in nodes}
-    for name, new in code.states.items():
-        node = described[name]
-        found = [g.code.states[name] for g in history if name in g.code.states]
-        steps: Collection[int] = node.migrates_from
-        if not any(SHARED in kind.type for kind in (*found, new)):
-            _check_type(f"state of {name!r}", "migrations", found, new, steps)
-            continue
-        own, own_new = [_own(kind) for kind in found], _own(new)
-        steps = _with_unchanged(own, own_new, steps)
-        _check_type(f"state of {name!r}", "migrations", own, own_new, steps)
-        tables, table = [_shared(kind) for kind in found], _shared(new)
-        steps = _with_unchanged(tables, table, node.shared_migrates_from)
-        _check_type(f"shared table of {name!r}", "shared_migrations", tables, table, steps)
-
-
-def _own(kind: TypeVersion) -> TypeVersion:
-    return TypeVersion(kind.version, {part: of for part, of in kind.type.items() if part != SHARED})
-
-
-def _shared(kind: TypeVersion) -> TypeVersion:
-    return TypeVersion(kind.version, kind.type.get(SHARED))
-
-
-def _with_unchanged(
-    found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
-) -> set[int]:
-    """`steps`, and the versions that need no migration because the deployed versions before and
-    after them have the same type."""
-    types = {kind.version: kind.type for kind in (*found, new)}
-    unneeded: set[int] = set()
-    for low, high in pairwise(sorted(types)):
-        if types[low] == types[high]:
-            unneeded.update(v for v in range(low, high) if v < new.version)
-            unneeded.update(v for v in range(low + 1, high + 1) if v > new.version)
-    return unneeded.union(steps)
-
-
-def _check_streams(
-    history: Sequence[Generation], code: Code, streams: Sequence[StreamDeploy]
-) -> None:
-    steps = {stream.name: stream.migrates_from for stream in streams}
-    for name, new in code.streams.items():
-        found = [g.code.streams[name] for g in history if name in g.code.streams]
-        _check_type(f"stream {name!r}", "migrations", found, new, steps[name])
-
-
-def _check_type(
-    what: str,
-    attribute: str,
-    found: Sequence[TypeVersion],
-    new: TypeVersion,
-    steps: Collection[int],
-) -> None:
-    """Check one type against all types that were deployed under its name, oldest first.
-
-    `attribute` holds its migrations.
-    """
-    if not found:
-        return
-    stored = found[-1].version
-    highest = max(kind.version for kind in found)
-    for kind in found:
-        if kind.version == new.version and kind.type != new.type:
-            raise DeployRefused(
-                f"the type of the {what} changed without a new version:\n  "
-                + "\n  ".join(_differences(kind.type, new.type))
-                + f"\nStored values might be misread. Set version = {highest + 1} and give"
-                f" {attribute} = {{{stored}: upgrade}}, where upgrade turns the old JSON into "
-                "the new"
-            )
-    down = [v for v in range(highest, new.version, -1) if v not in steps]
-    if down:
-        entries = ", ".join(f"{v}: down" for v in down)
-        raise DeployRefused(
-            f"the {what} is stored as version {highest}, but this code knows only version "
-            f"{new.version}; deploy the newer code, or, to go back, give {attribute} = "
-            f"{{{entries}}}, where down turns the JSON of that version into that of the one before"
-        )
-    up = [v for v in range(stored, new.version) if v not in steps]
-    if up:
-        raise DeployRefused(
-            f"the {what} goes from version {stored} to {new.version}, but {attribute} has no "
-            f"entry for version {', '.join(map(str, up))}"
-        )
-
-
 def _outgrown(before: Code, after: Code) -> frozenset[str]:
-    """Nodes of the former graph that read a stream with another version now, or with a new
-    writer."""
-    nodes, grown = before.graph.get("nodes", {}), after.graph.get("nodes", {})
+    """Nodes of the former graph that read a stream with another type now, or with a new writer, or
+    one more stream."""
+    nodes, grown = before.nodes, after.nodes
     changed = {
         name
         for name, kind in before.streams.items()
-        if name in after.streams and after.streams[name].version != kind.version
+        if name in after.streams and after.streams[name] != kind
     }
-    for name in grown.keys() - nodes.keys():
-        changed.update(_writes(grown[name]))
-    return frozenset(name for name, node in nodes.items() if changed & _reads(node))
+    for name, node in grown.items():
+        changed.update(_writes(node) - _writes(nodes.get(name, {})))
+    return frozenset(
+        name
+        for name, node in nodes.items()
+        if name in grown and (changed & _reads(node) or _reads(grown[name]) - _reads(node))
+    )
 
 
 def without(pipeline: str, code: Code, names: Iterable[str]) -> Code:
     """`UsageError` if there is no such node, or a remaining node needs it."""
     gone = set(names)
-    nodes: dict[str, Any] = code.graph.get("nodes", {})
+    nodes = code.nodes
     unknown = sorted(gone - nodes.keys())
     if unknown:
         raise UsageError(
@@ -334,26 +320,6 @@ def _reads(node: Any) -> set[str]:
 
 def _writes(node: Any) -> set[str]:
     return set(node.get("writes", ()))
-
-
-def _differences(stored: Any, new: Any, path: str = "") -> list[str]:
-    if isinstance(stored, dict) and isinstance(new, dict):
-        lines = []
-        for name in sorted({*stored, *new}):
-            where = f"{path}.{name}" if path else name
-            if name not in new:
-                lines.append(f"{where}: only in the store")
-            elif name not in stored:
-                lines.append(f"{where}: only in this code")
-            else:
-                lines += _differences(stored[name], new[name], where)
-        return lines
-    if stored == new:
-        return []
-    return [
-        f"{path}: stored {msgspec.json.encode(stored).decode()}, "
-        f"this code {msgspec.json.encode(new).decode()}"
-    ]
 
 
 def plain(code: Code) -> Code:

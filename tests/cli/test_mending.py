@@ -4,40 +4,34 @@ all."""
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from millwheel.store import embedded
 from tests.faults.mended import append
+from tests.support.servers import database
 from tests.support.shells import Shell
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(postgres_url: Callable[[int], str], tmp_path: Path) -> Iterator[Shell]:
     """A directory with a running service of `tests.faults.mended`: accounts 0 to 4, 10 dead
     letters."""
-    directory = Path(tempfile.mkdtemp(prefix="mw-operating-", dir="/tmp"))
-    directory.chmod(0o755)
-    store = directory / "store"
-    embedded.start(store)
-    made = Shell(directory, str(store), "mended")
-    made.environment |= {
-        "MENDED_INPUT": str(directory),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "MILLWHEEL_ACTOR": "ada",
-    }
-    append(directory, range(20), keys=5)
-    worker = made.start("worker", "tests.faults.mended:pipeline")
-    yield made
-    worker.end(signal.SIGTERM)
-    embedded.remove(store)
-    shutil.rmtree(directory)
+    with database(postgres_url(18)) as url:
+        made = Shell(tmp_path, url, "mended")
+        made.environment |= {
+            "MENDED_INPUT": str(tmp_path),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "MILLWHEEL_ACTOR": "ada",
+        }
+        append(tmp_path, range(20), keys=5)
+        made("migrate", "mended")
+        worker = made.start("worker", "tests.faults.mended:pipeline")
+        yield made
+        worker.end(signal.SIGTERM)
 
 
 def not_done(shell: Shell, *arguments: str) -> str:
@@ -56,6 +50,7 @@ def test_an_operator_mends_what_has_failed(shell: Shell) -> None:
     deadline = time.monotonic() + 60
     while shell.start("dead-letters", "show", "10").end()[0]:
         assert time.monotonic() < deadline
+        time.sleep(0.2)
 
     # What is it?
     (kind,) = shell.json("dead-letters", "list", "--group-by", "error")

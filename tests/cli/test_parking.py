@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millwheel.store import embedded
 from tests.faults.parked import KEYS, POISON, append
+from tests.support.servers import database
 from tests.support.shells import Shell
 
 RECORDS = 2 * KEYS + 1
@@ -22,46 +20,41 @@ FAILING = len(range(0, RECORDS, POISON))
 
 
 @pytest.fixture
-def shell() -> Iterator[Shell]:
+def shell(postgres_url: Callable[[int], str], tmp_path: Path) -> Iterator[Shell]:
     """A directory with a running service of `tests.faults.parked`."""
-    directory = Path(tempfile.mkdtemp(prefix="mw-parking-", dir="/tmp"))
-    directory.chmod(0o755)
-    store = directory / "store"
-    embedded.start(store)
-    made = Shell(directory, str(store), "parked")
-    made.environment |= {
-        "PARKED_INPUT": str(directory),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    append(directory, range(RECORDS))
-    worker = made.start("worker", "tests.faults.parked:pipeline")
-    yield made
-    worker.end(signal.SIGTERM)
-    embedded.remove(store)
-    shutil.rmtree(directory)
+    with database(postgres_url(18)) as url:
+        made = Shell(tmp_path, url, "parked")
+        made.environment |= {
+            "PARKED_INPUT": str(tmp_path),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+        append(tmp_path, range(RECORDS))
+        made("migrate", "parked")
+        worker = made.start("worker", "tests.faults.parked:pipeline")
+        yield made
+        worker.end(signal.SIGTERM)
 
 
 def check(shell: Shell) -> dict[str, Any]:
-    """The status of the computation that parks keys."""
-    ((status,),) = (found["pipelines"] for found in [shell.json("status", "parked")])
-    return next(one for one in status["computations"] if one["name"] == "check")
+    """The status of the computation that parks keys; nothing before it is deployed."""
+    (status,) = shell.json("status", "parked")["pipelines"]
+    return next((one for one in status["computations"] if one["name"] == "check"), {})
 
 
-def until(shell: Shell, keys: int, **wanted: int) -> None:
-    """Wait until so many keys are parked, and other figures are as wanted."""
+def until(shell: Shell, keys: int, **wanted: int) -> dict[str, Any]:
+    """Wait until so many keys are parked, and other figures are as wanted; the status then."""
     deadline = time.monotonic() + 60
     while True:
-        code, stdout, stderr = shell.start("status", "parked", "--json").end()
-        if code == 0 and '"parked"' in stdout:
-            found = check(shell)
-            if found["parked"]["keys"] == keys and found | wanted == found:
-                return
-        assert time.monotonic() < deadline, (stdout, stderr)
+        found = check(shell)
+        if found and found["parked"]["keys"] == keys and found | wanted == found:
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
 
 
 def test_an_operator_mends_a_parked_key(shell: Shell) -> None:
-    until(shell, FAILING, processed=RECORDS)
-    waiting = check(shell)["parked"]["records"]
+    found = until(shell, FAILING, processed=RECORDS)
+    waiting = found["parked"]["records"]
     assert waiting > 2
     text = shell("status", "parked")
     assert f"check: {FAILING} keys parked" in text
@@ -70,7 +63,7 @@ def test_an_operator_mends_a_parked_key(shell: Shell) -> None:
     # Which ones, and why?
     failed = shell.json("dead-letters", "list")
     assert {letter["parked"] for letter in failed} == {"failed"}
-    assert len(failed) == check(shell)["dead_letters_kept"] == FAILING
+    assert len(failed) == found["dead_letters_kept"] == FAILING
     assert len(shell.json("dead-letters", "list", "--waiting")) == FAILING + waiting
     told = shell("sql", "SELECT key, waiting, error FROM parked_keys WHERE key = '0'")
     assert "ValueError: 0 is poison" in told

@@ -139,7 +139,7 @@ class Crew:
 
     def _start(self, directory: Path, pause: float, log: TextIO) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*COMMAND, "run", "tests.support.visits:pipeline", "--workers", "3", "--json"],
+            [*COMMAND, "run", "tests.support.visits:pipeline", "--workers", "2", "--json"],
             cwd=ROOT,
             env=environment(self.url, self.name, VISITS=str(directory), VISITS_PAUSE=str(pause)),
             stdout=subprocess.PIPE,
@@ -187,24 +187,24 @@ class Crew:
 def test_ctrl_c_ends_all_workers_in_order_and_they_go_on_later(
     tmp_path: Path, schema: tuple[str, str]
 ) -> None:
-    crew = Crew(tmp_path, schema, 1500, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 200 and len(crew.workers()) == 3)
+    crew = Crew(tmp_path, schema, 900, pause=0.5)
+    crew.wait_until(lambda: crew.steps() > 200 and len(crew.workers()) == 2)
     processes = list(crew.workers())
-    assert len(processes) == 3
+    assert len(processes) == 2
     crew.signal(signal.SIGINT)
     code, told = crew.end()
     assert (code, told["outcome"], told["signal"]) == (130, "stopped", "SIGINT")
     assert crew.workers() == {}
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
-    again = Crew(tmp_path, schema, 1500, pause=0)
+    again = Crew(tmp_path, schema, 900, pause=0)
     code, told = again.end()
     assert (code, told["outcome"]) == (0, "complete")
     assert visits.differences(visits.read(crew.url, crew.name), again.answer) == []
 
 
 def test_a_killed_worker_is_started_again(tmp_path: Path, schema: tuple[str, str]) -> None:
-    crew = Crew(tmp_path, schema, 1500, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 200 and len(crew.workers()) == 3)
+    crew = Crew(tmp_path, schema, 900, pause=0.5)
+    crew.wait_until(lambda: crew.steps() > 200 and len(crew.workers()) == 2)
     before = crew.workers()
     victim = next(iter(before))
     os.kill(victim, signal.SIGKILL)
@@ -216,8 +216,8 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, schema: tuple[str, str
 
 
 def test_the_workers_end_with_who_started_them(tmp_path: Path, schema: tuple[str, str]) -> None:
-    crew = Crew(tmp_path, schema, 1500, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 100 and len(crew.workers()) == 3)
+    crew = Crew(tmp_path, schema, 900, pause=0.5)
+    crew.wait_until(lambda: crew.steps() > 100 and len(crew.workers()) == 2)
     processes = [os.pidfd_open(pid) for pid in crew.workers()]
     crew.signal(signal.SIGKILL)
     assert crew.end() == (-signal.SIGKILL, {})
@@ -225,3 +225,5 @@ def test_the_workers_end_with_who_started_them(tmp_path: Path, schema: tuple[str
         assert select.select([process], [], [], SECONDS)[0]
         os.close(process)
     assert crew.workers() == {}
+    query = "SELECT min(low_watermark) < 'infinity' FROM {}"
+    assert rows(crew.url, crew.name, query, "watermarks") == [(True,)], "there was more to do"

@@ -1,7 +1,6 @@
 """``millwheel worker`` and ``millwheel run --workers``, as those meet them who type them.
 
-The pipelines are those of `tests.support.shells`, on an embedded Postgres that most commands are
-given the URL of, as if somebody else ran it.
+The pipelines are those of `tests.support.shells`, on a Postgres that somebody else runs.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from psycopg import sql
 from millwheel.services.crew import Crew, WorkerFailed
 from millwheel.services.interruption import LAST_WORDS
 from millwheel.store import embedded
-from millwheel.store.console.migrate import migrate
 from tests.support.certificates import Authority
 from tests.support.shells import MODULE, Rows, Running, Shell, expected, lines, on_a_terminal
+from tests.support.store_sites import Schema
 
 SECONDS = 60
 SECRET = "sixteen bytes or more"
@@ -41,32 +40,16 @@ SECRET = "sixteen bytes or more"
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """Where the module and the store are; the server's account can reach them."""
+    """Where the module is; the account of a server can reach a store in it."""
     path = Path(tempfile.mkdtemp(prefix="mw-worker-", dir="/tmp"))
     path.chmod(0o755)
     (path / "wheel.py").write_text(MODULE)
-    embedded.start(path / "store")
     yield path
-    embedded.remove(path / "store")
     shutil.rmtree(path)
-
-
-@pytest.fixture(scope="module")
-def url(directory: Path) -> str:
-    found = embedded.status(directory / "store").url
-    assert found is not None
-    return found
 
 
 class Workers(Shell):
     """Commands on a store by its URL."""
-
-    def __init__(self, directory: Path, url: str, name: str) -> None:
-        super().__init__(directory, url, name)
-        self.name = name
-
-    def url(self) -> str:
-        return self.environment["MILLWHEEL_STORE"]
 
     def worker(self, *arguments: str, **environment: str) -> Running:
         return self.start("worker", "wheel:pipeline", *arguments, **environment)
@@ -109,18 +92,14 @@ class Workers(Shell):
 
 
 @pytest.fixture
-def shell(directory: Path, url: str, request: pytest.FixtureRequest) -> Iterator[Workers]:
-    """The pipeline has the test's name, and its schema is there."""
-    found = Workers(directory, url, request.node.name.split("[")[0][:48])
-    migrate(url, found.name)
+def shell(
+    directory: Path, new_schema: Callable[[int], Schema], request: pytest.FixtureRequest
+) -> Iterator[Workers]:
+    """Commands on a Postgres that somebody else runs, where the pipeline's schema is there."""
+    schema = new_schema(18)
+    found = Workers(directory, schema.url, request.node.name.split("[")[0][:48], schema.name)
     yield found
-    for running in found.started:
-        if running.process.poll() is None:
-            running.process.kill()
-            running.end()
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET client_min_messages = warning")
-        connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(found.name)))
+    found.end()
 
 
 def listening(running: Running) -> str:
@@ -146,8 +125,8 @@ def started(running: Running) -> str:
 
 def gated(shell: Workers) -> Rows:
     """Input in the middle of which a worker stays until the gate is open."""
-    rows = lines(3000)
-    rows[2000]["text"] = "gate"
+    rows = lines(600)
+    rows[400]["text"] = "gate"
     shell.write(rows)
     shell.environment["GATE"] = str(shell.gate)
     return rows
@@ -268,7 +247,7 @@ def test_a_plain_postgres_is_not_migrated_behind_its_owners_back(shell: Workers)
 
 def test_until_done(shell: Workers) -> None:
     shell.cold = True
-    rows = lines(3000)
+    rows = lines(600)
     shell.write(rows)
     worker = shell.worker("--until-done")
     code, stdout, stderr = worker.end()
@@ -281,7 +260,7 @@ def test_until_done(shell: Workers) -> None:
 
 
 def test_it_waits_for_more_until_sigterm_and_hands_everything_over(shell: Workers) -> None:
-    rows = lines(1000)
+    rows = lines(300)
     shell.write(rows)
     worker = shell.worker("--http", "127.0.0.1:0", "--keep-open")
     url = listening(worker)
@@ -395,10 +374,11 @@ def test_another_graph_is_refused_and_those_who_are_there_go_on(shell: Workers) 
     rows = gated(shell)
     first = shell.worker("--until-done")
     started(first)
+    other = MODULE.replace("Tumbling(minutes=1)", "Tumbling(minutes=2)")
+    (shell.directory / "wider.py").write_text(other)
     for _ in range(2):
-        told = shell("worker", "wheel:pipeline", code=4, LATENESS="5")
-        assert "is deployed with another graph than this code's" in told
-        assert "lateness_seconds: stored 0.0, this code 5.0" in told
+        told = shell("worker", "wider:pipeline", code=4)
+        assert "windows: another rule that stored state was made by" in told
     shell.gate.touch()
     assert first.end()[0] == 0
     assert shell.counts() == expected(rows)
@@ -407,7 +387,7 @@ def test_another_graph_is_refused_and_those_who_are_there_go_on(shell: Workers) 
 def test_tls_between_two_processes(shell: Workers, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl on this machine to make certificates with")
-    rows = lines(3000)
+    rows = lines(600)
     shell.write(rows)
     certificate, key = Authority(tmp_path, "ours").certificate("here", "IP:127.0.0.1")
     tls = ("--tls-certificate", certificate, "--tls-key", key, "--tls-authority")
@@ -476,12 +456,12 @@ def test_several_workers_on_a_store_of_their_own(directory: Path) -> None:
     """A directory: its server is made, shared by all, and gone in the end."""
     store = directory / "theirs"
     shell = Shell(directory, str(store), "theirs")
-    rows = lines(2000)
+    rows = lines(600)
     shell.write(rows)
     try:
         told = json.loads(shell("run", "wheel:pipeline", "--workers", "2", "--json"))
         assert (told["pipeline"], told["outcome"], told["signal"]) == ("theirs", "complete", None)
-        assert told["processed"] > 2000
+        assert told["processed"] > 600
         assert told["low_watermark"] == "infinity"
         assert embedded.status(store).state == "stopped"
         again = shell("run", "wheel:pipeline", "--workers", "2")
@@ -493,10 +473,10 @@ def test_several_workers_on_a_store_of_their_own(directory: Path) -> None:
 
 
 def test_an_error_in_one_worker_ends_all_and_is_told_once(shell: Workers) -> None:
-    rows = lines(2000)
-    rows[1000]["text"] = "boom"
+    rows = lines(400)
+    rows[200]["text"] = "boom"
     shell.write(rows)
-    running = shell.start("run", "wheel:pipeline", "--workers", "3")
+    running = shell.start("run", "wheel:pipeline", "--workers", "2")
     code, stdout, stderr = running.end()
     assert (code, stdout) == (6, ""), stderr
     assert stderr.count("LookupError: no such word") == 1, stderr
@@ -504,7 +484,7 @@ def test_an_error_in_one_worker_ends_all_and_is_told_once(shell: Workers) -> Non
     assert 'raise LookupError("no such word")' in stderr
     last = stderr.splitlines()[-1]
     assert last.startswith("error: worker ")
-    assert "of 3 ended with exit code 6, see above; the others were stopped" in last
+    assert "of 2 ended with exit code 6, see above; the others were stopped" in last
     assert "Traceback" not in stderr
     assert shell.rows("SELECT bool_and(stopped) FROM {}", "worker") == [(True,)]
 

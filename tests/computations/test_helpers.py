@@ -18,6 +18,7 @@ from millwheel import Computation, Pipeline, Settings, Stream, Table
 from millwheel.computations import Debounce, Deduplicate, InOrder, Throttle
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
+from tests.support.examples import examples
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.pipelines import QUICK, script
 from tests.support.values import ITEMS, Item, at, key_of, time_of
@@ -85,7 +86,12 @@ CASES: dict[str, tuple[Callable[[], Computation[Item, Any]], Answer]] = {
 }
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(50),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     case=st.sampled_from(sorted(CASES)),
     arrivals=st.lists(

@@ -28,6 +28,7 @@ from millwheel.computations import (
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.windows import Months, Pane, Session, Sliding, Tumbling
+from tests.support.examples import examples
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.panes import Row, batch, text_key
 from tests.support.pipelines import QUICK, script
@@ -80,7 +81,12 @@ def sent(partial: Partial[int]) -> Sent:
     return Sent(str(partial.key), partial.value, partial.records)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(30),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     arrivals=st.lists(
         st.tuples(st.sampled_from("aaaab"), st.integers(0, 200)), min_size=1, max_size=40

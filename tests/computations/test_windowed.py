@@ -19,6 +19,7 @@ from millwheel.core.model import to_micros
 from millwheel.errors import GraphError
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.windows import Pane, Tumbling
+from tests.support.examples import examples
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.panes import Row, batch, text_key
 from tests.support.pipelines import QUICK, script
@@ -335,7 +336,12 @@ def with_table(late: Late, lateness: float) -> Any:
     return build
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     arrivals=st.lists(
         st.tuples(st.sampled_from("ab"), st.integers(0, 400)), min_size=1, max_size=40

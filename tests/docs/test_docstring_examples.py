@@ -8,8 +8,6 @@ need a store run on the tests' Postgres. mypy checks all of them.
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
@@ -25,6 +23,7 @@ from millwheel.store.port.deploy import StreamDeploy
 from tests.support.code_blocks import Example, examples, python_blocks, run_block
 from tests.support.product import ROOT, product_files
 from tests.support.store_sites import Owner, PostgresSite, Schema, deploy
+from tests.support.typed_programs import check_types
 
 PLACES = ["millwheel", *(f"millwheel.{name}" for name in millwheel.PUBLIC_MODULES)]
 PROGRAM = python_blocks(str(millwheel.__doc__))[0]
@@ -193,12 +192,7 @@ def test_examples_have_the_right_types(tmp_path: Path) -> None:
         )
     program = tmp_path / "examples_of_docstrings.py"
     program.write_text("\n".join(parts))
-    result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache",
-         "--config-file", ROOT / "pyproject.toml", "--no-color-output",
-         "--disable-error-code", "import-untyped", program],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    result = check_types(program, without="import-untyped")
     if result.returncode != 0:
         lines = program.read_text().splitlines()
         shown = [

@@ -14,7 +14,7 @@ from tests.support.typed_commands import ROOT, commands_of, run, running
 EXAMPLES = ROOT / "examples"
 SECONDS = 120.0
 
-ENDS = {"limits.py": "(1,247 rows)", "orders_to_sqlite.py": "20000|20000"}
+ENDS = {"limits.py": "(313 rows)", "orders_to_sqlite.py": "5000|5000"}
 """Examples with an end, and a part of the last command's output."""
 
 ENDLESS = {"fraud.py"}

@@ -1,4 +1,4 @@
-"""A few hundred histories of followed files; `python -m tests.files` runs as many as wanted."""
+"""A hundred histories of followed files; `python -m tests.files` runs as many as wanted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.files.__main__ import WORLDS, run
 from tests.files.histories import History, failure_of, shorten
 
-SEEDS = 300
+SEEDS = 100
 MANY_SEEDS = 10_000
 AT_ONCE = 50
 

@@ -9,9 +9,6 @@ import hmac
 import os
 import random
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
@@ -32,10 +29,11 @@ from millwheel.ingest.door import Door
 from millwheel.ingest.request_reading import RequestReader, RequestRefused, Sending
 from millwheel.services.endpoint import Endpoint
 from millwheel.services.ingesting import IngestOptions, IngestServer
-from millwheel.store import embedded
+from millwheel.store.console.migrate import migrate
 from tests.inbox.service import NAME
+from tests.support.forked_commands import Forked, parent
 from tests.support.orders import ORDERS
-from tests.support.servers import quick_directory
+from tests.support.servers import database
 from tests.support.store_sites import Owner, PostgresSite
 from tests.support.values import ITEMS, Item
 
@@ -138,36 +136,30 @@ async def test_an_id_that_is_missing(serve: Serve) -> None:
     assert (found.status_code, KEY in found.json()["error"]) == (400, True)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "options", "status"),
-    [
-        ("POST", "/streams/others", {"json": "a"}, 404),
-        ("GET", "/streams/words", {}, 405),
-        ("POST", "/streams/words", {"json": 5}, 400),
-        ("POST", "/streams/words", {"json": ["a"]}, 400),
-        ("POST", "/streams/words", {"json": "a\0b"}, 400),
-        ("POST", "/streams/words", {"content": b'"a'}, 400),
-        ("POST", "/streams/words", {"content": b'"\xff"'}, 400),
-        ("POST", "/streamswords", {"json": "a"}, 404),
-        ("POST", "/streams/words", {"data": {"a": "b"}}, 415),
-        ("POST", "/streams/words", {"json": "a", "headers": {"content-encoding": "gzip"}}, 415),
-        ("POST", "/streams/words", {"json": "a", "headers": {KEY: ""}}, 400),
-        ("POST", "/streams/words", {"json": "a", "headers": {KEY: "k" * 256}}, 400),
-        ("POST", "/streams/words", {"json": "a" * 100}, 413),
-    ],
-)
-async def test_what_is_refused(
-    postgres: PostgresSite,
-    serve: Serve,
-    method: str,
-    path: str,
-    options: dict[str, Any],
-    status: int,
-) -> None:
+REFUSED: list[tuple[str, str, dict[str, Any], int]] = [
+    ("POST", "/streams/others", {"json": "a"}, 404),
+    ("GET", "/streams/words", {}, 405),
+    ("POST", "/streams/words", {"json": 5}, 400),
+    ("POST", "/streams/words", {"json": ["a"]}, 400),
+    ("POST", "/streams/words", {"json": "a\0b"}, 400),
+    ("POST", "/streams/words", {"content": b'"a'}, 400),
+    ("POST", "/streams/words", {"content": b'"\xff"'}, 400),
+    ("POST", "/streamswords", {"json": "a"}, 404),
+    ("POST", "/streams/words", {"data": {"a": "b"}}, 415),
+    ("POST", "/streams/words", {"json": "a", "headers": {"content-encoding": "gzip"}}, 415),
+    ("POST", "/streams/words", {"json": "a", "headers": {KEY: ""}}, 400),
+    ("POST", "/streams/words", {"json": "a", "headers": {KEY: "k" * 256}}, 400),
+    ("POST", "/streams/words", {"json": "a" * 100}, 413),
+]
+"""Method, path and content of a request, and the status of its answer."""
+
+
+async def test_what_is_refused(postgres: PostgresSite, serve: Serve) -> None:
     client = await serve({"max_body": 50})
-    found = await client.request(method, path, **options)
-    assert found.status_code == status
-    assert found.json()["error"]
+    for method, path, options, status in REFUSED:
+        found = await client.request(method, path, **options)
+        assert found.status_code == status, (method, path, options)
+        assert found.json()["error"]
     assert await sent(postgres) == []
 
 
@@ -636,28 +628,26 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_an_accepted_record_is_there_after_a_kill() -> None:
+def test_an_accepted_record_is_there_after_a_kill(
+    postgres_url: Callable[[int], str], tmp_path: Path
+) -> None:
     """Clients repeat what has no answer, with the same key; a server that takes records is killed
     and replaced."""
-    directory = Path(tempfile.mkdtemp(prefix="millwheel-ingest-", dir=quick_directory()))
-    directory.chmod(0o755)
-    url = embedded.start(directory / "store").url
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    with database(postgres_url(18)) as url:
+        migrate(url, NAME)
+        _check_through_kills(url, port, tmp_path)
 
-    started: list[subprocess.Popen[bytes]] = []
 
-    def start() -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "millwheel", "worker", "tests.inbox.service:pipeline"]
-        with (directory / "log").open("ab") as log:
-            started.append(
-                subprocess.Popen(
-                    [*command, "--ingest", f"127.0.0.1:{port}"],
-                    env={**os.environ, "MILLWHEEL_STORE": str(directory / "store")}, stdout=log,
-                    stderr=log,
-                )
-            )  # fmt: skip
+def _check_through_kills(url: str, port: int, directory: Path) -> None:
+    started: list[Forked] = []
+
+    def start() -> Forked:
+        command = ["worker", "tests.inbox.service:pipeline", "--ingest", f"127.0.0.1:{port}"]
+        environment = {**os.environ, "MILLWHEEL_STORE": url}
+        started.append(parent().start(command, directory, environment))
         return started[-1]
 
     try:
@@ -674,13 +664,10 @@ def test_an_accepted_record_is_there_after_a_kill() -> None:
     finally:
         for server in started:
             server.kill()
-            server.wait()
-        embedded.remove(directory / "store")
+            server.communicate()
 
 
-async def _post_through_kills(
-    port: int, start: Callable[[], subprocess.Popen[bytes]], *, kills: int
-) -> int:
+async def _post_through_kills(port: int, start: Callable[[], Forked], *, kills: int) -> int:
     """Post orders of amount 1 while the server is killed; gives their number."""
     stop = asyncio.Event()
     posted = 0
@@ -703,6 +690,7 @@ async def _post_through_kills(
                         assert answer.status_code == 503, answer.text
                     await asyncio.sleep(0.05)
                 posted += 1
+                await asyncio.sleep(0.01)
 
     async def some() -> None:
         """Wait until 50 more are posted."""
@@ -715,7 +703,7 @@ async def _post_through_kills(
     try:
         for _ in range(kills):
             await some()
-            await asyncio.sleep(choice.uniform(0, 1))
+            await asyncio.sleep(choice.uniform(0, 0.3))
             server.kill()
             server.wait()
             server = await asyncio.to_thread(start)

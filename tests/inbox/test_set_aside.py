@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ import pytest
 
 from millwheel import Computation, Context, Inbox, Pipeline, Record, Stream, Table
 from millwheel.errors import InputError, UsageError
-from millwheel.store import embedded
 from millwheel.store.console.asking import Actor, Asking
 from tests.support.pipelines import QUICK
+from tests.support.servers import database
 from tests.support.shells import Shell
 from tests.support.store_sites import Owner, PostgresSite
 from tests.support.worlds import World
@@ -132,6 +130,7 @@ async def test_a_request_that_was_written_by_hand_is_not_believed(verb: str, row
     assert world.store.outcome(asked).outcome == "refused"  # type: ignore[union-attr]
 
 
+@pytest.mark.newest
 async def test_the_command_names_partitions_that_there_are(postgres: PostgresSite) -> None:
     await Owner.take(postgres.store)
     with psycopg.connect(postgres.schema.url) as connection:
@@ -143,17 +142,13 @@ async def test_the_command_names_partitions_that_there_are(postgres: PostgresSit
 
 
 @pytest.fixture
-def shell() -> Iterator[Shell]:
-    """A directory with a store."""
-    directory = Path(tempfile.mkdtemp(prefix="mw-aside-", dir="/tmp"))
-    directory.chmod(0o755)
-    store = directory / "store"
-    embedded.start(store)
-    made = Shell(directory, str(store), "aside")
-    made.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    yield made
-    embedded.remove(store)
-    shutil.rmtree(directory)
+def shell(postgres_url: Callable[[int], str], tmp_path: Path) -> Iterator[Shell]:
+    """Commands on a store."""
+    with database(postgres_url(18)) as url:
+        made = Shell(tmp_path, url, "aside")
+        made.environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        yield made
+        made.end()
 
 
 def query(shell: Shell, text: str) -> list[Any]:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.support.product import ROOT
+from tests.support.typed_programs import check_types
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 MARK = "# WRONG"
 
 
 def test_every_wrong_line_is_an_error_and_no_other(tmp_path: Path) -> None:
     program = tmp_path / "wrong_programs.py"
     shutil.copy(HERE / "wrong_programs.py.txt", program)
-    result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache",
-         "--config-file", ROOT / "pyproject.toml", "--no-color-output",
-         "--disable-error-code", "unused-coroutine", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )  # fmt: skip
+    result = check_types(program, without="unused-coroutine")
     errors: dict[int, str] = {}
     for file, line, message in re.findall(r"^(.+?):(\d+): error: (.*)$", result.stdout, re.M):
         assert file.endswith(program.name), result.stdout
@@ -49,10 +41,5 @@ def test_the_programs_of_the_pages_are_right(tmp_path: Path) -> None:
     (own,) = (block for block in blocks["sources"] if "class OrderReader" in block)
     (tmp_path / "page.py").write_text("\n".join(blocks["computations"]))
     (tmp_path / "own_source.py").write_text(own)
-    result = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", ROOT / ".mypy_cache",
-         "--config-file", ROOT / "pyproject.toml", "--no-color-output",
-         tmp_path / "page.py", tmp_path / "own_source.py"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    result = check_types(tmp_path / "page.py", tmp_path / "own_source.py")
     assert result.returncode == 0, result.stdout

@@ -154,7 +154,7 @@ async def test_a_split_lapses_if_what_was_sent_is_not_acknowledged() -> None:
 
 @pytest.mark.parametrize("call", ["split", "merge", "claim"])
 async def test_who_crashes_between_release_and_claim_leaves_what_others_take(call: str) -> None:
-    values = many(2000, keys=20)
+    values = many(600, keys=20)
     cluster = Lone(counting(values))
     first, second = await cluster.at_work(2)
     lower, upper = await cluster.parts("recount")
@@ -183,7 +183,7 @@ async def test_who_crashes_between_release_and_claim_leaves_what_others_take(cal
 
 async def test_a_cut_that_somebody_else_forestalls_is_not_made() -> None:
     """Another claim comes between the release and the split: its sequencer counts."""
-    values = many(1000)
+    values = many(400)
     cluster = Lone(counting(values))
     first, second = await cluster.at_work(2)
     row, _ = await cluster.parts("recount")

@@ -167,8 +167,7 @@ class Held(Cluster):
         await self.go(lambda: self.clock.monotonic() > until)
 
     async def end(self) -> None:
-        await self.go(self.finished)
-        check(self, self.values)
+        await self.finish_soon(self.values)
         for engine in list(self.alive):
             await self.leave(engine)
 
@@ -661,8 +660,6 @@ async def test_who_has_missed_that_others_had_an_interval_takes_it_again() -> No
 
     await cluster.go(is_his_again, turns=2_000)
     cluster.gate.open()
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
     await cluster.end()
 
 
@@ -682,8 +679,6 @@ async def test_who_has_missed_that_an_interval_was_merged_lets_go_of_it() -> Non
     await cluster.store.merge(lower.id, upper.id, sequencers)
     await cluster.go(lambda: interval not in second.intervals, turns=2_000)
     cluster.gate.open()
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
     await cluster.end()
 
 
@@ -718,8 +713,6 @@ async def test_who_stops_while_he_takes_over_leaves_it_to_others(then: str) -> N
     assert second.exchange.logs == {}
     gate.open()
     await cluster.join()
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
     await cluster.end()
 
 

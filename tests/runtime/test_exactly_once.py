@@ -19,6 +19,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.errors import StatementError, StoreUnavailable, UserCodeError
 from millwheel.store.port.commit import Commit
 from millwheel.testing import advance, assert_exactly_once, inject
+from tests.support.examples import examples
 from tests.support.fault_plans import FAULTS, PASSED, RINGS, Plan, run_plan, two_steps, with_ids
 from tests.support.pipelines import QUICK, Broken, Do, Kept, doing, produce, script, tally_pipeline
 from tests.support.values import ITEMS, TALLY, Counted, Item, at, items, key_of, tally_of, time_of
@@ -69,7 +70,12 @@ def check_two_steps(world: World, plan: Plan) -> None:
     assert world.store.dead_letters == []
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(50),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(plans())
 def test_effects_happen_once_and_in_order_through_any_faults(plan: Plan) -> None:
     """I1, I2, I12, I14: counts per key are 1..n in the sender's order; nothing is left over."""
@@ -412,7 +418,7 @@ async def test_ids_are_kept_over_buckets_until_their_time_is_over() -> None:
     await engine.stop()
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=examples(20), deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), min_size=1, max_size=40),
     st.dictionaries(st.integers(0, 25), st.sampled_from(FAULTS[:5]), max_size=4),

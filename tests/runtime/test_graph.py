@@ -360,7 +360,7 @@ async def test_another_graph_under_the_same_name_is_refused() -> None:
     other.inject(ITEMS, script(ITEMS, items(1)), timestamp=time_of)
     other.add(Tally(), ITEMS.by(lambda item: str(item.number)))
     world.pipeline = other
-    with pytest.raises(DeployRefused, match=r"another graph(.|\n)*nodes\.tally\.inputs"):
+    with pytest.raises(DeployRefused, match=r"the key extractor of 'tally' for stream 'items'"):
         await world.start()
 
 
@@ -618,5 +618,5 @@ async def test_a_computation_may_be_added_and_nobodys_watermark_jumps(intervals:
     assert Counter(row[1] for row in world.rows("second")) == dict.fromkeys(range(10, 20), 2)
     low = {i.step.name: i.watermarks.durable for i in engine.intervals}
     assert low["second"] == low["tally"] == int(at(69).timestamp() * 1e6)
-    with pytest.raises(DeployRefused, match=r"nodes\.second: only in the store|streams"):
+    with pytest.raises(DeployRefused, match="millwheel remove tally second"):
         await world.start()

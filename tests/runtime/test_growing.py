@@ -26,6 +26,7 @@ from millwheel.testing.script import Script, ScriptReader
 from millwheel.timers.holds import Holds
 from millwheel.timers.watermark import WatermarkReport, Watermarks
 from tests.support.clusters import SHARED, Cluster
+from tests.support.examples import examples
 from tests.support.fault_plans import FAULTS, Plan, run_plan
 from tests.support.pipelines import QUICK, Tally
 from tests.support.store_sites import Owner, Site
@@ -422,7 +423,7 @@ def spread_out(count: int, random: Random, longest: int) -> list[int]:
     return numbers
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(
     st.integers(0, 10_000),
     st.dictionaries(st.integers(0, 30), st.sampled_from(FAULTS), max_size=4),
@@ -473,7 +474,7 @@ async def test_a_gap_of_millions_takes_neither_credits_nor_buckets() -> None:
     assert (log.first, log.absent, log.unacked) == (90_000_000_001, 0, 0)
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(st.integers(0, 100_000))
 def test_a_log_with_gaps_is_one_without_that_has_other_numbers(seed: int) -> None:
     """Against a log of the same rows numbered without gaps: prefix, credits, holds are the same."""

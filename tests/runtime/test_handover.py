@@ -202,8 +202,7 @@ async def test_a_lane_that_recovers_while_all_is_let_go_of_takes_nothing() -> No
     await cluster.go(lambda: letting_go.done() and change.done())
     await letting_go
     assert not engine.intervals
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
+    await cluster.finish_soon(cluster.values)
 
 
 async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
@@ -251,8 +250,7 @@ async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
         refusal.set()
     await cluster.go(letting_go.done)
     await letting_go
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
+    await cluster.finish_soon(cluster.values)
 
 
 async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever() -> None:
@@ -282,8 +280,7 @@ async def test_who_hands_over_what_is_let_go_of_meanwhile_does_not_wait_for_ever
     await cluster.go(change.done, turns=500)
     await cluster.join()
     await cluster.crash(engine)
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
+    await cluster.finish_soon(cluster.values)
 
 
 async def test_a_claim_under_way_as_the_worker_stops_is_handed_over_too() -> None:
@@ -312,8 +309,7 @@ async def test_a_claim_under_way_as_the_worker_stops_is_handed_over_too() -> Non
     await leaving
     placement = await first.store.read_placement()
     assert second.env.worker not in {row.owner for row in placement.intervals}
-    await cluster.go(cluster.finished)
-    check(cluster, cluster.values)
+    await cluster.finish_soon(cluster.values)
 
 
 async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_it() -> None:
@@ -333,8 +329,7 @@ async def test_what_is_read_while_an_interval_drains_comes_after_what_waited_in_
                     (row,) = [row for row in placement.intervals if row.id == interval.id]
                     await cluster.pass_time(take(other, row.id, row.sequencer))
                     break
-    await cluster.go(cluster.finished)
-    check(cluster, values)
+    await cluster.finish_soon(values)
 
 
 async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
@@ -357,8 +352,7 @@ async def test_what_a_claim_sends_again_wakes_its_readers() -> None:
     (sender,) = (i for i in engine.intervals if i.step.name == "tally")
     await cluster.go(lambda: all(log.drained for log in sender.logs), turns=5_000)
     engine.attend(Engine.claiming, "claiming")
-    await cluster.go(cluster.finished)
-    check(cluster, values)
+    await cluster.finish_soon(values)
 
 
 async def test_what_is_taken_tells_its_readers_here_how_far_it_is() -> None:
@@ -453,8 +447,7 @@ async def test_what_was_not_sent_yet_is_sent_to_who_refused_what_was() -> None:
         for engine in (first, second):  # who claims again is believed when the store says so
             await cluster.pass_time(look(engine))
     assert all(log.drained for log in tally.logs[:-1])
-    await cluster.go(cluster.finished)
-    check(cluster, values)
+    await cluster.finish_soon(values)
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -498,8 +491,7 @@ async def test_who_starts_over_leaves_alone_what_is_being_released(done: bool) -
     answer.open()
     await cluster.go(change.done)
     await change
-    await cluster.go(cluster.finished)
-    check(cluster, values)
+    await cluster.finish_soon(values)
 
 
 async def look(engine: Engine) -> None:

@@ -220,7 +220,13 @@ def a_cache(state_type: Any) -> StateCache:
 
     layout: StateLayout[Any] = StateLayout(state_type, owner="a test", limit=1 << 20)
     return StateCache(
-        layout, what="a test", version=1, migrations={}, fetch_entry=nothing, scan_entries=nothing
+        layout,
+        what="a test",
+        version=1,
+        migrations={},
+        entry_migrations={},
+        fetch_entry=nothing,
+        scan_entries=nothing,
     )
 
 

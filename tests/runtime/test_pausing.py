@@ -15,7 +15,7 @@ from millwheel.errors import StoreUnavailable, UsageError
 from millwheel.runtime.engine import Engine
 from millwheel.store.console import administration
 from millwheel.testing import inject
-from tests.support.clusters import Cluster, check, counting, many
+from tests.support.clusters import Cluster, counting, many
 from tests.support.pipelines import QUICK, Kept, doing, script, tally_pipeline, two_sources
 from tests.support.store_sites import PostgresSite, Schema, deploy
 from tests.support.values import ITEMS, Item, at, items, tally_of
@@ -175,8 +175,7 @@ async def test_one_of_several_rests_on_whatever_worker_it_is() -> None:
     assert _counted(cluster, 0) == rested
     assert not any(engine.done.is_set() for engine in cluster.alive)
     cluster.store.pause()
-    await cluster.go(cluster.finished)
-    check(cluster, values)
+    await cluster.finish_soon(values)
     for engine in (first, second, third):
         await cluster.leave(engine)
 

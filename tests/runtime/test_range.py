@@ -16,6 +16,7 @@ from millwheel.context import call_of
 from millwheel.errors import UserCodeError
 from millwheel.runtime.keys import map_entries as entries
 from millwheel.testing import inject
+from tests.support.examples import examples
 from tests.support.pipelines import QUICK, Kept, doing, script
 from tests.support.values import ITEMS, Item
 from tests.support.worlds import World, run_and_fold
@@ -177,7 +178,12 @@ class Model(msgspec.Struct):
         return found if act in ("range", "sweep") else {}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     acts=st.lists(ACTS, min_size=1, max_size=60),
     eager=st.sampled_from([1, 4, 64]),

@@ -18,7 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from millwheel import Computation, Context, ListState, MapState, Pipeline, Record, Stream, Table
+from millwheel import (
+    Computation,
+    Context,
+    ListState,
+    MapState,
+    Pipeline,
+    Record,
+    Settings,
+    Stream,
+    Table,
+)
 from millwheel.core.codec import Codec, decode_key, encode_key, slot_of
 from millwheel.core.counters import ENGINE_COUNTERS
 from millwheel.core.model import Key
@@ -1063,9 +1073,14 @@ def old_pipeline(source: Any, state: type, name: str = "versions") -> Pipeline:
 
 
 def versioned(
-    source: Any, computation: Computation[Item, Any], name: str, **options: Any
+    source: Any,
+    computation: Computation[Item, Any],
+    name: str,
+    *,
+    settings: Settings = QUICK,
+    **options: Any,
 ) -> Pipeline:
-    pipeline = Pipeline(name, settings=QUICK)
+    pipeline = Pipeline(name, settings=settings)
     pipeline.inject(ITEMS, source, timestamp=time_of)
     pipeline.add(computation, ITEMS.by(key_of), name="versioned", **options)
     pipeline.sink(TALLY, Table("out", Counted, numbered=True))
@@ -1226,9 +1241,7 @@ async def test_a_changed_state_without_a_migration_is_refused() -> None:
     source = script(ITEMS, [Item("a", 1)])
     world = World(old_pipeline(source, One))
     await world.run()
-    world.pipeline = old_pipeline(
-        source, msgspec.defstruct("One", [("count", int, 0), ("x", int, 0)])
-    )
+    world.pipeline = old_pipeline(source, msgspec.defstruct("One", [("number", int, 0)]))
     with pytest.raises(DeployRefused, match="versioned"):
         await world.start()
 
@@ -1276,6 +1289,115 @@ async def test_a_migration_of_the_plain_part_leaves_collections_alone(folded: bo
     world.pipeline = versioned(source, VersionedBig(), "versions")
     await world.run()
     assert [row[:3] for row in world.rows()][2:] == [("a", 3, 22)]
+
+
+class Marked(msgspec.Struct):
+    total: int = 0
+
+
+class ThreeBig(msgspec.Struct):
+    """`OneBig` with entries of other types."""
+
+    count: int = 0
+    marks: MapState[str, Marked] = msgspec.field(default_factory=MapState)
+    queue: ListState[str] = msgspec.field(default_factory=ListState)
+
+
+class Relabelled(Computation[Item, ThreeBig]):
+    """Entries change, and the plain part stays."""
+
+    writes = (TALLY,)
+    version = 2
+    entry_migrations: ClassVar[Mapping[str, Mapping[int, Any]]] = {
+        "marks": {1: lambda old: {"total": old}},
+        "queue": {1: str},
+    }
+
+    async def process_record(self, record: Record[Item], ctx: Context[ThreeBig]) -> None:
+        mark = await ctx.state.marks.get("m")
+        assert mark is not None
+        mark.total += record.value.number
+        await ctx.state.queue.append("new")
+        found = [value async for value in ctx.state.queue.values()]
+        ctx.produce(TALLY, Counted(",".join(found), mark.total, ctx.state.count))
+
+
+Relabelled.__name__ = "Versioned"
+
+
+@pytest.mark.parametrize("eager", [1, 100], ids=["entry by entry", "all at once"])
+@pytest.mark.parametrize("folded", [False, True])
+async def test_entries_of_collections_are_migrated_when_they_are_read(
+    folded: bool, eager: int
+) -> None:
+    settings = replace(QUICK, eager_entries=eager)
+    source = script(ITEMS, [Item("a", 1), Item("a", 2)])
+    world = World(old_pipeline(source, OneBig))
+    engine = await world.start()
+    await world.until(engine.done.is_set)
+    if folded:
+        for interval in engine.intervals:
+            await fold(engine.store, interval)
+    await engine.stop()
+    before = world.state("versioned", "a")
+    source.append(inject(ITEMS, Item("a", 10)))
+    source.append(inject(ITEMS, Item("a", 20)))
+    world.pipeline = versioned(source, Relabelled(), "versions", settings=settings)
+    await world.run()
+    after = world.state("versioned", "a")
+    mark, count = before['marks/"m"'], before[""]["count"]
+    queue = [str(value) for entry, value in before.items() if entry.startswith("queue/0")]
+    assert [row[:3] for row in world.rows()][2:] == [
+        (",".join([*queue, *["new"] * times]), mark + total, count)
+        for times, total in ((1, 10), (2, 30))
+    ]
+    assert after['marks/"m"'] == {"total": mark + 30}
+
+
+@pytest.mark.parametrize("field", ["marks", "queue"])
+async def test_entries_of_another_type_need_a_migration(field: str) -> None:
+    """With a default they would be read as empty, and be lost."""
+    world = World(old_pipeline(script(ITEMS, [Item("a", 1)]), OneBig))
+    await world.run()
+
+    class Lacking(Relabelled):
+        entry_migrations: ClassVar = {
+            name: steps for name, steps in Relabelled.entry_migrations.items() if name != field
+        }
+
+    class Failing(Relabelled):
+        entry_migrations: ClassVar = {
+            **Relabelled.entry_migrations, field: {1: lambda old: old["no number"]}
+        }  # fmt: skip
+
+    Lacking.__name__ = Failing.__name__ = "Versioned"
+    for code, says in (
+        (Lacking, rf"entries of {field}(.|\n)*entry_migrations\['{field}'\] has no entry"),
+        (Failing, rf"a migration failed in a trial(.|\n)*key \"a\", {field}/"),
+    ):
+        world.pipeline = versioned(script(ITEMS, []), code(), "versions")
+        with pytest.raises(DeployRefused, match=says):
+            await world.start()
+
+
+async def test_entries_that_no_code_reads_any_more_are_said() -> None:
+    world = World(old_pipeline(script(ITEMS, [Item("a", 1)]), OneBig))
+    await world.run()
+
+    class Less(Computation[Item, One]):
+        version = 2
+        migrations: ClassVar = {1: lambda old: old}
+        writes = (TALLY,)
+
+        async def process_record(self, record: Record[Item], ctx: Context[One]) -> None:
+            ctx.state.count += 1
+
+    Less.__name__ = "Versioned"
+    world.pipeline = versioned(script(ITEMS, []), Less(), "versions")
+    with capture_logs() as logs:
+        await world.start()
+    said = [line["change"] for line in logs if line["event"] == "deployed_change"]
+    assert "state of 'versioned', entries of marks: a collection of a state less" in said
 
 
 class Wide(msgspec.Struct):

@@ -20,6 +20,7 @@ from millwheel.testing import Harness, advance, inject
 from millwheel.timers.holds import Holds
 from millwheel.timers.queue import Pending, Place, TimerName, TimerQueue
 from millwheel.timers.watermark import SlotWatermarks, WatermarkReport, Watermarks
+from tests.support.examples import examples
 from tests.support.pipelines import QUICK, Do, Kept, doing, produce, script
 from tests.support.values import EPOCH, ITEMS, TALLY, Counted, Item, at, items, key_of, time_of
 from tests.support.worlds import Gate, World, read_on
@@ -676,7 +677,7 @@ ACTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.integers(1, 3), st.lists(ACTS, min_size=20, max_size=60))
 def test_a_timer_queue_is_a_sorted_dictionary_whatever_of_it_is_in_memory(
     limit: int, acts: list[tuple[str, int, int]]
@@ -734,7 +735,7 @@ def test_a_timer_queue_is_a_sorted_dictionary_whatever_of_it_is_in_memory(
     assert dict(left) == model
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=80))
 def test_holds_know_their_least(acts: list[tuple[bool, int]]) -> None:
     holds = Holds()
@@ -816,7 +817,7 @@ class Told(NamedTuple):
     idle: bool
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     st.lists(
         st.builds(

@@ -171,14 +171,14 @@ def by_engine(store: str, name: str) -> str:
 
 def run(
     names: list[str], directory: Path, *, kills: int, cluster: bool, batch_rows: int, rows: int,
-    seed: int, say: Callable[[str], None], config: Mapping[str, str] | None = None,
+    seed: int,
+    say: Callable[[str], None],
 ) -> list[str]:  # fmt: skip
     """Run pipelines one after the other; returns the differences.
 
     Args:
         batch_rows: most rows of a batch.
         rows: rows of each input.
-        config: settings of Spark.
     """
     choice = random.Random(seed)
     write_flights(directory / "flights.jsonl", rows, seed)
@@ -191,8 +191,6 @@ def run(
     try:
         with closing(SparkProcesses(directory)) as processes:
             options = ["--max-rows", str(batch_rows)]
-            for setting in (config or {}).items():
-                options += ["--conf", "=".join(setting)]
             if cluster:
                 options += [
                     "--master",

@@ -28,7 +28,6 @@ from millwheel.spark.launch import Cluster
 from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
 from tests.support import spark_pipelines
-from tests.support.class_archives import ClassArchive
 from tests.support.servers import quick_directory
 from tests.support.spark_inputs import write_flights
 from tests.support.spark_pipelines import FILE, FINAL
@@ -135,15 +134,12 @@ def test_who_takes_over_and_is_killed_takes_over_again(
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_a_pipeline_on_spark_is_killed_and_goes_on(
-    directory: Path, class_archive: ClassArchive | None
-) -> None:
+def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path) -> None:
     """The process of the command, which is given again after a kill."""
     said: list[str] = []
-    config = {} if class_archive is None else class_archive.config(write=False)
     wrong = engine_service.run(
-        ["hours"], directory, kills=1, cluster=False, batch_rows=500, rows=1_500,
-        seed=1, say=said.append, config=config | {"spark.sql.shuffle.partitions": "2"},
+        ["hours"], directory, kills=1, cluster=False, batch_rows=500, rows=1_500, seed=1,
+        say=said.append,
     )  # fmt: skip
     assert not wrong, "\n".join(wrong)
     assert said[-1].endswith("equal")

@@ -19,6 +19,7 @@ from millwheel.cli.options import CommonOptions
 from millwheel.core.codec import encode_key
 from millwheel.core.model import from_micros
 from millwheel.errors import UsageError
+from tests.support.examples import examples
 from tests.support.store_sites import SECOND, START, Owner, PostgresSite, deploy
 
 pytestmark = pytest.mark.newest
@@ -28,7 +29,7 @@ PARTS = st.one_of(TEXTS, st.integers(-(2**63), 2**63 - 1))
 KEYS = st.one_of(PARTS, st.lists(PARTS, min_size=1, max_size=3).map(tuple))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
 @given(keys=st.lists(KEYS, min_size=1, max_size=20))
 def test_slots_are_those_of_the_engine(schema: Any, keys: list[Any]) -> None:
     encoded = [encode_key(key) for key in keys if len(msgspec.json.encode(key)) <= 240]

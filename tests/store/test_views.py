@@ -1037,7 +1037,7 @@ async def test_names_that_meet_are_numbered(postgres: PostgresSite) -> None:
         replace(COUNT, name="a_b", shape=shape_of(Place), migrates_from=[]),
         replace(COUNT, name="relay", kind="relay", shape=shape_of(Place), migrates_from=[]),
     ]
-    graph = {"nodes": dict.fromkeys(("lines", "a", "a_b", "relay"))}
+    graph: dict[str, Any] = {"nodes": {name: {} for name in ("lines", "a", "a_b", "relay")}}
     for _ in range(2):
         await postgres.store.deploy(
             DescribedGraph(graph, nodes, [WORDS, TOTALS], []), stamp=START, bucket_high=BUCKET_HIGH

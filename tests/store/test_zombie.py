@@ -39,7 +39,6 @@ from tests.support.clusters import (
     SHARED,
     Cluster,
     Recount,
-    check,
     counting,
     many,
     number_of,
@@ -417,8 +416,7 @@ async def test_who_reads_a_source_that_was_his_tells_who_has_it_now(
     await cluster.go(lambda: len(cluster.commits) > durable + 5)
     assert loser.exchange.knows(lost.id), "he has not found out"
     wire.release()
-    await cluster.go(cluster.finished)
-    check(cluster, values)
+    await cluster.finish_soon(values)
     for engine in (first, second):
         await cluster.leave(engine)
 

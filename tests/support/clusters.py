@@ -21,7 +21,7 @@ from millwheel.testing.fake_network import SECRET, FakeNetwork, Fates, Weather, 
 from tests.support.engine_dump import dump
 from tests.support.pipelines import QUICK, Tally, script
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
-from tests.support.worlds import World, end_scripts
+from tests.support.worlds import World, end_scripts, scripts_of
 
 SHARED = replace(
     QUICK,
@@ -34,6 +34,9 @@ SHARED = replace(
 )
 
 AGAIN = Stream("again", Counted)
+
+IDLE_SECONDS = 0.1
+"""Longest step of virtual time: threads, which it does not wait for, lose no lease by it."""
 
 
 class Cluster(World):
@@ -91,7 +94,9 @@ class Cluster(World):
     async def go(
         self, condition: Callable[[], object], tick: float = 0.01, turns: int = 60_000
     ) -> None:
-        """Turn the loop until `condition` holds."""
+        """Turn the loop until `condition` holds; each turn takes `tick` seconds, or up to
+        `IDLE_SECONDS` while no task can run before then."""
+        loop = asyncio.get_running_loop()
         for _ in range(turns):
             if condition():
                 return
@@ -99,7 +104,8 @@ class Cluster(World):
                 if engine.failure is not None:
                     raise engine.failure
             await asyncio.sleep(0)
-            self.clock.advance(tick)
+            is_idle = not loop._ready  # type: ignore[attr-defined]  # there is no public way
+            self.clock.advance(max(tick, self.clock.until_next(IDLE_SECONDS)) if is_idle else tick)
         raise AssertionError("stuck\n" + "\n".join(map(dump, self.alive)))
 
     async def leave(self, engine: Engine) -> None:
@@ -149,6 +155,17 @@ class Cluster(World):
         await self.go(task.done)
         await task
 
+    def cut_input(self, values: list[Item]) -> list[Item]:
+        """Drop all but a few rows that nobody has read, and give the values that there are then."""
+        return cut_input([self.pipeline, *(engine.pipeline for engine in self.engines)], values, 50)
+
+    async def finish_soon(self, values: list[Item]) -> None:
+        """Drop most of the input that nobody has read, run to the end, and check what came of the
+        rest."""
+        values = self.cut_input(values)
+        await self.go(self.finished)
+        check(self, values)
+
     async def commit(self, number: int) -> None:
         """Let so many more commits become durable, or all there are."""
         until = len(self.commits) + number
@@ -156,6 +173,20 @@ class Cluster(World):
 
     def finished(self) -> bool:
         return all(engine.done.is_set() for engine in self.alive)
+
+
+def cut_input(pipelines: list[Pipeline], values: list[Item], more: int) -> list[Item]:
+    """Drop all but `more` of the rows of each script that nobody has read, and give the values that
+    there are then."""
+    sources = [source for pipeline in pipelines for source in scripts_of(pipeline)]
+    read: dict[str, int] = defaultdict(int)
+    for source in sources:
+        read[source.identity] = max(read[source.identity], source.rows_read)
+    left: set[int] = set()
+    for source in sources:
+        source.cut(read[source.identity] + more)
+        left |= {step.value.number for step in source.steps if step.value is not None}
+    return [item for item in values if item.number in left]
 
 
 def number_of(counted: Counted) -> int:

@@ -9,14 +9,17 @@ import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, settings
 
+from tests.support import examples as shares
+
 SOAK = 1_000
 """From so many examples on a test is one of `make soak`."""
 
 
 def examples(number: int) -> settings:
-    """So many examples: the same ones each time in `make test`, new ones in `make soak`."""
+    """So many examples in `make soak`, a share of them in `make test`; from `SOAK` on new ones each
+    time."""
     return settings(
-        max_examples=number,
+        max_examples=number if number >= SOAK else shares.examples(number),
         deadline=None,
         derandomize=number < SOAK,
         suppress_health_check=list(HealthCheck),

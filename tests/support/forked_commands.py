@@ -36,10 +36,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 IMPORTED = (
-    "millwheel.cli.main", "millwheel.cli.commands.interval_commands",
-    "millwheel.cli.commands.run_command", "millwheel.cli.commands.status_command",
-    "millwheel.cli.commands.store_commands", "millwheel.cli.commands.worker_command",
-    "millwheel.computations", "millwheel.services.http", "millwheel.services.worker",
+    "millwheel.cli.main", "millwheel.cli.commands.dead_letter_commands",
+    "millwheel.cli.commands.graph_command", "millwheel.cli.commands.interval_commands",
+    "millwheel.cli.commands.key_commands", "millwheel.cli.commands.operator_commands",
+    "millwheel.cli.commands.run_command", "millwheel.cli.commands.sql_command",
+    "millwheel.cli.commands.status_command", "millwheel.cli.commands.store_commands",
+    "millwheel.cli.commands.worker_command", "millwheel.computations", "millwheel.files",
+    "millwheel.services.http", "millwheel.services.registering", "millwheel.services.worker",
     "millwheel.store.embedded", "millwheel.store.console.migrate", "millwheel.store.postgres.store",
     "millwheel.store.postgres.schema", "millwheel.store.console.views",
     "alembic.command", "alembic.config", "alembic.context",
@@ -72,13 +75,11 @@ class Process(Protocol):
     def communicate(self) -> tuple[str, str]: ...
 
 
-class Forked:
-    """A `Process` whose parent is another one."""
+class ForkedProcess:
+    """A process whose parent is another one."""
 
-    def __init__(self, ending: socket.socket, stdout: int, stderr: int) -> None:
+    def __init__(self, ending: socket.socket) -> None:
         self.pid: int = _number.unpack(_exactly(ending, _number.size))[0]
-        self.stdout: IO[str] = os.fdopen(stdout, encoding="utf-8")
-        self.stderr: IO[str] = os.fdopen(stderr, encoding="utf-8")
         self.returncode: int | None = None
         self._ending = ending
         self._lock = threading.Lock()
@@ -118,6 +119,15 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+
+class Forked(ForkedProcess):
+    """A `Process` whose parent is another one, with pipes."""
+
+    def __init__(self, ending: socket.socket, stdout: int, stderr: int) -> None:
+        super().__init__(ending)
+        self.stdout: IO[str] = os.fdopen(stdout, encoding="utf-8")
+        self.stderr: IO[str] = os.fdopen(stderr, encoding="utf-8")
+
     def communicate(self) -> tuple[str, str]:
         """Wait for its end; what is left to be read of both pipes."""
         said: list[str] = []
@@ -155,16 +165,37 @@ class Parent:
 
     def start(self, arguments: list[str], directory: Path, environment: dict[str, str]) -> Forked:
         """Begin a command ``millwheel`` with these arguments."""
-        ending, far = socket.socketpair()
         out, err = os.pipe(), os.pipe()
-        request = json.dumps([["millwheel", *arguments], str(directory), environment]).encode()
-        assert len(request) < REQUEST_BYTES
-        ends = [out[1], err[1], far.fileno()]
-        socket.send_fds(self._requests, [request], ends)
-        far.close()
+        ending = self._request((out[1], err[1]), arguments, directory, environment)
         os.close(out[1])
         os.close(err[1])
         return Forked(ending, out[0], err[0])
+
+    def start_on_terminal(
+        self, terminal: int, arguments: list[str], directory: Path, environment: dict[str, str]
+    ) -> ForkedProcess:
+        """Begin a command in a session of its own, with a terminal as standard input and output."""
+        ending = self._request((terminal, terminal, terminal), arguments, directory, environment)
+        return ForkedProcess(ending)
+
+    def _request(
+        self,
+        files: tuple[int, ...],
+        arguments: list[str],
+        directory: Path,
+        environment: dict[str, str],
+    ) -> socket.socket:
+        """Ask for a command; gives the socket that tells its pid and its end.
+
+        Args:
+            files: standard output and error, and perhaps standard input.
+        """
+        ending, far = socket.socketpair()
+        request = json.dumps([["millwheel", *arguments], str(directory), environment]).encode()
+        assert len(request) < REQUEST_BYTES
+        with far:
+            socket.send_fds(self._requests, [request], [far.fileno(), *files])
+        return ending
 
     def close(self) -> None:
         """End it; commands that still run go on."""
@@ -246,7 +277,7 @@ def serve(requests: socket.socket) -> None:
                     woken.recv(1 << 12)
                     _bury(endings)
                     continue
-                request, ends, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 3)
+                request, ends, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 4)
                 if not request:
                     os._exit(0)  # whoever asked is gone
                 pid = os.fork()
@@ -257,9 +288,9 @@ def serve(requests: socket.socket) -> None:
                         other.close()
                     _become(request, ends)
                     return
-                for fd in ends[:2]:
+                for fd in ends[1:]:
                     os.close(fd)
-                endings[pid] = socket.socket(fileno=ends[2])
+                endings[pid] = socket.socket(fileno=ends[0])
                 endings[pid].sendall(_number.pack(pid))
 
 
@@ -276,8 +307,11 @@ def _bury(endings: dict[int, socket.socket]) -> None:
 def _become(request: bytes, ends: list[int]) -> None:
     """Be the command that was asked for."""
     words, directory, environment = json.loads(request)
-    for fd, end in zip((1, 2), ends, strict=False):
-        os.dup2(end, fd)
+    _, *files = ends
+    if len(files) == 3:
+        os.setsid()
+    for fd, file in zip((1, 2, 0), files, strict=False):
+        os.dup2(file, fd)
     for end in ends:
         os.close(end)
     os.chdir(directory)

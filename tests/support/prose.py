@@ -19,6 +19,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 WORD = re.compile(r"[A-Za-z][A-Za-z'’]*")
@@ -84,9 +85,14 @@ def python_files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".py"))
 
 
+@lru_cache(maxsize=1)  # the docstrings of a file and its lines of code are counted in turn
+def _nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
 def docstrings(source: str) -> Iterator[Text]:
     """The docstrings of a file (every bare string statement) without their blocks of code."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _nodes(source):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -142,7 +148,7 @@ def count(files: Iterable[Path], texts: Callable[[str], Iterator[Text]] = docstr
 def code_lines(source: str) -> int:
     """Lines that are neither blank, nor comments, nor docstrings."""
     prose: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in _nodes(source):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)

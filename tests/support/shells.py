@@ -43,7 +43,6 @@ from millwheel.windows import Pane, Tumbling
 INPUT = os.environ.get("INPUT", "lines.jsonl")
 NAME = os.environ.get("NAME", "wordcount")
 GATE = os.environ.get("GATE", "")
-LATENESS = timedelta(seconds=int(os.environ.get("LATENESS", "0")))
 SETTINGS = Settings(
     progress_seconds=0.05,
     lease_seconds=float(os.environ.get("LEASE", "15")),
@@ -122,8 +121,7 @@ def to_row(pane):
 def build(on_error="fail") -> Pipeline:
     made = Pipeline(NAME, settings=SETTINGS)
     made.inject(
-        LINES, JsonLines(INPUT), timestamp=lambda line: line.at, lateness=LATENESS,
-        on_error=on_error,
+        LINES, JsonLines(INPUT), timestamp=lambda line: line.at, on_error=on_error,
     )
     made.add(Words(), LINES.by(text), on_error=on_error)
     made.add(Windowed(Tumbling(minutes=1), count, to=COUNTS), WORDS.by(str))
@@ -232,17 +230,23 @@ class Running:
 
 
 class Shell:
-    """Runs commands in a directory, on a store."""
+    """Runs commands in a directory, on a store.
 
-    def __init__(self, directory: Path, store: str, name: str) -> None:
+    Args:
+        store: a directory, or a URL.
+        name: of the files that it makes, and of the pipeline if that has no other.
+    """
+
+    def __init__(self, directory: Path, store: str, name: str, pipeline: str = "") -> None:
         self.directory = directory
+        self.name = pipeline or name
         self.input = directory / f"{name}.jsonl"
         self.gate = directory / f"{name}.gate"
         self.environment = {
             **{n: v for n, v in os.environ.items() if not n.startswith("MILLWHEEL")},
             "MILLWHEEL_STORE": store,
             "INPUT": str(self.input),
-            "NAME": name,
+            "NAME": self.name,
             "COLUMNS": "200",
             "NO_COLOR": "1",
         }
@@ -295,9 +299,19 @@ class Shell:
 
     def url(self) -> str:
         """The store by its URL, as if somebody else ran that Postgres."""
-        url = embedded.status(Path(self.environment["MILLWHEEL_STORE"])).url
+        store = self.environment["MILLWHEEL_STORE"]
+        if "://" in store:
+            return store
+        url = embedded.status(Path(store)).url
         assert url is not None
         return url
+
+    def end(self) -> None:
+        """Kill the commands that still run."""
+        for running in self.started:
+            if running.process.poll() is None:
+                running.process.kill()
+                running.end()
 
 
 def on_a_terminal(
@@ -309,14 +323,8 @@ def on_a_terminal(
     """Run a command on a terminal, or up to when it is interrupted; exit code and all it showed."""
     ours, theirs = pty.openpty()
     environment = {**shell.environment, "TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        cwd=shell.directory,
-        env=environment,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
+    process = forked_commands.parent().start_on_terminal(
+        theirs, list(arguments), shell.directory, environment
     )
     os.close(theirs)
     watchdog = threading.Timer(SECONDS, process.kill)

@@ -154,7 +154,7 @@ class KeyState:
             if entry != "":
                 entries = self._made_entries()
                 if entry not in entries.cells:
-                    entries.add(entry, encoded)
+                    entries.add(entry, encoded, version)
             elif not self._is_newer:
                 self._keep(encoded)
                 self._version = version
@@ -167,7 +167,7 @@ class KeyState:
             self._keep(encoded)
             self._version, self._is_newer = version, True
         else:
-            self._made_entries().add(entry, encoded, n)
+            self._made_entries().add(entry, encoded, version, n)
         self.n = max(self.n, n)
 
     def capture(self, n: int) -> list[Change]:
@@ -333,6 +333,7 @@ class StateCache:
         what: str,
         version: int,
         migrations: Mapping[int, Migration],
+        entry_migrations: Mapping[str, Mapping[int, Migration]],
         fetch_entry: EntryFetcher,
         scan_entries: EntryScanner,
         compares: bool = False,
@@ -351,6 +352,7 @@ class StateCache:
         """Whether to warn of the first value that is not read back as it was (tests)."""
         self._what = what
         self._migrations = migrations
+        self._entry_migrations = entry_migrations
         self._keys: dict[bytes, KeyState] = {}
         self._queue: deque[KeyState] = deque()
         """The keys in memory, in the order of eviction's checks."""
@@ -386,6 +388,21 @@ class StateCache:
         try:
             return apply_migrations(
                 encoded, version, self.version, self._migrations, subject, decode
+            )
+        except MigrationFailed as error:
+            self.failed = error
+            raise
+
+    def current_entry(self, entry: str, encoded: bytes, version: int, key: Key) -> bytes:
+        """Migrate the stored JSON of an entry, as `current` does that of a state."""
+        field = self.layout.field_of(entry)
+        if field is None:
+            return encoded
+        subject = f"{self._what}, key {shown_key(key)}, {entry}"
+        decode = self.layout.collections[field][2].decode
+        try:
+            return apply_migrations(
+                encoded, version, self.version, self._entry_migrations[field], subject, decode
             )
         except MigrationFailed as error:
             self.failed = error

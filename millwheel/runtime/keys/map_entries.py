@@ -136,14 +136,17 @@ class Entries:
     async def fetch(self, entry: str, codec: Codec[Any]) -> Any:
         found = await self._cache.fetch_entry(self._key, entry)
         if entry not in self.cells:  # otherwise concurrent user code has added it
-            self.add(entry, None if found is None else found[0])
+            self.add(entry, *(found or (None, self._cache.version)))
         return self.value(entry, self.cells[entry], codec)
 
-    def add(self, entry: str, encoded: bytes | None, n: int = 0) -> Cell:
-        """Add an entry to those in memory.
+    def add(self, entry: str, encoded: bytes | None, version: int, n: int = 0) -> Cell:
+        """Add an entry to those in memory, migrated to this code's version.
 
-        Its value is as stored: migrations apply only to the state object.
+        Raises:
+            MigrationFailed: a migration failed, which ends the worker.
         """
+        if encoded is not None and version != self._cache.version:
+            encoded = self._cache.current_entry(entry, encoded, version, self._key.key)
         cell = self.cells[entry] = Cell(encoded, n)
         self._grow(len(encoded or b"") + CELL_BYTES)
         if self._order:
@@ -163,7 +166,7 @@ class Entries:
     def store(self, entry: str, codec: Codec[Any], value: Any) -> None:
         cell = self.cells.get(entry)
         if cell is None:
-            cell = self.add(entry, None)
+            cell = self.add(entry, None, self._cache.version)
         elif cell.encoded is None and self._order:
             self._keep_order(entry, there=True)
         cell.codec = codec
@@ -226,9 +229,9 @@ class Entries:
         spans = self._spans.get(prefix, [])
         until = min((start for start, _ in spans if start > first), default=_end_of(prefix))
         page = await self._cache.scan_entries(self._key, first, until, READ_AHEAD)
-        for entry, encoded, _ in page:
+        for entry, encoded, version in page:
             if entry not in self.cells:
-                self.add(entry, encoded)
+                self.add(entry, encoded, version)
         if len(page) == READ_AHEAD:
             until = page[-1][0] + AFTER
         apart = [span for span in spans if span[1] < first or span[0] > until]
@@ -241,9 +244,9 @@ class Entries:
         after, before = prefix, _end_of(prefix)
         while True:
             page = await self._cache.scan_entries(self._key, after, before, SCAN_ENTRIES)
-            for entry, encoded, _ in page:
+            for entry, encoded, version in page:
                 if entry not in self.cells:
-                    self.add(entry, encoded)
+                    self.add(entry, encoded, version)
             if not page:
                 break
             after = page[-1][0]

@@ -14,7 +14,7 @@ from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.state_shape import state_shape
-from millwheel.store.rules.generations import SHARED
+from millwheel.store.rules.code import SHARED
 from millwheel.streams import Input
 
 DISCOVERY = "discovery of partitions"
@@ -44,19 +44,33 @@ def described(graph: Graph, intervals: int) -> DescribedGraph:
     )
 
 
-async def deploy(env: Environment) -> Deployment:
-    """`DeployRefused` if the stored pipeline does not agree."""
+async def deploy(env: Environment, *, back: bool = False) -> Deployment:
+    """`DeployRefused` if the code cannot continue from the stored state.
+
+    Args:
+        back: the code is that of a former generation, and is to begin the next one.
+    """
     found = described(env.graph, env.settings.intervals)
-    await try_migrations(env)
+    plan = await env.patiently(lambda: env.store.plan(found))
+    if plan.deployed is not None and not plan.is_refused:  # otherwise `Store.deploy` refuses it
+        await try_migrations(env)
     stamp = env.stamps.next()
     return await env.patiently(  # commits of running workers may block it for a while
         lambda: env.store.deploy(
             found,
             stamp=stamp,
             bucket_high=stamp + int(env.settings.bucket_seconds * 1e6),
-            shared=env.is_shared,
+            shared=env.is_shared or back,
+            back=back,
         )
     )
+
+
+def log_changes(env: Environment, deployment: Deployment) -> None:
+    for change in deployment.changes:
+        env.log.info(
+            "deployed_change", change=change.title, what_it_means=change.text or "as it is"
+        )
 
 
 def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
@@ -80,7 +94,13 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
         upstream=[other.name for other in graph.upstream(node)],
         slots=slots,
         sources=sources,
+        renamed_from=node.renamed_from,
         migrates_from=sorted(computation.migrations) if computation else [],
+        entries_migrate_from=(
+            {name: sorted(of) for name, of in computation.entry_migrations.items()}
+            if computation
+            else {}
+        ),
         shared_migrates_from=sorted(computation.shared_migrations) if computation else [],
         keys={
             i.stream.name: i.keys

@@ -4,6 +4,7 @@ productions."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from millwheel.core.codec import Migration, apply_migrations, decode_key
@@ -126,7 +127,7 @@ class Restoring:
         assert node.layout is not None
         assert node.computation is not None
         subject = f"state of {node.label!r}"
-        return self._cache(interval, node.layout, subject, node.state_steps)
+        return self._cache(interval, node.layout, subject, node.state_steps, node.entry_steps)
 
     def _shared_tables(self, interval: Interval) -> BroadcastTables | None:
         node = interval.step.node
@@ -153,6 +154,7 @@ class Restoring:
         layout: StateLayout[Any],
         what: str,
         steps: Mapping[int, Migration],
+        entry_steps: Mapping[str, Mapping[int, Migration]] = MappingProxyType({}),
     ) -> StateCache:
         step = interval.step
 
@@ -175,6 +177,7 @@ class Restoring:
             what=what,
             version=step.version,
             migrations=steps,
+            entry_migrations=entry_steps,
             fetch_entry=fetch,
             scan_entries=scan,
             compares=self._env.options.compare_stored,

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
+from millwheel.computation import Computation
 from millwheel.core.addresses import CELL_MARK
 from millwheel.core.codec import apply_migrations, leads, shown
 from millwheel.errors import DeployRefused, MigrationFailed
@@ -30,8 +31,7 @@ async def try_migrations(env: Environment) -> None:
     nodes = {
         node.name: node
         for node in env.graph.nodes
-        if node.computation is not None
-        and (node.computation.migrations or node.computation.shared_migrations)
+        if node.computation is not None and _migrations_of(node.computation)
     }
     if not nodes:
         return
@@ -49,6 +49,12 @@ async def try_migrations(env: Environment) -> None:
             )
 
 
+def _migrations_of(computation: Computation[Any, Any, Any, Any]) -> bool:
+    return bool(
+        computation.migrations or computation.entry_migrations or computation.shared_migrations
+    )
+
+
 def _version(node: Node) -> int:
     assert node.computation is not None
     return node.computation.version
@@ -60,16 +66,23 @@ def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
     for old in states:
         is_table = node.shared is not None and old.key.startswith(CELL_MARK)
         layout: StateLayout[Any] | None = node.shared if is_table else node.layout
+        if layout is None or layout.stateless:
+            continue
         steps = node.shared_steps if is_table else node.state_steps
-        if layout is None or layout.stateless or not leads(steps, version, _version(node)):
-            continue  # the comparison of the graphs reports the missing migration
+        decode = layout.codec.decode
         subject = (
             f"{'shared table' if is_table else 'state'} of {node.label!r}, key {old.key.decode()}"
         )
+        if old.entry:
+            field = layout.field_of(old.entry)
+            if field is None:
+                continue
+            steps, decode = node.entry_steps[field], layout.collections[field][2].decode
+            subject += f", {old.entry}"
+        if not leads(steps, version, _version(node)):
+            continue  # the comparison of the graphs reports the missing migration
         try:
-            apply_migrations(
-                old.value, version, _version(node), steps, subject, layout.codec.decode
-            )
+            apply_migrations(old.value, version, _version(node), steps, subject, decode)
         except MigrationFailed as error:
             cause = error.__cause__ or error
             raise DeployRefused(

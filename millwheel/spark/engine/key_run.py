@@ -92,6 +92,7 @@ class StepRunner:
             what=f"the state of {step.name!r}",
             version=step.version,
             migrations=node.state_steps,
+            entry_migrations=node.entry_steps,
             fetch_entry=self._fetch,
             scan_entries=self._scan,
         )

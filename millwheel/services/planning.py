@@ -1,0 +1,53 @@
+"""Compares a pipeline's code with the deployed one, before any worker runs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millwheel.errors import UsageError
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.ownership.deploying import deploy, described
+from millwheel.runtime.ownership.trial import try_migrations
+from millwheel.services.hosting import opened
+from millwheel.store.port.deploy import Deployment, Plan
+
+
+def plan(pipeline: Pipeline, url: str) -> Plan:
+    """The differences that a deploy of the code would find. Nothing is changed, and nothing waits.
+
+    Raises:
+        DeployRefused: a migration fails on a stored state.
+    """
+    return asyncio.run(_plan(pipeline, url))
+
+
+async def _plan(pipeline: Pipeline, url: str) -> Plan:
+    async with opened(pipeline, url) as store:
+        env = Engine(pipeline, store).env
+        found = await store.plan(described(env.graph, env.settings.intervals))
+        if found.deployed is not None and not found.is_refused:
+            await try_migrations(env)
+        return found
+
+
+def roll_back(pipeline: Pipeline, url: str) -> Deployment:
+    """Deploy code of a former generation again.
+
+    Raises:
+        DeployRefused: it cannot read values that newer code has written.
+        UsageError: it is not the code of a former generation.
+    """
+    return asyncio.run(_roll_back(pipeline, url))
+
+
+async def _roll_back(pipeline: Pipeline, url: str) -> Deployment:
+    async with opened(pipeline, url) as store:
+        env = Engine(pipeline, store).env
+        found = await store.plan(described(env.graph, env.settings.intervals))
+        if found.older is None:
+            raise UsageError(
+                f"this code is not that of a former generation of pipeline {pipeline.name!r}, so "
+                "there is no way back to it; see the differences: millwheel plan MODULE:PIPELINE"
+            )
+        return await deploy(env, back=True)

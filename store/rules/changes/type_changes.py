@@ -1,0 +1,177 @@
+"""Changes of the types of states, shared tables and streams, compared with all types that were
+deployed under their names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from millwheel.store.port.change import CodeChange
+from millwheel.store.port.deploy import NodeDeploy, StreamDeploy
+from millwheel.store.rules.changes import kinds
+from millwheel.store.rules.changes.type_growth import reads
+from millwheel.store.rules.code import SHARED, Code, Generation, TypeVersion
+
+
+def state_changes(
+    history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]
+) -> Iterator[CodeChange]:
+    """Plain states, the entries of each collection, and shared tables have one version, so each
+    needs a migration only where its own type changed."""
+    described = {node.name: node for node in nodes}
+    for name, new in code.states.items():
+        node = described[name]
+        found = [g.code.states[name] for g in history if name in g.code.states]
+        if not found:
+            continue
+        steps_of = {
+            PLAIN: node.migrates_from,
+            SHARED: node.shared_migrates_from,
+            **{COLLECTION + field: of for field, of in node.entries_migrate_from.items()},
+        }
+        parts = {part: _part(new, part) for part in _parts(new)}
+        for part in dict.fromkeys([PLAIN, *parts, *_parts(found[-1])]):
+            own, own_new = [_part(kind, part) for kind in found], _part(new, part)
+            if own_new.type is None and part.startswith(COLLECTION):
+                yield CodeChange(kinds.ENTRIES_LEFT, _subject(name, part))
+                continue
+            steps = _with_unchanged(own, own_new, steps_of.get(part, ()))
+            yield from _changes(_subject(name, part), _attribute(part), own, own_new, steps)
+
+
+PLAIN, COLLECTION = "plain", "entries of "
+"""Parts of a state's fingerprint: the fields that are no collections; and each collection."""
+
+
+def _parts(kind: TypeVersion) -> Iterator[str]:
+    if not kind.type.keys() <= {SHARED}:
+        yield PLAIN
+    yield from (COLLECTION + name for name in kind.type.get("collections", ()))
+    if SHARED in kind.type:
+        yield SHARED
+
+
+def _part(kind: TypeVersion, part: str) -> TypeVersion:
+    """One part of a state's type; None: it has none."""
+    if part == PLAIN:
+        rest = {p: of for p, of in kind.type.items() if p not in (SHARED, "collections")}
+        return TypeVersion(kind.version, rest.get(PLAIN, rest) if rest else None)
+    if part == SHARED:
+        return TypeVersion(kind.version, kind.type.get(SHARED))
+    return TypeVersion(
+        kind.version, kind.type.get("collections", {}).get(part.removeprefix(COLLECTION))
+    )
+
+
+def _subject(name: str, part: str) -> str:
+    if part == PLAIN:
+        return f"state of {name!r}"
+    return f"shared table of {name!r}" if part == SHARED else f"state of {name!r}, {part}"
+
+
+def _attribute(part: str) -> str:
+    if part.startswith(COLLECTION):
+        return f"entry_migrations[{part.removeprefix(COLLECTION)!r}]"
+    return "migrations" if part == PLAIN else "shared_migrations"
+
+
+def stream_changes(
+    history: Sequence[Generation], code: Code, streams: Sequence[StreamDeploy]
+) -> Iterator[CodeChange]:
+    steps = {stream.name: stream.migrates_from for stream in streams}
+    for name, new in code.streams.items():
+        found = [g.code.streams[name] for g in history if name in g.code.streams]
+        yield from _changes(f"stream {name!r}", "migrations", found, new, steps[name])
+
+
+def _with_unchanged(
+    found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
+) -> set[int]:
+    """`steps`, and the versions that need no migration because the type after them reads values of
+    the one before."""
+    types = {kind.version: kind.type for kind in (*found, new)}
+    unneeded: set[int] = set()
+    for low, high in pairwise(sorted(types)):
+        if _reads(types[low], types[high]):
+            unneeded.update(v for v in range(low, high) if v < new.version)
+        if _reads(types[high], types[low]):
+            unneeded.update(v for v in range(low + 1, high + 1) if v > new.version)
+    return unneeded.union(steps)
+
+
+def _changes(
+    where: str,
+    attribute: str,
+    found: Sequence[TypeVersion],
+    new: TypeVersion,
+    steps: Collection[int],
+) -> Iterator[CodeChange]:
+    """`found`: the types that were deployed under the name, oldest first; `attribute` holds the
+    migrations."""
+    if not found:
+        return
+    newest = found[-1]
+    highest = max(kind.version for kind in found)
+    given = {"attribute": attribute, "stored": newest.version, "version": new.version}
+    for kind in found:
+        if kind.version == new.version and not _may_read(kind, new, found):
+            differences = "\n".join(f"  {line}" for line in differences_of(kind.type, new.type))
+            given |= {"differences": differences, "version": highest + 1}
+            yield CodeChange(kinds.TYPE_VERSION, where, given=given)
+            return
+    down = [v for v in range(highest, new.version, -1) if v not in steps]
+    if down:
+        entries = ", ".join(f"{v}: down" for v in down)
+        given |= {"entries": entries, "stored": highest}
+        yield CodeChange(kinds.TYPE_DOWN, where, given=given)
+        return
+    up = [v for v in range(newest.version, new.version) if v not in steps]
+    if up:
+        given |= {"missing": ", ".join(map(str, up))}
+        yield CodeChange(kinds.TYPE_STEPS, where, newest.version, new.version, given=given)
+    elif newest.version != new.version:
+        yield CodeChange(kinds.TYPE_MIGRATED, where, newest.version, new.version)
+    elif newest.type != new.type:
+        grown = _reads(newest.type, new.type)
+        yield CodeChange(kinds.TYPE_GROWN if grown else kinds.TYPE_BACK, where)
+
+
+def _may_read(kind: TypeVersion, new: TypeVersion, found: Sequence[TypeVersion]) -> bool:
+    """Whether `new` reads values of the same version: its type has grown since, or it is a former
+    one from which that type has grown."""
+    if _reads(kind.type, new.type):
+        return True
+    return any(one.type == new.type for one in found) and _reads(new.type, kind.type)
+
+
+def _reads(stored: Any, new: Any) -> bool:
+    """Of fingerprints, or of a collection: its kind, the type of its keys and a fingerprint."""
+    if stored is None:
+        return True  # nothing was stored
+    if isinstance(stored, list) and isinstance(new, list):
+        return stored[:-1] == new[:-1] and reads(stored[-1], new[-1])
+    return bool(stored == new) or reads(stored, new)
+
+
+def differences_of(stored: Any, new: Any, path: str = "") -> list[str]:
+    """Each difference of two JSON values, with its place."""
+    if isinstance(stored, dict) and isinstance(new, dict):
+        lines = []
+        for name in sorted({*stored, *new}):
+            where = f"{path}.{name}" if path else name
+            if name not in new:
+                lines.append(f"{where}: only in the store")
+            elif name not in stored:
+                lines.append(f"{where}: only in this code")
+            else:
+                lines += differences_of(stored[name], new[name], where)
+        return lines
+    if stored == new:
+        return []
+    return [
+        f"{path}: stored {msgspec.json.encode(stored).decode()}, "
+        f"this code {msgspec.json.encode(new).decode()}"
+    ]
