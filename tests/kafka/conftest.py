@@ -11,10 +11,9 @@ import pytest
 
 from examples.kafka_broker import jars
 from tests.kafka.clusters import FakeSite, GuardedBroker, KafkaSite, RealSite
-from tests.support.kafka_classes import archived_classes
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
     """A broker with one node; skips where there is no Java, and no Maven that gets Kafka."""
     if shutil.which("java") is None:
@@ -25,9 +24,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
         pytest.skip(str(error))
     directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
     made = GuardedBroker(directory, tmp_path_factory.mktemp("certificates"))
-    with archived_classes():
-        made.start()
-        yield made
+    made.start()
+    yield made
     made.remove()
 
 
