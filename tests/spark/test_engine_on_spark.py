@@ -70,6 +70,7 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     postgres_url: Callable[[int], str],
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Killed between the store's commit of the first batch and Spark's: the checkpoint has no state
     yet. The command is given again, and has the results of the engine; two operators, a clock,
@@ -112,6 +113,7 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
+    assert "there already" in "".join(capsys.readouterr()), "the rows of the first batch"
     assert not stored.load().may_have_start
 
     other = spark_pipelines.hours()
