@@ -26,22 +26,21 @@ ACL = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _numbers = itertools.count(1)
 
 
-class GuardedBroker:
-    """A broker that asks who its clients are, and what they may do.
+class GuardedBroker(KafkaBroker):
+    """A broker of which each port asks in another way who its clients are.
 
-    On one port nobody is asked, and may do all; on another one a name and a password are, and on a
-    third one a certificate. Anna may do what she is given a right to, Berta and the holder of the
-    certificate may do all.
+    On the port of `bootstrap` it asks nobody, and all is allowed; on another one it asks for a name
+    and a password, and on a third one for a certificate. Anna may do what she is given a right to,
+    Berta and the holder of the certificate may do all.
 
     Args:
         folder: for the certificates.
     """
 
     def __init__(self, directory: Path, folder: Path) -> None:
-        self._broker = KafkaBroker(directory, nodes=2)
-        for_all, with_password, controller, with_certificate = self._broker.ports
-        self._broker.ports = [for_all, controller]
-        self.for_all = f"127.0.0.1:{for_all}"
+        super().__init__(directory, nodes=2)
+        for_all, with_password, controller, with_certificate = self.ports
+        self.ports = [for_all, controller]
         self.with_password = f"127.0.0.1:{with_password}"
         self.with_certificate = f"127.0.0.1:{with_certificate}"
         self.folder = folder
@@ -50,8 +49,8 @@ class GuardedBroker:
             chain, key = authority.certificate(name, "IP:127.0.0.1")
             (folder / f"{name}.both").write_text(key.read_text() + chain.read_text())
         of = "listener.name"
-        self._broker.settings += [
-            f"listeners=PLAINTEXT://{self.for_all},CONTROLLER://127.0.0.1:{controller},"
+        self.settings += [
+            f"listeners=PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{controller},"
             f"PASSWORD://{self.with_password},CERTIFICATE://{self.with_certificate}",
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
             "PASSWORD:SASL_PLAINTEXT,CERTIFICATE:SSL",
@@ -65,12 +64,6 @@ class GuardedBroker:
             f"authorizer.class.name={ACL}",
             "super.users=User:ANONYMOUS;User:berta;User:CN=anna",
         ]
-
-    def start(self) -> None:
-        self._broker.start()
-
-    def remove(self) -> None:
-        self._broker.remove()
 
 
 class Written(NamedTuple):

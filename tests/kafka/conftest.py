@@ -1,4 +1,4 @@
-"""Real brokers for these tests, and clusters to ask: a real one, and one in memory."""
+"""A real broker for these tests, and clusters to ask: a real one, and one in memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from examples.kafka_broker import KafkaBroker, jars
+from examples.kafka_broker import jars
 from tests.kafka.clusters import FakeSite, GuardedBroker, KafkaSite, RealSite
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
     """A broker with one node; skips where there is no Java, and no Maven that gets Kafka."""
     if shutil.which("java") is None:
         pytest.skip("Kafka needs Java 17 or newer (apt-get install openjdk-17-jre-headless)")
@@ -22,20 +22,8 @@ def broker() -> Iterator[KafkaBroker]:
         jars()
     except SystemExit as error:
         pytest.skip(str(error))
-    made = KafkaBroker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")))
-    made.start()
-    yield made
-    made.remove()
-
-
-@pytest.fixture(scope="session")
-def guarded(
-    broker: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GuardedBroker]:
-    """A broker that asks for a password or a certificate, and for rights."""
-    del broker  # it has shown that Kafka can be started here
-    folder = tmp_path_factory.mktemp("certificates")
-    made = GuardedBroker(Path(tempfile.mkdtemp(prefix="millwheel-kafka-")), folder)
+    directory = Path(tempfile.mkdtemp(prefix="millwheel-kafka-"))
+    made = GuardedBroker(directory, tmp_path_factory.mktemp("certificates"))
     made.start()
     yield made
     made.remove()
@@ -46,7 +34,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str | None:
     """The address of the real broker; None: the cluster in memory."""
     if request.param == "fake":
         return None
-    broker: KafkaBroker = request.getfixturevalue("broker")
+    broker: GuardedBroker = request.getfixturevalue("broker")
     return broker.bootstrap
 
 

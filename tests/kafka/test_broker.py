@@ -84,17 +84,17 @@ async def test_the_position_is_stored_for_tools(
     await site.close()
 
 
-async def test_name_and_password(guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_and_password(broker: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """With SASL; a wrong password and none at all are refused, not waited for."""
     monkeypatch.setattr(aio, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setenv("MILLWHEEL_KAFKA_USER", "berta")
     monkeypatch.setenv("MILLWHEEL_KAFKA_PASSWORD", "secret")
-    cluster = KafkaCluster(guarded.with_password, "SASL_PLAINTEXT", "PLAIN")
+    cluster = KafkaCluster(broker.with_password, "SASL_PLAINTEXT", "PLAIN")
     client = AioClient(cluster)
     assert await client.topic("no-such-topic") is None
     await client.close()
     monkeypatch.setenv("MILLWHEEL_KAFKA_PASSWORD", "wrong")
-    for refused in (cluster, KafkaCluster(guarded.with_password)):
+    for refused in (cluster, KafkaCluster(broker.with_password)):
         client = AioClient(refused)
         with pytest.raises(InputError, match=r"security_protocol|Authentication"):
             await client.topic("no-such-topic")

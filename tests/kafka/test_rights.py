@@ -83,18 +83,18 @@ class Rights:
 
 
 @pytest.fixture
-async def rights(guarded: GuardedBroker) -> AsyncIterator[Rights]:
+async def rights(broker: GuardedBroker) -> AsyncIterator[Rights]:
     """All rights that the sink needs."""
-    async with Rights(guarded.for_all) as made:
+    async with Rights(broker.bootstrap) as made:
         for right in NEEDED:
             await made.give(right)
         yield made
 
 
 @pytest.fixture
-async def bench(guarded: GuardedBroker, rights: Rights) -> AsyncIterator[Bench]:
+async def bench(broker: GuardedBroker, rights: Rights) -> AsyncIterator[Bench]:
     del rights
-    made = Bench(guarded.for_all, f"guarded-{next(_numbers)}")
+    made = Bench(broker.bootstrap, f"guarded-{next(_numbers)}")
     await make(made)
     yield made
     await made.close()
@@ -134,7 +134,7 @@ def amid_a_transaction(
 @pytest.mark.parametrize("right", NEEDED)
 @pytest.mark.parametrize("amid", chosen([False, True], True))
 async def test_a_right_that_is_withdrawn(
-    guarded: GuardedBroker,
+    broker: GuardedBroker,
     bench: Bench,
     rights: Rights,
     right: Right,
@@ -144,7 +144,7 @@ async def test_a_right_that_is_withdrawn(
     """The error says which rights are needed; once it is given again, each record is there once."""
     monkeypatch.setenv("MILLWHEEL_KAFKA_USER", "anna")
     monkeypatch.setenv("MILLWHEEL_KAFKA_PASSWORD", "secret")
-    cluster = KafkaCluster(guarded.with_password, "SASL_PLAINTEXT", "PLAIN")
+    cluster = KafkaCluster(broker.with_password, "SASL_PLAINTEXT", "PLAIN")
 
     def sink() -> KafkaSink:
         return KafkaSink(cluster, bench.topic)

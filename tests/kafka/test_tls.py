@@ -15,16 +15,16 @@ from tests.kafka.readers import end, opened, read
 from tests.support.certificates import Authority
 
 
-async def test_source_and_sink_with_a_certificate(guarded: GuardedBroker) -> None:
-    folder = guarded.folder
+async def test_source_and_sink_with_a_certificate(broker: GuardedBroker) -> None:
+    folder = broker.folder
     cluster = KafkaCluster(
-        guarded.with_certificate,
+        broker.with_certificate,
         "SSL",
         ca_file=str(folder / "authority.pem"),
         cert_file=str(folder / "anna.pem"),
         key_file=str(folder / "anna.key"),
     )
-    site = RealSite(guarded.for_all)
+    site = RealSite(broker.bootstrap)
     await site.open()
     topic = await site.make()
     sink = KafkaSink(cluster, topic)
@@ -38,10 +38,10 @@ async def test_source_and_sink_with_a_certificate(guarded: GuardedBroker) -> Non
 
 
 async def test_who_has_none_or_trusts_another_authority_is_refused(
-    guarded: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: GuardedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio, "PATIENCE_SECONDS", 1.0)
-    address, folder = guarded.with_certificate, guarded.folder
+    address, folder = broker.with_certificate, broker.folder
     Authority(tmp_path, "stranger")
     for refused in (
         KafkaCluster(address, "SSL", ca_file=str(folder / "authority.pem")),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -15,12 +16,15 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from millwheel.cli.main import main
 from millwheel.services.run import Run
+from millwheel.spark.engine import running
 from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.plan import planned
 from millwheel.spark.engine.query import SETTINGS, BatchDone, QueryRun
 from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.staged_results import Results
+from millwheel.spark.launch import Cluster
 from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
 from tests.support import spark_pipelines
@@ -40,30 +44,24 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def stateful(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session with the settings of a query with state, in one task of each operator; the query
-    of the command has two."""
+def stateful(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+    """The session of the tests as one of the command: with the settings of a query with state, in
+    one task of each operator; and commands in this process use it."""
     settings = {**SETTINGS, "spark.sql.shuffle.partitions": "1"}
     for name, value in settings.items():
         spark.conf.set(name, value)
+
+    @contextmanager
+    def present(
+        cluster: Cluster, store: str, *_: object, **__: object
+    ) -> Iterator[tuple[SparkSession, dict[str, str]]]:
+        assert cluster.config == SETTINGS
+        yield spark, {"store": store}
+
+    monkeypatch.setattr(running, "launched", present)
     yield spark
     for name in settings:
         spark.conf.unset(name)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path, kills: int) -> None:
-    """Two operators, a clock, tables with and without a key; the command is given again after a
-    kill."""
-    said: list[str] = []
-    wrong = engine_service.run(
-        ["hours"], directory, kills=kills, cluster=False, batch_rows=500, rows=500 + 1_000 * kills,
-        seed=1,
-        say=said.append,
-    )  # fmt: skip
-    assert not wrong, "\n".join(wrong)
-    assert said[-1].endswith("equal")
 
 
 @pytest.mark.spark
@@ -72,9 +70,11 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     postgres_url: Callable[[int], str],
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Killed between the store's commit of the first batch and Spark's: the checkpoint has no state
-    yet."""
+    yet. The command is given again, and has the results of the engine; two operators, a clock,
+    tables with and without a key."""
     url, file, target = (
         postgres_url(18),
         directory / "flights.jsonl",
@@ -95,26 +95,26 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     file.write_text("".join(lines))
 
     stored = StoredQuery(url, plan.pipeline.name)
-    results = Results(stored, plan.graph, {"store": url})
-    results.prepare()
     options = {"store": url}
+    results = Results(stored, plan.graph, options)
+    results.prepare()
     given = {"rows": "1000", "keep_open": "false"}
-
-    def query() -> QueryRun:
-        return QueryRun(stateful, target, plan, stored, results, checkpoint, given, ends=True)
 
     def killed(_: BatchDone) -> None:
         raise RuntimeError("killed")
 
-    with closing(results):
-        with pytest.raises(StreamingQueryException, match="killed"):
-            query().take_over(options, killed)
-        assert stored.load().batch == 0
-        assert stored.load().may_have_start
-        done: list[BatchDone] = []
-        assert query().take_over(options, done.append)
-        assert done == [BatchDone(0, None)]
-        query().until_end(done.append)
+    query = QueryRun(stateful, target, plan, stored, results, checkpoint, given, ends=True)
+    with closing(results), pytest.raises(StreamingQueryException, match="killed"):
+        query.take_over(options, killed)
+    assert stored.load().batch == 0
+    assert stored.load().may_have_start
+    command = ["spark", "run", target, "--store", url, "--checkpoint", checkpoint]
+    monkeypatch.setattr(sys, "argv", ["millwheel", *command, "--max-rows", "1000"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert "there already" in "".join(capsys.readouterr()), "the rows of the first batch"
+    assert not stored.load().may_have_start
 
     other = spark_pipelines.hours()
     other.name = "flights_by_engine"
@@ -132,6 +132,19 @@ def test_who_takes_over_and_is_killed_takes_over_again(
         connection.execute("DROP SCHEMA flights, flights_by_engine CASCADE")
     assert found == expected
     assert left == [(0,)]
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_pipeline_on_spark_is_killed_and_goes_on(directory: Path) -> None:
+    """The process of the command, which is given again after a kill."""
+    said: list[str] = []
+    wrong = engine_service.run(
+        ["hours"], directory, kills=1, cluster=False, batch_rows=500, rows=1_500, seed=1,
+        say=said.append,
+    )  # fmt: skip
+    assert not wrong, "\n".join(wrong)
+    assert said[-1].endswith("equal")
 
 
 @pytest.mark.soak
