@@ -116,8 +116,9 @@ class Versions(NamedTuple):
         if self.low and self.high < MOST_VERSION:
             which += f" or above {self.high}"
         return (
-            f" A row whose version is {which} waits for a migration, until its key is written "
-            "again: its columns are NULL, and the view states shows it as it is stored"
+            f" A row whose version is {which} waits for a migration, until it is written again or "
+            "`millwheel migrate --states` comes to it: its columns are NULL, and the view states "
+            "shows it as it is stored"
         )
 
     def only(self, source: sql.Composable) -> sql.Composable:
@@ -239,7 +240,9 @@ class _Views:
                     yield self._plain(node, node.shape)
                 for collection in node.shape.collections:
                     name = _free_name(f"{STATE_VIEWS}{node.name}_{collection.field}", taken)
-                    yield self._collection(name, node.name, collection)
+                    steps = node.entries_migrate_from.get(collection.field, ())
+                    versions = Versions.of(node.version, steps)
+                    yield self._collection(name, node.name, collection, versions)
             if node.shared is not None:
                 name = _free_name(f"{STATE_VIEWS}{node.name}_shared", taken)
                 versions = Versions.of(node.version, node.shared_migrates_from)
@@ -289,7 +292,9 @@ class _Views:
             columns.append(ViewColumn("value", shape.whole, "the state object", source))
         return columns
 
-    def _collection(self, name: str, computation: str, of: CollectionShape) -> StateView:
+    def _collection(
+        self, name: str, computation: str, of: CollectionShape, versions: Versions
+    ) -> StateView:
         find = sql.SQL("{}(s.entry, {})").format(
             self._statements.table("list_number" if of.is_list else "map_key"),
             sql.Literal(of.field),
@@ -301,13 +306,12 @@ class _Views:
         else:
             comment = f"the key in the map; NULL: no {of.entry}"
             entry = ViewColumn("entry", of.entry, comment, self._cast(find, of.entry))
-        value = self._cast(sql.SQL("s.value"), of.value)
+        value = versions.only(self._cast(sql.SQL("s.value"), of.value))
         return StateView(
             name,
             computation,
             f"{OURS}{computation} as committed, exactly at this snapshot: a row for each entry of "
-            f"its {'ListState' if of.is_list else 'MapState'} {of.field}. No migration changes "
-            "them: one written by an older version of the state's type is as it was stored",
+            f"its {'ListState' if of.is_list else 'MapState'} {of.field}.{versions.comment}",
             (
                 _KEY,
                 entry,

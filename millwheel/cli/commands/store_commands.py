@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import structlog
 import typer
 
 from millwheel.cli.command import command
@@ -21,6 +22,9 @@ from millwheel.store.console import administration
 from millwheel.store.console.migrate import HEAD, require_version, schema_version
 from millwheel.store.console.presence import present
 from millwheel.store.console.roles import make_roles
+
+if TYPE_CHECKING:
+    from millwheel.services.state_migration import MigratedStates
 
 app = typer.Typer()
 
@@ -42,6 +46,18 @@ def migrate(
             "their rights.",
         ),
     ] = False,
+    states: Annotated[
+        bool,
+        typer.Option(
+            "--states",
+            help="Also migrate stored states to the present versions of their types, while "
+            "workers run. It can be interrupted and repeated.",
+        ),
+    ] = False,
+    rate: Annotated[
+        float,
+        typer.Option(min=1.0, metavar="VALUES", help="Most values that --states migrates a second."),
+    ] = 5_000.0,
     *,
     common: CommonOptions,
 ) -> None:
@@ -58,6 +74,7 @@ def migrate(
         require_version(presence.url, name, address=address, migrate_now=True)
         streams = [] if pipeline is None else _registered(pipeline, presence.url)
         made = make_roles(presence.url, name) if roles else ()
+        migrated = _migrated(pipeline, presence.url, rate) if states else None
     if before == HEAD:
         typer.echo(f"schema {name} is already at version {HEAD}")
     elif before:
@@ -68,6 +85,44 @@ def migrate(
         typer.echo(f"stream {stream} takes records")
     for role in made:
         typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
+    if migrated is not None:
+        typer.echo(_of_states(migrated))
+        if migrated.first_failure is not None:
+            raise migrated.first_failure
+
+
+def _migrated(pipeline: Pipeline | None, url: str, rate: float) -> MigratedStates:
+    from millwheel.services.state_migration import migrate_states  # the engine: slow to import
+
+    if pipeline is None:
+        raise UsageError("--states runs the migrations of the code: give MODULE:PIPELINE")
+    return migrate_states(pipeline, url, values_per_second=rate, show=_log_migrated)
+
+
+def _log_migrated(found: MigratedStates) -> None:
+    structlog.get_logger().info(
+        "states_migrated",
+        values=found.migrated,
+        per_second=round(found.migrated / max(found.seconds, 1e-9)),
+        share=f"{found.share:.0%}",
+    )
+
+
+def _of_states(found: MigratedStates) -> str:
+    if not found.computations:
+        return "no computation of this code has migrations"
+    done = f"{count_of(found.migrated, 'value')} migrated in {found.seconds:.0f} s"
+    if found.failed:
+        done += f", and the migration of {found.failed} failed, which stay as they are"
+    elif not found.left:
+        return f"{done}: every stored state has the present version of its type"
+    if not found.left:
+        return done
+    return (
+        f"{done}. {count_of(found.left, 'value')} of former versions are left: {found.owned} in key "
+        f"intervals that no worker of this code has taken over yet, and {found.to_fold} in commits "
+        "that workers fold within seconds. Repeat the command when workers of this code run"
+    )
 
 
 def _registered(pipeline: Pipeline, url: str) -> list[str]:

@@ -13,12 +13,11 @@ from itertools import groupby
 from typing import Any
 
 from millwheel.computation import Computation
-from millwheel.core.addresses import CELL_MARK
-from millwheel.core.codec import apply_migrations, leads, shown
+from millwheel.core.codec import shown
 from millwheel.errors import DeployRefused, MigrationFailed
 from millwheel.graph.node import Node
 from millwheel.runtime.environment import Environment
-from millwheel.state import StateLayout
+from millwheel.runtime.keys.stored_states import StoredPart
 from millwheel.store.port.states import OldState
 
 TRIED_STATES = 100
@@ -31,7 +30,7 @@ async def try_migrations(env: Environment) -> None:
     nodes = {
         node.name: node
         for node in env.graph.nodes
-        if node.computation is not None and _migrations_of(node.computation)
+        if node.computation is not None and has_migrations(node.computation)
     }
     if not nodes:
         return
@@ -49,7 +48,7 @@ async def try_migrations(env: Environment) -> None:
             )
 
 
-def _migrations_of(computation: Computation[Any, Any, Any, Any]) -> bool:
+def has_migrations(computation: Computation[Any, Any, Any, Any]) -> bool:
     return bool(
         computation.migrations or computation.entry_migrations or computation.shared_migrations
     )
@@ -64,25 +63,11 @@ def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
     """Returns how many migrations were tried."""
     tried = 0
     for old in states:
-        is_table = node.shared is not None and old.key.startswith(CELL_MARK)
-        layout: StateLayout[Any] | None = node.shared if is_table else node.layout
-        if layout is None or layout.stateless:
-            continue
-        steps = node.shared_steps if is_table else node.state_steps
-        decode = layout.codec.decode
-        subject = (
-            f"{'shared table' if is_table else 'state'} of {node.label!r}, key {old.key.decode()}"
-        )
-        if old.entry:
-            field = layout.field_of(old.entry)
-            if field is None:
-                continue
-            steps, decode = node.entry_steps[field], layout.collections[field][2].decode
-            subject += f", {old.entry}"
-        if not leads(steps, version, _version(node)):
-            continue  # the comparison of the graphs reports the missing migration
+        part = StoredPart.of(node, old.key, old.entry)
+        if part is None or not part.leads_from(version):
+            continue  # the comparison of the graphs reports a missing migration
         try:
-            apply_migrations(old.value, version, _version(node), steps, subject, decode)
+            part.migrated(old.value, version)
         except MigrationFailed as error:
             cause = error.__cause__ or error
             raise DeployRefused(

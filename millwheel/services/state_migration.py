@@ -1,0 +1,173 @@
+"""Brings all stored states to the present version of their types, beside workers that run.
+
+Each value is migrated when it is read, so nothing depends on this: afterwards SQL shows every value
+in the new form, and the migrations can go from the code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+
+from millwheel.core.model import SLOTS
+from millwheel.errors import MigrationFailed, UsageError
+from millwheel.graph.node import Node
+from millwheel.pipeline import Pipeline
+from millwheel.runtime.keys.stored_states import StoredPart
+from millwheel.runtime.ownership.trial import has_migrations
+from millwheel.store.console.old_states import (
+    BEFORE_ALL,
+    CurrentVersion,
+    OldStates,
+    StatePage,
+    StatePlace,
+    StoredValue,
+)
+from millwheel.store.postgres.statements import READ_COMMITTED
+from millwheel.store.postgres.translation import unreached
+
+SHOW_SECONDS = 5.0
+
+SETTLE_SECONDS = 1.0
+"""Pause before values are looked for again that were in use, or not folded yet."""
+
+SETTLE_ATTEMPTS = 10
+
+
+@dataclass
+class MigratedStates:
+    computations: int
+    migrated: int = 0
+    owned: int = 0
+    """Values in intervals that former code may still own: they stay as they are."""
+    to_fold: int = 0
+    """Values that their owners have to fold first."""
+    failed: int = 0
+    first_failure: MigrationFailed | None = None
+    share: float = 0.0
+    """Share of the slots that were looked through, in this pass."""
+    seconds: float = 0.0
+
+    @property
+    def left(self) -> int:
+        """Without those whose migration has failed."""
+        return self.owned + self.to_fold
+
+
+def migrate_states(
+    pipeline: Pipeline,
+    url: str,
+    *,
+    values_per_second: float,
+    show: Callable[[MigratedStates], None] = lambda _: None,
+) -> MigratedStates:
+    """Migrate stored states, each page of them in a transaction of its own; a call after an
+    interrupted one finds the rest.
+
+    Args:
+        show: is called every `SHOW_SECONDS`.
+
+    Raises:
+        UsageError: this code is not the deployed one, or the pipeline runs on Spark.
+    """
+    nodes = {
+        node.name: node
+        for node in pipeline.graph().nodes
+        if node.computation is not None and has_migrations(node.computation)
+    }
+    if not nodes:
+        return MigratedStates(0)
+    try:
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            application_name="millwheel migration of states",
+            options=f"-c search_path= -c timezone=UTC {READ_COMMITTED}",
+        )
+    except psycopg.Error as error:
+        raise unreached(error) from error
+    with connection:
+        states = OldStates(connection, pipeline.name)
+        return _Migration(states, nodes, values_per_second, show).run()
+
+
+class _Migration:
+    def __init__(
+        self,
+        states: OldStates,
+        nodes: dict[str, Node],
+        rate: float,
+        show: Callable[[MigratedStates], None],
+    ) -> None:
+        self._states = states
+        self._versions = {
+            name: node.computation.version for name, node in nodes.items() if node.computation
+        }
+        self._current = self._deployed()
+        self._nodes = {of.computation: nodes[name] for name, of in self._current.items()}
+        self._rate = rate
+        self._show = show
+        self._began = self._shown = time.monotonic()
+        self._done = MigratedStates(len(nodes))
+
+    def run(self) -> MigratedStates:
+        """A pass leaves out what is in use, so it is repeated until nothing is left that can be
+        migrated."""
+        for attempt in range(SETTLE_ATTEMPTS):
+            if attempt:
+                time.sleep(SETTLE_SECONDS)
+            self._done.owned = self._done.failed = 0
+            missed = sum(map(self._migrate, self._pages()))
+            self._done.to_fold = self._states.to_fold(list(self._current.values()))
+            if not missed and not self._done.to_fold:
+                break
+        self._done.seconds = time.monotonic() - self._began
+        return self._done
+
+    def _deployed(self) -> dict[str, CurrentVersion]:
+        return self._states.current(self._versions)
+
+    def _pages(self) -> Iterator[StatePage]:
+        after: StatePlace | None = BEFORE_ALL
+        while after is not None:
+            page = self._states.page(list(self._current.values()), after)
+            yield page
+            after = page.last
+            self._report(1.0 if after is None else after.slot / SLOTS)
+
+    def _migrate(self, page: StatePage) -> int:
+        """Returns the number of values that were in use."""
+        began = time.monotonic()
+        if page.found and self._deployed() != self._current:
+            raise UsageError("other code was deployed in the meantime: repeat the command with it")
+        free = [of for of in page.found if of.is_free]
+        self._done.owned += len(page.found) - len(free)
+        values = [found for of in free if (found := self._migrated(of)) is not None]
+        migrated = self._states.replace(values)
+        self._done.migrated += migrated
+        time.sleep(max(0.0, len(values) / self._rate - (time.monotonic() - began)))
+        return len(values) - migrated
+
+    def _migrated(self, of: StoredValue) -> tuple[StoredValue, bytes, int] | None:
+        """None: the code does not read it, or the migration fails."""
+        node = self._nodes[of.place.computation]
+        part = StoredPart.of(node, of.place.key.encode(), of.place.entry)
+        if part is None:
+            return None
+        try:
+            return of, part.migrated(of.value, of.version), part.version
+        except MigrationFailed as error:
+            self._done.failed += 1
+            self._done.first_failure = self._done.first_failure or error
+            return None
+
+    def _report(self, share: float) -> None:
+        self._done.share = share
+        now = time.monotonic()
+        if now - self._shown >= SHOW_SECONDS:
+            self._done.seconds = now - self._began
+            self._shown = now
+            self._show(self._done)

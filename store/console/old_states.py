@@ -1,0 +1,153 @@
+"""Stored values of former versions of their types: read page by page, and replaced by the same
+values in the present form.
+
+A replacement changes nothing that a computation can see, since whoever reads the former form
+migrates it. So it needs no lock and no owner: it applies if the row is still the one that was read,
+and its interval can no longer be owned by code that does not know the new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+
+from millwheel.errors import UsageError
+from millwheel.store.postgres.statements import Statements
+from millwheel.store.rules.code import Code, Generation, with_present_names
+
+ROWS_A_PAGE = 2_000
+"""A page of so many rows takes some milliseconds."""
+
+
+class StatePlace(NamedTuple):
+    """A row of the table of states, which is in this order."""
+
+    slot: int
+    computation: int
+    key: str
+    entry: str
+
+
+BEFORE_ALL = StatePlace(-1, 0, "", "")
+
+
+class StoredValue(NamedTuple):
+    place: StatePlace
+    version: int
+    read: str
+    """The transaction that has written it."""
+    value: bytes
+    is_free: bool
+    """Former code cannot own its interval any more."""
+
+
+class StatePage(NamedTuple):
+    found: list[StoredValue]
+    """Values of other versions than the code's."""
+    last: StatePlace | None
+    """The page's last row; None: the table ends before."""
+
+
+class CurrentVersion(NamedTuple):
+    computation: int
+    version: int
+    since: int
+    """The generation that began with this version: former code cannot own an interval of it."""
+
+
+class OldStates:
+    """`connection` is in autocommit."""
+
+    def __init__(self, connection: psycopg.Connection[Any], pipeline: str) -> None:
+        self._connection = connection
+        self._statements = Statements(pipeline)
+        self._pipeline = pipeline
+
+    def current(self, versions: Mapping[str, int]) -> dict[str, CurrentVersion]:
+        """The versions of computations, if they are the deployed ones.
+
+        Raises:
+            UsageError: they are not.
+        """
+        rows = self._rows("deployed")
+        history = [Generation(n, msgspec.json.decode(code, type=Code)) for n, code in rows]
+        if not history:
+            raise UsageError(f"pipeline {self._pipeline!r} was never run: it has no state")
+        if running := self._rows("runs_on_spark"):
+            raise UsageError(
+                f"pipeline {self._pipeline!r} runs on Spark, and its state is in the checkpoint "
+                f"{running[0][0]}, where each value is migrated when it is read"
+            )
+        ids = {name: id_ for id_, name in self._rows("deployed_computations")}
+        generations = with_present_names(history, {})
+        found: dict[str, CurrentVersion] = {}
+        for name, version in versions.items():
+            state = generations[-1].code.states.get(name)
+            if name not in ids or state is None or state.version != version:
+                deployed = "nothing" if state is None else f"version {state.version}"
+                raise UsageError(
+                    f"the state of {name!r} is deployed as {deployed}, and this code has version "
+                    f"{version}. Deploy this code first: start a worker with it"
+                )
+            since = _since(generations, name, version)
+            found[name] = CurrentVersion(ids[name], version, since)
+        return found
+
+    def page(self, current: Sequence[CurrentVersion], after: StatePlace) -> StatePage:
+        rows = self._rows(
+            "old_states", {**_columns(current), **after._asdict(), "rows": ROWS_A_PAGE}
+        )
+        if not rows:
+            return StatePage([], None)
+        found = [
+            StoredValue(StatePlace(*row[:4]), row[4], row[5], row[6].encode(), row[7])
+            for row in rows
+            if row[6] is not None
+        ]
+        return StatePage(found, StatePlace(*rows[-1][:4]))
+
+    def replace(self, values: Sequence[tuple[StoredValue, bytes, int]]) -> int:
+        """Replace values by others, of these versions; returns the number of those that were still
+        as they were read."""
+        if not values:
+            return 0
+        places = [of.place for of, *_ in values]
+        params = {
+            "slots": [place.slot for place in places],
+            "computations": [place.computation for place in places],
+            "keys": [place.key for place in places],
+            "entries": [place.entry for place in places],
+            "read": [of.read for of, *_ in values],
+            "values": [value.decode() for _, value, _ in values],
+            "versions": [version for *_, version in values],
+        }
+        return self._connection.execute(self._statements.get("replace_states"), params).rowcount
+
+    def to_fold(self, current: Sequence[CurrentVersion]) -> int:
+        """Number of values of other versions that owners have not folded into the table yet."""
+        ((count,),) = self._rows("old_states_to_fold", _columns(current))
+        return int(count)
+
+    def _rows(self, name: str, params: Mapping[str, Any] | None = None) -> list[Any]:
+        return self._connection.execute(self._statements.get(name), params).fetchall()
+
+
+def _columns(current: Sequence[CurrentVersion]) -> dict[str, list[int]]:
+    return {
+        "computations": [of.computation for of in current],
+        "versions": [of.version for of in current],
+        "since": [of.since for of in current],
+    }
+
+
+def _since(generations: Sequence[Generation], name: str, version: int) -> int:
+    since = generations[-1].number
+    for generation in reversed(generations):
+        state = generation.code.states.get(name)
+        if state is None or state.version != version:
+            break
+        since = generation.number
+    return since
