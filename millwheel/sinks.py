@@ -8,9 +8,10 @@ A `BundleSink` can write exactly once to another system, such as `millwheel.kafk
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import (
     Any,
     Generic,
@@ -129,10 +130,13 @@ class Table(Generic[R]):
             0, without gaps, in the order of its commits; ordered by both columns, the rows of one
             producing key are in the order of production. The view ``numbered_rows`` counts them by
             sender. Old rows may be deleted.
+        renamed_from: former names of columns in a deployed table, by the new name; a deploy renames
+            them (``docs/changing.md``).
 
     Raises:
         GraphError: the name of the table or of a column is reserved, a key names no column or one
-            that may be None, or `row_type` has no fields.
+            that may be None, `renamed_from` names no column or one that there still is, or
+            `row_type` has no fields.
     """
 
     def __init__(
@@ -143,6 +147,7 @@ class Table(Generic[R]):
         key: tuple[str, ...] = (),
         producer_key: tuple[str, ...] = (),
         numbered: bool = False,
+        renamed_from: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name = check_name(name, "table")
         if name in RESERVED_TABLES or BUCKET.fullmatch(name):
@@ -165,6 +170,13 @@ class Table(Generic[R]):
         for column in self.columns:
             if column.name in key and column.nullable:
                 raise GraphError(f"Table({name!r}): the key column {column.name!r} may not be None")
+        for new, former in renamed_from.items():
+            if new not in names or former in names:
+                raise GraphError(
+                    f"Table({name!r}): renamed_from has the former name of a column by the new "
+                    f"one, but {new!r} is no field of {row_type.__name__}, or {former!r} still is"
+                )
+        self.renamed_from = dict(renamed_from)
         self.key = tuple(key)
         self.producer_key = tuple(producer_key)
         self.numbered = numbered

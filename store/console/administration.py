@@ -52,6 +52,14 @@ def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@contextlib.contextmanager
+def locked_pipeline(url: str, pipeline: str) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction beside which no deploy and no migration begins."""
+    with transaction(url) as connection:
+        _lock(connection, Statements(pipeline), pipeline)
+        yield connection
+
+
 class Paused(NamedTuple):
     changed: list[str]
     """Injectors that the call has paused or resumed, in the order of the graph."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -12,7 +12,14 @@ from uuid import UUID
 
 from millwheel.core.columns import Column
 from millwheel.sinks import Table
-from millwheel.store.rules.changes.table_changes import Alteration, StoredTable
+from millwheel.store.rules.changes.table_changes import (
+    AddColumn,
+    AllowNull,
+    Alteration,
+    CastColumn,
+    RenameColumn,
+    StoredTable,
+)
 
 _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str,
@@ -26,6 +33,14 @@ _PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "uuid": UUID,
     "jsonb": str,
 }
+
+_CASTS: dict[str, Callable[[Any], Any]] = {
+    "numeric": Decimal,
+    "text": str,
+    "double precision": float,
+}
+
+Values = tuple[Any, ...]
 
 
 class TableSinks:
@@ -57,16 +72,35 @@ class TableSinks:
         """Change tables, and the rows that they have."""
         for one in alterations:
             columns = self._columns[one.table]
-            if one.add is not None:
-                columns.append(one.add)
-                self._missing[one.table].append(one.default)
-                rows, by_key = self._appended.get(one.table, []), self._upserted.get(one.table, {})
-                rows[:] = [(*row, one.default) for row in rows]
-                by_key.update({key: (*row, one.default) for key, row in by_key.items()})
-            columns[:] = [
-                replace(column, nullable=True) if column.name == one.allow_null else column
-                for column in columns
-            ]
+            match one:
+                case AddColumn(_, column, default):
+                    columns.append(column)
+                    self._missing[one.table].append(default)
+                    self._change_rows(one.table, lambda row, default=default: (*row, default))
+                case AllowNull(_, name):
+                    self._replace(columns, name, nullable=True)
+                case RenameColumn(_, former, name):
+                    self._replace(columns, former, name=name)
+                case CastColumn(_, name, type_):
+                    before = self._replace(columns, name, type=type_)
+                    place = columns.index(replace(before, type=type_))
+                    self._change_rows(
+                        one.table,
+                        lambda row, p=place, b=before.type, t=type_: (
+                            *row[:p], _as(row[p], b, t), *row[p + 1 :]
+                        ),
+                    )
+
+    def _replace(self, columns: list[Column], column: str, /, **parts: Any) -> Column:
+        """Returns the former one."""
+        (before,) = (each for each in columns if each.name == column)
+        columns[columns.index(before)] = replace(before, **parts)
+        return before
+
+    def _change_rows(self, table: str, change: Callable[[Values], Values]) -> None:
+        rows, by_key = self._appended.get(table, []), self._upserted.get(table, {})
+        rows[:] = map(change, rows)
+        by_key.update({key: change(row) for key, row in by_key.items()})
 
     def __contains__(self, name: str) -> bool:
         return name in self._tables
@@ -79,7 +113,9 @@ class TableSinks:
             names = [column.name for column in columns]
             stored = by_key.get(key) if by_key is not None and key is not None else None
             found = dict(zip(names, stored or self._missing[table.name], strict=True))
-            found.update(zip((c.name for c in table.columns), values, strict=True))
+            types = {column.name: column.type for column in columns}
+            for column, value in zip(table.columns, values, strict=True):
+                found[column.name] = _as(value, column.type, types[column.name])
             values = tuple(found[name] for name in names)
         if by_key is not None and key is not None:
             by_key[key] = values
@@ -104,6 +140,11 @@ class TableSinks:
             )
             for values in found
         ]
+
+
+def _as(value: Any, type_: str, stored: str) -> Any:
+    """A value of a column's type, as a column that was cast to another type has it."""
+    return value if value is None or type_ == stored else _CASTS[stored](value)
 
 
 def refusal(table: Table[Any], values: tuple[Any, ...]) -> str | None:

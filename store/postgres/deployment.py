@@ -25,7 +25,14 @@ from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
 from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
-from millwheel.store.rules.changes.table_changes import Alteration, StoredTable
+from millwheel.store.rules.changes.table_changes import (
+    AddColumn,
+    AllowNull,
+    Alteration,
+    CastColumn,
+    RenameColumn,
+    StoredTable,
+)
 from millwheel.store.rules.code import Code, Generation, present_names
 from millwheel.store.rules.generations import Admission, Deployed, admit, planned
 
@@ -131,18 +138,26 @@ class Deploy:
             return None
         name = self._statements.table(table.name).as_string(None)
         unique = await self._rows("unique_keys", {"table": name})
-        return StoredTable(columns, [of for (of,) in unique])
+        ((size,),) = await self._rows("table_size", {"table": name})
+        return StoredTable(columns, [of for (of,) in unique], size)
 
     async def _alter(self, alteration: Alteration) -> None:
         """`LockNotAvailable` if another session uses the table for long; then nothing changes."""
         table = self._statements.table(alteration.table)
         await self._run("wait_briefly_for_locks")
-        if alteration.add is not None:
-            added = _definition(alteration.add, alteration.default)
-            await self._connection.execute(composed("add_column", table=table, column=added))
-        if alteration.allow_null is not None:
-            column = sql.Identifier(alteration.allow_null)
-            await self._connection.execute(composed("allow_null", table=table, column=column))
+        match alteration:
+            case AddColumn(_, column, default):
+                added = _definition(column, default)
+                statement = composed("add_column", table=table, column=added)
+            case AllowNull(_, name):
+                statement = composed("allow_null", table=table, column=sql.Identifier(name))
+            case RenameColumn(_, former, name):
+                names = {"former": sql.Identifier(former), "column": sql.Identifier(name)}
+                statement = composed("rename_column", table=table, **names)
+            case CastColumn(_, name, type_):
+                cast = {"column": sql.Identifier(name), "type": sql.SQL(type_)}
+                statement = composed("cast_column", table=table, **cast)
+        await self._connection.execute(statement)
 
     async def _run(
         self, name: str, params: dict[str, Any] | None = None, **tables: str

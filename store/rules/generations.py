@@ -30,7 +30,12 @@ from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.changes.graph_changes import graph_changes, renamed_changes
 from millwheel.store.rules.changes.key_changes import Obstacles, changed, key_changes, with_known
-from millwheel.store.rules.changes.table_changes import Alteration, StoredTable, table_changes
+from millwheel.store.rules.changes.table_changes import (
+    Alteration,
+    RenameColumn,
+    StoredTable,
+    table_changes,
+)
 from millwheel.store.rules.changes.type_changes import state_changes, stream_changes
 from millwheel.store.rules.code import (
     Code,
@@ -74,7 +79,8 @@ class Admission:
     """Changes of tables to make before the code writes them."""
     outgrown: frozenset[str] = frozenset()
     """Nodes that older code must not own any more, because it does not know all their senders, or
-    the newest type of their input, or would extract other keys."""
+    the newest type of their input, or would extract other keys, or write columns by their former
+    names."""
     rekeyed: tuple[tuple[str, str], ...] = ()
     """Changed key extractors, by computation and input stream."""
     renames: Mapping[str, str] = field(default_factory=dict)
@@ -125,7 +131,13 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
     newest = history[-1].code
     known = structs.replace(code, keys=with_known(newest, code.keys))
     of_tables = list(
-        table_changes(deployed.pipeline, newest.tables, deployed.tables, described.tables)
+        table_changes(
+            deployed.pipeline,
+            newest.tables,
+            deployed.tables,
+            described.tables,
+            deployed.obstacles.workers,
+        )
     )
     changes = [
         *renamed_changes(code, renames),
@@ -170,13 +182,15 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
     if found.is_newest:
         return Admission(number, found.code, changes=found.changes, alterations=found.alterations)
     rekeyed = tuple(changed(found.newest, found.known))
+    renamed = {of.table for of in found.alterations if isinstance(of, RenameColumn)}
+    outgrown = _outgrown(found.newest, found.known) | _writers_of(renamed, found.newest)
     return Admission(
         number + 1,
         found.code,
         begins=True,
         changes=found.changes,
         alterations=found.alterations,
-        outgrown=frozenset(found.newest.nodes) if rekeyed else _outgrown(found.newest, found.known),
+        outgrown=frozenset(found.newest.nodes) if rekeyed else outgrown,
         rekeyed=rekeyed,
         renames=found.renames,
     )
@@ -258,6 +272,15 @@ def _outgrown(before: Code, after: Code) -> frozenset[str]:
         name
         for name, node in nodes.items()
         if name in grown and (changed & _reads(node) or _reads(grown[name]) - _reads(node))
+    )
+
+
+def _writers_of(tables: Collection[str], code: Code) -> frozenset[str]:
+    """Nodes with sinks that are one of some tables."""
+    return frozenset(
+        name
+        for name, node in code.nodes.items()
+        if any(sink.get("table") in tables for of in node.get("sinks", {}).values() for sink in of)
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -177,6 +178,18 @@ class Needed(msgspec.Struct):
     note: str
 
 
+class Exact(msgspec.Struct):
+    key: str
+    number: int
+    count: Decimal
+
+
+class Total(msgspec.Struct):
+    key: str
+    number: int
+    total: int
+
+
 class Worded(msgspec.Struct):
     key: str
     number: str
@@ -265,6 +278,10 @@ TAKEN: dict[str, tuple[Kind, Parts, Parts]] = {
     "column may be NULL": (
         kinds.COLUMN_NULLABLE, FIRST, Parts(table=out(Optional), row=as_row(Optional))
     ),
+    "wider type of a column": (
+        kinds.COLUMN_WIDER, FIRST,
+        Parts(table=out(Exact), row=lambda c: Exact(c.key, c.number, Decimal(c.count))),
+    ),
     "column less": (
         kinds.COLUMN_MISSING, Parts(table=out(Noted), row=as_row(Noted)),
         Parts(table=out(Shorter), row=as_row(Shorter)),
@@ -313,6 +330,11 @@ REFUSED: dict[str, tuple[Kind, Parts, Parts]] = {
         kinds.COLUMN_TYPE, FIRST,
         Parts(table=out(Worded), row=lambda c: Worded(c.key, str(c.number), c.count)),
     ),
+    "name of a column": (
+        kinds.COLUMN_RENAMED_RUNNING, FIRST,
+        Parts(table=out(Total, numbered=True, renamed_from={"total": "count"}),
+              row=lambda c: Total(c.key, c.number, c.count)),
+    ),
     "key of a table": (
         kinds.TABLE_KEY, Parts(further=by("key")),
         Parts(further=by("number")),
@@ -334,6 +356,9 @@ ELSEWHERE: dict[Kind, str] = {
     kinds.KEYS_BEFORE: "runtime/test_rekeying.py::test_who_says_a_version_goes_on_from_there",
     kinds.KEYS_BUNDLED: "runtime/test_rekeying.py::test_keys_stay_while_a_numbered_bundle_is_begun",
     kinds.KEYS_PARKED: "runtime/test_rekeying.py::test_keys_stay_while_records_wait_in_parked_keys",
+    kinds.COLUMN_RENAMED: "store/test_changed_tables.py::"
+    "test_a_column_is_renamed_with_its_values",
+    kinds.COLUMN_WIDER_LARGE: "store/test_changed_tables.py::test_a_large_table_is_not_rewritten",
     kinds.TABLE_INDEX: "store/test_contract.py::"
     "test_a_table_without_the_key_of_its_rows_is_refused",
 }

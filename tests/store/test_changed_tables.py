@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pytest
 
 from millwheel import Table
-from millwheel.errors import DeployRefused, StoreUnavailable
+from millwheel.errors import DeployRefused, StoreUnavailable, UsageError
+from millwheel.store.console.left_columns import drop_left_columns
+from millwheel.store.rules.changes import table_changes
 from tests.support.store_sites import COUNTS, GRAPH, Counted, Owner, PostgresSite, Site, deploy, row
 
 pytestmark = pytest.mark.newest
@@ -29,6 +33,26 @@ class Shorter(msgspec.Struct):
 
 
 WIDER = Table("counts", Wider, key=("word",))
+
+
+class Renamed(msgspec.Struct):
+    word: str
+    number: int | None = None
+
+
+class Exact(msgspec.Struct):
+    word: str
+    count: Decimal | None = None
+
+
+class Spelled(msgspec.Struct):
+    word: str
+    count: str | None = None
+
+
+SPELLED = Table("counts", Spelled, key=("word",))
+RENAMED = Table("counts", Renamed, key=("word",), renamed_from={"number": "count"})
+EXACT = Table("counts", Exact, key=("word",))
 SHORTER = Table("counts", Shorter, key=("word",))
 
 
@@ -67,6 +91,67 @@ async def test_a_column_that_no_code_writes_any_more_stays(site: Site) -> None:
     await write(owner, (SHORTER, ("after", 0.5)))
     found = {word: count for word, count, *_ in await site.rows(COUNTS)}
     assert found == {"before": 1, "after": None}
+
+
+async def test_a_column_is_renamed_with_its_values(site: Site) -> None:
+    await write(await Owner.take(site.store), (COUNTS, row("before", 1)))
+    await deploy(site.store, graph=graph_with(RENAMED), tables=(RENAMED,))
+    deployment = await deploy(site.store, graph=graph_with(RENAMED), tables=(RENAMED,))
+    owner = await Owner.take(site.store, deployment)
+    await write(owner, (RENAMED, ("after", 2)))
+    assert [of[:2] for of in sorted(await site.rows(RENAMED))] == [("after", 2), ("before", 1)]
+
+
+async def test_a_column_is_renamed_only_if_no_worker_of_former_code_runs(site: Site) -> None:
+    deployment = await deploy(site.store)
+    owner = await Owner.take(site.store, deployment)
+    await site.store.register_worker(str(uuid.uuid4()), 60.0, address="somewhere")
+    with pytest.raises(DeployRefused, match="write the column under its former name"):
+        await deploy(site.store, graph=graph_with(RENAMED), tables=(RENAMED,), shared=True)
+    await write(owner, (COUNTS, row("former", 1)))
+
+
+async def test_each_value_of_a_column_gets_the_wider_type(site: Site) -> None:
+    deployment = await deploy(site.store)
+    owner = await Owner.take(site.store, deployment)
+    await write(owner, (COUNTS, row("before", 1)))
+    await deploy(site.store, graph=graph_with(EXACT), tables=(EXACT,))
+    await write(owner, (COUNTS, row("former", 2)))
+    await write(owner, (EXACT, ("after", Decimal("0.5"))))
+    found = {word: count for word, count, *_ in await site.rows(EXACT)}
+    assert found == {"before": 1, "former": 2, "after": Decimal("0.5")}
+    assert all(isinstance(count, Decimal) for count in found.values())
+    with pytest.raises(DeployRefused, match="which may not have each stored value"):
+        await deploy(site.store, graph=graph_with(SPELLED), tables=(SPELLED,))
+
+
+async def test_a_large_table_is_not_rewritten(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(await Owner.take(postgres.store), (COUNTS, row("before", 1)))
+    monkeypatch.setattr(table_changes, "MOST_REWRITTEN_BYTES", 1)
+    with pytest.raises(DeployRefused, match="ALTER COLUMN count TYPE numeric"):
+        await deploy(postgres.store, graph=graph_with(EXACT), tables=(EXACT,))
+
+
+async def test_columns_that_no_code_has_are_dropped_when_it_is_said(
+    postgres: PostgresSite,
+) -> None:
+    deployment = await deploy(postgres.store, graph=graph_with(COUNTS))
+    await Owner.take(postgres.store, deployment)
+    await postgres.query("ALTER TABLE {t} ADD COLUMN by_hand text", t="counts")
+    await deploy(postgres.store, graph=graph_with(SHORTER), tables=(SHORTER,))
+    url, name = postgres.schema.url, postgres.schema.name
+    with pytest.raises(UsageError, match="workers of former code may still write"):
+        drop_left_columns(url, name)
+    await postgres.query("UPDATE {k} SET generation = 2", k="key_interval")
+    gone = [column.name for column in COUNTS.columns if column.name not in ("word", "share")]
+    assert drop_left_columns(url, name) == [f"counts.{column}" for column in sorted(gone)]
+    assert drop_left_columns(url, name) == []
+    columns = await postgres.query(
+        "SELECT column_name FROM information_schema.columns WHERE table_name = 'counts'"
+    )
+    assert sorted(of for (of,) in columns) == ["by_hand", "share", "word"]
 
 
 async def test_who_uses_a_table_for_long_delays_the_deploy_and_not_the_workers(

@@ -19,6 +19,7 @@ from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.store import embedded
 from millwheel.store.console import administration
+from millwheel.store.console.left_columns import drop_left_columns
 from millwheel.store.console.migrate import HEAD, require_version, schema_version
 from millwheel.store.console.presence import present
 from millwheel.store.console.roles import make_roles
@@ -54,9 +55,19 @@ def migrate(
             "workers run. It can be interrupted and repeated.",
         ),
     ] = False,
+    allow_drop: Annotated[
+        bool,
+        typer.Option(
+            "--allow-drop",
+            help="Also drop columns of its tables that former code has written, and the deployed "
+            "code does not know.",
+        ),
+    ] = False,
     rate: Annotated[
         float,
-        typer.Option(min=1.0, metavar="VALUES", help="Most values that --states migrates a second."),
+        typer.Option(
+            min=1.0, metavar="VALUES", help="Most values that --states migrates a second."
+        ),
     ] = 5_000.0,
     *,
     common: CommonOptions,
@@ -75,6 +86,7 @@ def migrate(
         streams = [] if pipeline is None else _registered(pipeline, presence.url)
         made = make_roles(presence.url, name) if roles else ()
         migrated = _migrated(pipeline, presence.url, rate) if states else None
+        dropped = drop_left_columns(presence.url, name, actor=actor("")) if allow_drop else []
     if before == HEAD:
         typer.echo(f"schema {name} is already at version {HEAD}")
     elif before:
@@ -85,6 +97,10 @@ def migrate(
         typer.echo(f"stream {stream} takes records")
     for role in made:
         typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
+    for column in dropped:
+        typer.echo(f"dropped column {column}")
+    if allow_drop and not dropped:
+        typer.echo("no table has a column that only former code has written")
     if migrated is not None:
         typer.echo(_of_states(migrated))
         if migrated.first_failure is not None:
@@ -119,8 +135,9 @@ def _of_states(found: MigratedStates) -> str:
     if not found.left:
         return done
     return (
-        f"{done}. {count_of(found.left, 'value')} of former versions are left: {found.owned} in key "
-        f"intervals that no worker of this code has taken over yet, and {found.to_fold} in commits "
+        f"{done}. {count_of(found.left, 'value')} of former versions are left: {found.owned} in "
+        "key intervals that no worker of this code has taken over yet, and "
+        f"{found.to_fold} in commits "
         "that workers fold within seconds. Repeat the command when workers of this code run"
     )
 

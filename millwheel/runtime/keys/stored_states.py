@@ -1,4 +1,4 @@
-"""Which part of a computation's state a stored value is, and how it comes to the present version."""
+"""Which part of a computation's state a stored value is, and its way to the present version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from millwheel.core.addresses import CELL_MARK
 from millwheel.core.codec import Migration, apply_migrations, leads
-
 from millwheel.graph.node import Node
 
 
@@ -46,6 +45,4 @@ class StoredPart:
 
     def migrated(self, value: bytes, version: int) -> bytes:
         """JSON of `version`, in the code's. `MigrationFailed` as `apply_migrations`."""
-        return apply_migrations(
-            value, version, self.version, self.steps, self.subject, self.decode
-        )
+        return apply_migrations(value, version, self.version, self.steps, self.subject, self.decode)

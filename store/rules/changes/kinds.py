@@ -229,19 +229,44 @@ COLUMN_ADDED = Kind(
 COLUMN_REQUIRED = Kind(
     "an additional column that every row needs",
     NEEDS,
-    "rows that are there have no value for it; let the field be None, or give it a default",
+    "rows that are there have no value for it; let the field be None, or give it a default; or, if "
+    "the column had another name, say so: Table(..., renamed_from={{{column!r}: NAME}})",
 )
 COLUMN_NULLABLE = Kind("a column that may be None from now on", TAKEN)
 COLUMN_MISSING = Kind(
     "a column less",
     FOLLOWS,
-    "the column stays, and is NULL in rows that are written from now on",
+    "the column stays, and is NULL in rows that are written from now on; to drop it afterwards: "
+    "millwheel migrate {pipeline} --allow-drop",
+)
+COLUMN_RENAMED = Kind(
+    "another name of a column, by `renamed_from`",
+    FOLLOWS,
+    "the column is renamed, with all its values; statements that have its former name fail",
+)
+COLUMN_RENAMED_RUNNING = Kind(
+    "another name of a column, while former code runs",
+    NEEDS,
+    "workers of the former code run ({workers}), and write the column under its former name. Stop "
+    "all workers, and start them with the new code; a crashed worker counts until its lease has "
+    "expired",
+)
+COLUMN_WIDER = Kind(
+    "another type of a column that has each stored value",
+    FOLLOWS,
+    "Postgres rewrites the table, which nobody else can use meanwhile",
+)
+COLUMN_WIDER_LARGE = Kind(
+    "another type of a column, in a large table",
+    NEEDS,
+    "the table has {megabytes} MB, and nobody could use it while it is rewritten. At a quiet time: "
+    "ALTER TABLE {pipeline}.{table} ALTER COLUMN {column} TYPE {type}",
 )
 COLUMN_TYPE = Kind(
-    "another type of a column",
+    "another type of a column, which may not have each stored value",
     NEEDS,
-    "the engine rewrites no table; if the values fit, stop the workers, and change column {column} "
-    "of table {pipeline}.{table} to type {type} by SQL",
+    "write to a column of another name; or, if the values fit, stop the workers, and change the "
+    "table: ALTER TABLE {pipeline}.{table} ALTER COLUMN {column} TYPE {type} USING …",
 )
 TABLE_KEY = Kind(
     "another key of a table",
@@ -271,7 +296,8 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
         KEYS, KEYS_UNCONFIRMED, KEYS_BEFORE, KEYS_BUNDLED, KEYS_PARKED, KEYS_RUNNING,
     ),
     "Tables": (
-        COLUMN_ADDED, COLUMN_REQUIRED, COLUMN_NULLABLE, COLUMN_MISSING, COLUMN_TYPE, TABLE_KEY,
+        COLUMN_ADDED, COLUMN_REQUIRED, COLUMN_NULLABLE, COLUMN_MISSING, COLUMN_RENAMED,
+        COLUMN_RENAMED_RUNNING, COLUMN_WIDER, COLUMN_WIDER_LARGE, COLUMN_TYPE, TABLE_KEY,
         TABLE_INDEX,
     ),
 }  # fmt: skip
