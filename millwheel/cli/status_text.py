@@ -61,6 +61,12 @@ def print_status(status: PipelineStatus, address: StoreAddress) -> None:
         )
     for line in parked(status):
         typer.echo(f"  {line}")
+    for state in status.orphaned:
+        typer.echo(
+            f"  orphaned state: no code reads {state.collection} of {state.computation} since "
+            f"generation {state.generation + 1}; the view states shows it. To delete it: millwheel "
+            f"migrate {status.name} --allow-drop"
+        )
     for sink in status.sinks:
         if sink.open is not None:
             typer.echo(f"  {sink_text(sink)}")

@@ -20,6 +20,7 @@ from millwheel.core.model import MAX_TIME, MIN_TIME, Key, from_micros
 from millwheel.errors import UsageError
 from millwheel.graph.labels import label_of
 from millwheel.store.console.asking import EVERY_LETTER, LetterFilter
+from millwheel.store.console.left_data import OrphanedState, orphaned
 from millwheel.store.console.migrate import HEAD
 from millwheel.store.console.one_key import FIRST_PAGE, KeyStatus, Page, look_at_key
 from millwheel.store.console.snapshot import (
@@ -255,6 +256,8 @@ class PipelineStatus(msgspec.Struct):
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
     sinks: list[SinkStatus] = msgspec.field(default_factory=list)
+    orphaned: list[OrphanedState] = msgspec.field(default_factory=list)
+    """State that no code reads any more."""
     on_spark: SparkQueryStatus | None = None
     """If it runs on Spark; then computations and intervals show how the engine has left them."""
 
@@ -418,6 +421,7 @@ class Inspection:
                 one = found[name]
                 one.dead_letters_kept = kept
                 one.parked = ParkedStatus(keys, waiting, seconds)
+        status.orphaned = orphaned(self._connection, Statements(pipeline))
         for name, kind, what, key, at, *rest in self._rows("status_holders", pipeline):
             found[name].holder = Holder(
                 kind, what, _json(key), iso_text(at) or BEGIN_OF_TIME, *rest

@@ -5,14 +5,23 @@ import msgspec
 from millwheel.core.model import MIN_TIME
 from millwheel.store.memory.sink_tables import TableSinks
 from millwheel.store.memory.tables import ComputationRow, Log, Tables
+from millwheel.store.memory.views import pending_productions
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
-from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
+from millwheel.store.rules.changes.key_changes import rekeyed
+from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.code import Generation, present_names
-from millwheel.store.rules.generations import Admission, Deployed, admit
+from millwheel.store.rules.generations import Admission, Deployed, admit, unwritten
 
 
-def deployed(tables: Tables, sinks: TableSinks, others: int | None, *, back: bool) -> Deployed:
+def deployed(
+    tables: Tables,
+    sinks: TableSinks,
+    described: DescribedGraph,
+    others: int | None,
+    *,
+    back: bool,
+) -> Deployed:
     """`others` is the number of workers with a valid lease; None: the worker must be alone."""
     least_left = min((row.generation for row in tables.intervals.values()), default=1)
     return Deployed(
@@ -20,7 +29,13 @@ def deployed(tables: Tables, sinks: TableSinks, others: int | None, *, back: boo
         tables.generations,
         removed={name for name, node in tables.computations.items() if node.removed},
         tables=sinks.stored(),
-        obstacles=Obstacles(_begun(tables), _bundled(tables), _parked(tables), others or 0),
+        obstacles=Obstacles(
+            _begun(tables),
+            _bundled(tables),
+            _parked(tables),
+            _sent(tables, unwritten(tables.generations, described)),
+            others or 0,
+        ),
         least_left=None if others is None else least_left,
         back=back,
     )
@@ -77,6 +92,18 @@ def _bundled(tables: Tables) -> set[str]:
 
 def _parked(tables: Tables) -> set[str]:
     return {tables.names()[one.computation] for one in tables.dead_letters if one.parked}
+
+
+def _sent(tables: Tables, pairs: list[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which of some nodes, each with a stream, have sent records that are not acknowledged."""
+    names = tables.names()
+    pending = {
+        (names[tables.intervals[tables.logs[log].interval_id].computation], row.stream)
+        for log, seq in (pending_productions(tables) if pairs else ())
+        for row in tables.productions(log)
+        if row.seq == seq
+    }
+    return pending.intersection(pairs)
 
 
 def _begin(

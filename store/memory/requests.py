@@ -167,7 +167,7 @@ def _kept(letter: DeadLetter) -> KeptLetter:
     return KeptLetter(
         _number(letter), letter.stream, letter.record_id, letter.value, letter.ts, letter.attempts,
         letter.parked,
-        letter.watermark, letter.stamp,
+        letter.watermark, letter.stamp, letter.version,
     )  # fmt: skip
 
 

@@ -87,7 +87,9 @@ class TableSinks:
                     self._change_rows(
                         one.table,
                         lambda row, p=place, b=before.type, t=type_: (
-                            *row[:p], _as(row[p], b, t), *row[p + 1 :]
+                            *row[:p],
+                            _as(row[p], b, t),
+                            *row[p + 1 :],
                         ),
                     )
 

@@ -92,14 +92,18 @@ class MemoryStore(
         back: bool = False,
     ) -> Deployment:
         await self._called("deploy")
-        found = deployment.deployed(self.tables, self._sinks, self._others(shared), back=back)
+        found = deployment.deployed(
+            self.tables, self._sinks, described, self._others(shared), back=back
+        )
         deployed = deployment.deploy(self.tables, self._sinks, found, described, stamp, bucket_high)
         self._versions = {stream.name: stream.version for stream in described.streams}
         return deployed
 
     async def plan(self, described: DescribedGraph) -> Plan:
         await self._called("plan")
-        found = deployment.deployed(self.tables, self._sinks, self._others(True), back=False)
+        found = deployment.deployed(
+            self.tables, self._sinks, described, self._others(True), back=False
+        )
         return planned(found, described)
 
     def _others(self, shared: bool) -> int | None:

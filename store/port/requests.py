@@ -28,6 +28,8 @@ class DeadLetter(NamedTuple):
     """Low watermark that user code sees when a letter of a parked key runs."""
     hold: int | None = None
     """Time at which a letter of a parked key holds the low watermark, with ``hold_watermark``."""
+    version: int | None = None
+    """Version of the stream's type that the value is of; None: not known, or no value of it."""
 
 
 class PlacedSlots(NamedTuple):
@@ -48,6 +50,8 @@ class KeptLetter(NamedTuple):
     watermark: int | None = None
     stamp: int = 0
     """When the engine gave up on it, in microseconds."""
+    version: int | None = None
+    """As in `DeadLetter`."""
 
 
 class ParkedRows(NamedTuple):

@@ -8,6 +8,7 @@ of the previous one continue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,8 @@ from millwheel.store.port.placement import ELSEWHERE, IntervalRow
 from millwheel.store.postgres.buckets import create_bucket, newest_commit_table
 from millwheel.store.postgres.state_views import keep_state_views
 from millwheel.store.postgres.statements import Statements, composed
-from millwheel.store.rules.changes.key_changes import Obstacles, rekeyed
+from millwheel.store.rules.changes.key_changes import rekeyed
+from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.changes.table_changes import (
     AddColumn,
     AllowNull,
@@ -34,7 +36,14 @@ from millwheel.store.rules.changes.table_changes import (
     StoredTable,
 )
 from millwheel.store.rules.code import Code, Generation, present_names
-from millwheel.store.rules.generations import Admission, Deployed, admit, planned
+from millwheel.store.rules.generations import (
+    Admission,
+    Deployed,
+    admit,
+    planned,
+    refuse_sent,
+    unwritten,
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,8 @@ class Deploy:
             await self._begin_on_spark(on_spark)
         if admission.outgrown:  # last: owners' commits wait for it
             await self._outgrow(admission)
+            # A commit that it has waited for may have sent more.
+            refuse_sent(statements.schema, await self._sent(admission.unwritten))
         deployment = await self._read(admission.generation)
         deployment.add_former_names(present_names(deployed.history, admission.generation))
         deployment.rekeyed = rekeyed(deployed.history, admission.code)
@@ -124,7 +135,7 @@ class Deploy:
             history,
             removed={name for (name,) in await self._rows("removed_computations")},
             tables={name: found for name, found in tables.items() if found is not None},
-            obstacles=await self._obstacles(shared=shared),
+            obstacles=await self._obstacles(unwritten(history, self._described), shared=shared),
             least_left=least[0][0] if least else None,
             back=back,
         )
@@ -221,7 +232,9 @@ class Deploy:
             await self._run("begin_spark_query", {**query, "intervals": intervals, "low": MIN_TIME})
             await self._run("give_intervals", {"generation": ELSEWHERE, "sequence": self._sequence})
 
-    async def _obstacles(self, *, shared: bool) -> Obstacles:
+    async def _obstacles(
+        self, streams_less: Sequence[tuple[str, str]], *, shared: bool
+    ) -> Obstacles:
         """A worker that must be alone looks for other workers itself."""
         begun, bundled, parked = [
             {name for (name,) in await self._rows(found)}
@@ -230,7 +243,16 @@ class Deploy:
         workers = 0
         if shared:
             ((workers,),) = await self._rows("count_workers")
-        return Obstacles(begun, bundled, parked, workers)
+        return Obstacles(begun, bundled, parked, await self._sent(streams_less), workers)
+
+    async def _sent(self, pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Which computations have sent records of a stream that are not acknowledged."""
+        if not pairs:
+            return set()
+        senders, streams = map(list, zip(*pairs, strict=True))
+        params = {"senders": senders, "streams": streams}
+        text = self._statements.get("sent_records", pending_productions="pending_productions")
+        return set(await (await self._connection.execute(text, params)).fetchall())
 
     async def _begin(self, admission: Admission) -> list[int]:
         """Returns the ids of the new intervals."""

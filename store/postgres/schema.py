@@ -507,6 +507,11 @@ dead_letter = Table(
             "microseconds"
         ),
     ),
+    Column(
+        "version",
+        SmallInteger,
+        comment="version of the stream's type that the value is of; null: not known",
+    ),
     Index("dead_letter_bad_row", "record_id", postgresql_where=text("key IS NULL")),
     Index(
         "dead_letter_parked",

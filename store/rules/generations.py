@@ -29,7 +29,8 @@ from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.changes.graph_changes import graph_changes, renamed_changes
-from millwheel.store.rules.changes.key_changes import Obstacles, changed, key_changes, with_known
+from millwheel.store.rules.changes.key_changes import changed, key_changes, with_known
+from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.changes.table_changes import (
     Alteration,
     RenameColumn,
@@ -83,6 +84,8 @@ class Admission:
     names."""
     rekeyed: tuple[tuple[str, str], ...] = ()
     """Changed key extractors, by computation and input stream."""
+    unwritten: Sequence[tuple[str, str]] = ()
+    """Nodes, each with a stream that it no longer writes."""
     renames: Mapping[str, str] = field(default_factory=dict)
     """Former names of nodes to rename, by the new one."""
 
@@ -130,6 +133,7 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
     history = with_present_names(deployed.history, renames)
     newest = history[-1].code
     known = structs.replace(code, keys=with_known(newest, code.keys))
+    obstacles = deployed.obstacles.under_new_names(renames)
     of_tables = list(
         table_changes(
             deployed.pipeline,
@@ -141,10 +145,10 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
     )
     changes = [
         *renamed_changes(code, renames),
-        *graph_changes(deployed.pipeline, history, code, deployed.removed),
-        *state_changes(history, code, described.nodes),
+        *graph_changes(deployed.pipeline, history, code, deployed.removed, obstacles),
+        *state_changes(deployed.pipeline, history, code, described.nodes),
         *stream_changes(history, code, described.streams),
-        *key_changes(history, known, deployed.obstacles.under_new_names(renames)),
+        *key_changes(history, known, obstacles),
         *(change for change, _ in of_tables),
     ]
     alterations = [alteration for _, alteration in of_tables if alteration is not None]
@@ -192,6 +196,12 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
         alterations=found.alterations,
         outgrown=frozenset(found.newest.nodes) if rekeyed else outgrown,
         rekeyed=rekeyed,
+        unwritten=[
+            (name, stream)
+            for name, node in found.newest.nodes.items()
+            if name in found.code.nodes
+            for stream in sorted(_writes(node) - _writes(found.code.nodes[name]))
+        ],
         renames=found.renames,
     )
 
@@ -213,6 +223,19 @@ def planned(deployed: Deployed, described: DescribedGraph) -> Plan:
         return Plan(None, [change for change, _ in found_tables])
     found = compared(deployed, described)
     return Plan(deployed.history[-1].number, found.changes, found.older)
+
+
+def refuse_sent(pipeline: str, sent: Collection[tuple[str, str]]) -> None:
+    """`DeployRefused` if nodes have sent records of streams that they no longer write, and these
+    are not acknowledged."""
+    if sent:
+        changes = [
+            CodeChange(
+                kinds.WRITES_MISSING_SENT, repr(name), before=stream, given={"pipeline": pipeline}
+            )
+            for name, stream in sorted(sent)
+        ]
+        raise DeployRefused(_refusal(pipeline, changes))
 
 
 def _refusal(pipeline: str, changes: Sequence[CodeChange]) -> str:
@@ -259,20 +282,43 @@ def _join(deployed: Deployed, number: int, code: Code, refusal: DeployRefused | 
 
 def _outgrown(before: Code, after: Code) -> frozenset[str]:
     """Nodes of the former graph that read a stream with another type now, or with a new writer, or
-    one more stream."""
+    one more stream; or that write one to a node that no longer reads it, or no longer write it."""
     nodes, grown = before.nodes, after.nodes
     changed = {
         name
         for name, kind in before.streams.items()
         if name in after.streams and after.streams[name] != kind
     }
+    unread: set[str] = set()
     for name, node in grown.items():
-        changed.update(_writes(node) - _writes(nodes.get(name, {})))
+        former = nodes.get(name, {})
+        changed.update(_writes(node) - _writes(former))
+        unread.update(_reads(former) - _reads(node))
     return frozenset(
         name
         for name, node in nodes.items()
-        if name in grown and (changed & _reads(node) or _reads(grown[name]) - _reads(node))
+        if name in grown
+        and (
+            changed & _reads(node)
+            or _reads(grown[name]) - _reads(node)
+            or unread & _writes(node)
+            or _writes(node) - _writes(grown[name])
+        )
     )
+
+
+def unwritten(history: Sequence[Generation], described: DescribedGraph) -> list[tuple[str, str]]:
+    """Deployed nodes, each with a stream that the code no longer has in its `writes`."""
+    if not history:
+        return []
+    code, stored = code_of(described), history[-1].code
+    names = {former: name for name, former in effective_renames(stored, code).items()}
+    return [
+        (name, stream)
+        for name, node in stored.nodes.items()
+        if (new := code.nodes.get(names.get(name, name))) is not None
+        for stream in sorted(_writes(node) - _writes(new))
+    ]
 
 
 def _writers_of(tables: Collection[str], code: Code) -> frozenset[str]:

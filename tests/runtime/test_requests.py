@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millwheel import Computation, Context, Pipeline, Record, Table, Timer
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table, Timer
 from millwheel.errors import CommitUnknown
 from millwheel.runtime.interval.key_requests import IntervalRequests, KeyRequest
 from millwheel.store.port.commit import Commit
@@ -169,6 +169,32 @@ async def test_a_dead_letter_is_processed_with_another_value() -> None:
     number = world.store.ask("retry", "do", "a", {"value": value}, letter=letter)
     assert (await settled(world, number)).outcome == "done"
     assert world.numbers() == [20]
+    await world.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_value_of_a_dead_letter_is_migrated(fails: bool) -> None:
+    """A letter of a former version of the stream's type is no value of the present one."""
+
+    def upgrade(old: dict[str, Any]) -> dict[str, Any]:
+        return {**old, "number": old["gone"] if fails else old["number"] * 10}
+
+    BAD.add(2)
+    world = world_of(2)
+    await ready(world, 1)
+    (letter,) = world.store.dead_letters
+    assert letter.version == 1
+    world.interval("do").step.streams["items"] = Stream(
+        "items", Item, version=2, migrations={1: upgrade}
+    )
+    found = await settled(world, world.store.ask("retry", "do", "a", letter=letter))
+    if fails:
+        assert found.outcome == "refused"
+        assert "the migration from version 1 to 2 failed" in found.detail
+        assert world.store.dead_letters == [letter]
+    else:
+        assert found.outcome == "done"
+        assert world.numbers() == [20]
     await world.close()
 
 

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from millwheel import Table
-from millwheel.errors import DeployRefused, StoreUnavailable, UsageError
-from millwheel.store.console.left_columns import drop_left_columns
+from millwheel.errors import DeployRefused, StoreUnavailable
 from millwheel.store.rules.changes import table_changes
 from tests.support.store_sites import COUNTS, GRAPH, Counted, Owner, PostgresSite, Site, deploy, row
 
@@ -132,26 +131,6 @@ async def test_a_large_table_is_not_rewritten(
     monkeypatch.setattr(table_changes, "MOST_REWRITTEN_BYTES", 1)
     with pytest.raises(DeployRefused, match="ALTER COLUMN count TYPE numeric"):
         await deploy(postgres.store, graph=graph_with(EXACT), tables=(EXACT,))
-
-
-async def test_columns_that_no_code_has_are_dropped_when_it_is_said(
-    postgres: PostgresSite,
-) -> None:
-    deployment = await deploy(postgres.store, graph=graph_with(COUNTS))
-    await Owner.take(postgres.store, deployment)
-    await postgres.query("ALTER TABLE {t} ADD COLUMN by_hand text", t="counts")
-    await deploy(postgres.store, graph=graph_with(SHORTER), tables=(SHORTER,))
-    url, name = postgres.schema.url, postgres.schema.name
-    with pytest.raises(UsageError, match="workers of former code may still write"):
-        drop_left_columns(url, name)
-    await postgres.query("UPDATE {k} SET generation = 2", k="key_interval")
-    gone = [column.name for column in COUNTS.columns if column.name not in ("word", "share")]
-    assert drop_left_columns(url, name) == [f"counts.{column}" for column in sorted(gone)]
-    assert drop_left_columns(url, name) == []
-    columns = await postgres.query(
-        "SELECT column_name FROM information_schema.columns WHERE table_name = 'counts'"
-    )
-    assert sorted(of for (of,) in columns) == ["by_hand", "share", "word"]
 
 
 async def test_who_uses_a_table_for_long_delays_the_deploy_and_not_the_workers(

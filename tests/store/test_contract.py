@@ -104,11 +104,12 @@ async def test_two_first_deploys_at_once_make_one_pipeline(site: Site) -> None:
 
 async def test_another_graph_is_refused_with_every_difference(site: Site) -> None:
     await deploy(site.store)
-    graph = {"nodes": {"lines": {"writes": ["wörter"]}, "total": {}}}
+    graph = {"nodes": {"lines": {"writes": ["words"], "delivery": "weak"}, "total": {}}}
     with pytest.raises(DeployRefused) as caught:
         await deploy(site.store, graph=graph)
     for part in (
-        'a stream less in `writes` ("words" → nothing)',
+        'delivery: another way to process (`productions`, `delivery`, ids, bundles, broadcast cells) '
+        '(nothing → "weak")',
         "millwheel remove wheel count",
         "millwheel drop",
     ):
@@ -167,7 +168,7 @@ async def test_a_table_that_does_not_fit_its_rows_is_refused(site: Site) -> None
     await deploy(site.store)
     with pytest.raises(DeployRefused, match=r"table 'counts', column 'word'") as caught:
         await deploy(site.store, tables=(Table("counts", Other),))
-    assert 'another type of a column ("text" → "bigint")' in str(caught.value)
+    assert 'another type of a column, which may not have each stored value ("text" → "bigint")' in str(caught.value)
     assert "column 'when': an additional column that every row needs" in str(caught.value)
 
 

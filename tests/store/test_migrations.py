@@ -194,6 +194,7 @@ def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
         connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(empty.name)))
         for statement in (
             "ALTER TABLE dead_letter DROP COLUMN hold CASCADE",
+            "ALTER TABLE dead_letter DROP COLUMN version",
             "ALTER TABLE request DROP CONSTRAINT request_slot, DROP CONSTRAINT request_key",
             "DROP TABLE leader, blocking_item",
             "UPDATE alembic_version SET version_num = '0008'",

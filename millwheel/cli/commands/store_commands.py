@@ -19,7 +19,7 @@ from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.store import embedded
 from millwheel.store.console import administration
-from millwheel.store.console.left_columns import drop_left_columns
+from millwheel.store.console.left_data import drop_left_data
 from millwheel.store.console.migrate import HEAD, require_version, schema_version
 from millwheel.store.console.presence import present
 from millwheel.store.console.roles import make_roles
@@ -59,8 +59,8 @@ def migrate(
         bool,
         typer.Option(
             "--allow-drop",
-            help="Also drop columns of its tables that former code has written, and the deployed "
-            "code does not know.",
+            help="Also drop columns of tables and entries of states that former code has written, "
+            "and the deployed code does not know.",
         ),
     ] = False,
     rate: Annotated[
@@ -86,7 +86,7 @@ def migrate(
         streams = [] if pipeline is None else _registered(pipeline, presence.url)
         made = make_roles(presence.url, name) if roles else ()
         migrated = _migrated(pipeline, presence.url, rate) if states else None
-        dropped = drop_left_columns(presence.url, name, actor=actor("")) if allow_drop else []
+        dropped = drop_left_data(presence.url, name, actor=actor("")) if allow_drop else []
     if before == HEAD:
         typer.echo(f"schema {name} is already at version {HEAD}")
     elif before:
@@ -97,10 +97,10 @@ def migrate(
         typer.echo(f"stream {stream} takes records")
     for role in made:
         typer.echo(f"role {role} has its rights; next: GRANT {role} TO a login")
-    for column in dropped:
-        typer.echo(f"dropped column {column}")
+    for what in dropped:
+        typer.echo(f"dropped {what}")
     if allow_drop and not dropped:
-        typer.echo("no table has a column that only former code has written")
+        typer.echo("nothing is left that only former code has written")
     if migrated is not None:
         typer.echo(_of_states(migrated))
         if migrated.first_failure is not None:

@@ -140,7 +140,7 @@ def _letter_of(
     return DeadLetter(
         record.slot, step.id, _stream_of(step, record), record.id, record.key_text,
         _text(record.encoded) or _json_text(record.value), record.micros, _place(record), *texts,
-        attempts, now,
+        attempts, now, version=step.streams[record.stream].version,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from millwheel.graph.node import Node
 from millwheel.runtime.routes.destinations import Destination
 from millwheel.runtime.routes.routes import StreamRoute
 from millwheel.runtime.seen.weak_ids import NO_RUN
+from millwheel.streams import Stream
 
 
 @dataclass(eq=False)
@@ -118,9 +119,14 @@ class Step:
         )
 
     @cached_property
+    def streams(self) -> dict[str, Stream[Any]]:
+        """The streams that the node reads."""
+        return {input_.stream.name: input_.stream for input_ in self.node.inputs}
+
+    @cached_property
     def codecs(self) -> dict[str, Codec[Any]]:
         """Codecs of the streams that the node reads."""
-        return {input_.stream.name: input_.stream.codec for input_ in self.node.inputs}
+        return {name: stream.codec for name, stream in self.streams.items()}
 
     def renew(self, delivery: Delivery[Any]) -> None:
         """Restore the value of a record that runs again: user code may have changed it."""

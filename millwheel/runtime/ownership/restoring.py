@@ -20,6 +20,7 @@ from millwheel.runtime.keys.key_state import KeyState, StateCache
 from millwheel.runtime.network.courier import Courier
 from millwheel.state import StateLayout
 from millwheel.store.port.claims import Claim
+from millwheel.store.port.records import StoredProduction
 
 
 class Restoring:
@@ -122,6 +123,11 @@ class Restoring:
             await self._env.patiently(lambda log=log: self._send_again(interval, log))  # type: ignore[misc]
             log.complete = True
 
+    def _is_read(self, row: StoredProduction) -> bool:
+        """False: it has no receiver, or one that was removed or no longer reads the stream."""
+        step = self._exchange.steps.get(row.receiver)
+        return step is not None and row.stream in step.codecs
+
     def _state_cache(self, interval: Interval) -> StateCache:
         node = interval.step.node
         assert node.layout is not None
@@ -191,7 +197,7 @@ class Restoring:
             if log.is_acknowledged(row.seq):
                 log.skip(row.seq + 1)
                 continue
-            if row.receiver not in self._exchange.steps:  # no receiver, or a removed one
+            if not self._is_read(row):
                 log.sent(row.seq + 1, row.hold, 0, row.stamp)
                 log.acknowledge([row.seq])
                 continue

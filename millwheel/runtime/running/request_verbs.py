@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from millwheel.core.codec import Codec, shown
+from millwheel.core.codec import apply_migrations, shown
 from millwheel.core.model import Delivery, Timer, TimerKind, from_micros
-from millwheel.errors import CannotCarryOut
+from millwheel.errors import CannotCarryOut, MigrationFailed
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.key_requests import UNPARK, KeyRequest
 from millwheel.runtime.interval.step import Step
@@ -26,7 +26,7 @@ from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.routes.readers import KeyedReader
 from millwheel.runtime.running.step_code import StepCode
 from millwheel.store.port.requests import KeptLetter, SettledRequest
-from millwheel.streams import Input
+from millwheel.streams import Input, Stream
 
 USERS_KINDS = ("watermark", "wall")
 """Kinds of timers that an operator may change: those that call `process_timer`."""
@@ -218,17 +218,37 @@ def _record(turn: RequestTurn, letter: KeptLetter) -> Delivery[Any]:
     step, request = turn.interval.step, turn.request
     hidden = {shown: name for name, shown in step.node.shown_names.items()}
     stream = hidden.get(letter.stream, letter.stream)
-    codec: Codec[Any] | None = step.codecs.get(stream)
-    if codec is None or letter.ts is None:
+    read = step.streams.get(stream)
+    if read is None or letter.ts is None:
         raise CannotCarryOut(f"{step.node.name!r} reads no stream {letter.stream!r}")
-    edited = "value" in request.payload
-    text = msgspec.json.encode(request.payload["value"]) if edited else letter.value.encode()
-    value = codec.decode(text)
+    if "value" in request.payload:
+        text = msgspec.json.encode(request.payload["value"])
+    else:
+        text = _present_value(read, letter)
+    value = read.codec.decode(text)
     _require_key(step, request, stream, value)
     return Delivery(
         request.key, value, letter.ts, stream, request.key_text, request.slot, step.id, letter.ts,
         len(text), text, id=letter.record_id or b"",
     )  # fmt: skip
+
+
+def _present_value(stream: Stream[Any], letter: KeptLetter) -> bytes:
+    """The value of a letter in the present version of its stream's type.
+
+    Raises:
+        CannotCarryOut: a migration fails.
+    """
+    text = letter.value.encode()
+    if letter.version is None or letter.version == stream.version:
+        return text
+    subject = f"stream {letter.stream!r}, dead letter {letter.id}"
+    try:
+        return apply_migrations(
+            text, letter.version, stream.version, stream.migrations, subject, stream.codec.decode
+        )
+    except MigrationFailed as error:
+        raise CannotCarryOut(str(error)) from error
 
 
 def _require_key(step: Step, request: KeyRequest, stream: str, value: Any) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 from millwheel.store.port.change import CodeChange, Kind
 from millwheel.store.rules.changes import kinds
+from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.code import Code, Generation
 
 GUARANTEES = ("productions", "delivery", "named", "bundles", "broadcast_cells")
@@ -20,7 +21,11 @@ FILES = "json_lines"
 
 
 def graph_changes(
-    pipeline: str, history: Sequence[Generation], code: Code, removed: Collection[str]
+    pipeline: str,
+    history: Sequence[Generation],
+    code: Code,
+    removed: Collection[str],
+    obstacles: Obstacles,
 ) -> Iterator[CodeChange]:
     newest = history[-1].code
     stored, nodes = newest.nodes, code.nodes
@@ -31,7 +36,8 @@ def graph_changes(
         elif name not in stored:
             yield CodeChange(kinds.NODE_ADDED, where)
         else:
-            yield from _NodeChanges(where, name, history, stored[name], node).found()
+            changes = _NodeChanges(where, name, history, stored[name], node, obstacles)
+            yield from changes.found(pipeline)
     for name, node in stored.items():
         if name not in nodes:
             given = {"pipeline": pipeline, "name": name}
@@ -55,20 +61,22 @@ class _NodeChanges:
         history: Sequence[Generation],
         before: Mapping[str, Any],
         after: Mapping[str, Any],
+        obstacles: Obstacles,
     ) -> None:
         self._where = where
         self._name = name
         self._history = history
         self._before = before
         self._after = after
+        self._obstacles = obstacles
 
-    def found(self) -> Iterator[CodeChange]:
+    def found(self, pipeline: str) -> Iterator[CodeChange]:
         if self._before.get("kind") != self._after.get("kind"):
             yield self._change(kinds.NODE_KIND, "kind")
             return
         yield from self._parts(kinds.CLASS, "class")
         yield from self._inputs()
-        yield from self._writes()
+        yield from self._writes(pipeline)
         for part in GUARANTEES:
             yield from self._parts(kinds.GUARANTEE, part)
         other_paths = _have_other_paths(self._before.get("source"), self._after.get("source"))
@@ -89,7 +97,9 @@ class _NodeChanges:
     def _inputs(self) -> Iterator[CodeChange]:
         before, after = dict(self._before.get("inputs", ())), dict(self._after.get("inputs", ()))
         for stream in before.keys() - after.keys():
-            yield CodeChange(kinds.INPUT_MISSING, self._where, before=stream)
+            held = self._name in {*self._obstacles.bundled, *self._obstacles.parked}
+            kind = kinds.INPUT_MISSING_HELD if held else kinds.INPUT_MISSING
+            yield CodeChange(kind, self._where, before=stream, given={"name": self._name})
         for stream in after.keys() - before.keys():
             yield CodeChange(kinds.INPUT_ADDED, self._where, after=stream)
         for stream in before.keys() & after.keys():
@@ -99,10 +109,15 @@ class _NodeChanges:
                 kind = kinds.EXTRACTOR if is_named else kinds.INPUT_MANNER
                 yield CodeChange(kind, f"{self._where}, input {stream!r}", one, other)
 
-    def _writes(self) -> Iterator[CodeChange]:
+    def _writes(self, pipeline: str) -> Iterator[CodeChange]:
         before, after = set(self._before.get("writes", ())), set(self._after.get("writes", ()))
         for stream in sorted(before - after):
-            yield CodeChange(kinds.WRITES_MISSING, self._where, before=stream)
+            kind = kinds.WRITES_MISSING
+            if self._before.get("productions") == "weak" or self._before.get("kind") == "injector":
+                kind = kinds.WRITES_MISSING_WEAK
+            elif (self._name, stream) in self._obstacles.sent:
+                kind = kinds.WRITES_MISSING_SENT
+            yield CodeChange(kind, self._where, before=stream, given={"pipeline": pipeline})
         for stream in sorted(after - before):
             yield CodeChange(kinds.WRITES_ADDED, self._where, after=stream)
 

@@ -8,36 +8,14 @@ there is any, the code must confirm the change by a new version (decision 42).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from millwheel.core.extractors import AllKeys, Keys, comparable
 from millwheel.store.port.change import CodeChange
 from millwheel.store.rules.changes import kinds
+from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.code import SHARED, Code, Generation
-
-
-@dataclass(frozen=True)
-class Obstacles:
-    """Stored work that forbids a change of keys."""
-
-    begun: Collection[str] = frozenset()
-    """Computations that have processed a record or timer, so that they may have state."""
-    bundled: Collection[str] = frozenset()
-    """Computations with an open numbered bundle."""
-    parked: Collection[str] = frozenset()
-    """Computations with parked keys."""
-    workers: int = 0
-
-    def under_new_names(self, renames: Mapping[str, str]) -> Obstacles:
-        """`renames` has the former names by the new ones."""
-        new = {former: name for name, former in renames.items()}
-        begun, bundled, parked = (
-            {new.get(name, name) for name in names}
-            for names in (self.begun, self.bundled, self.parked)
-        )
-        return Obstacles(begun, bundled, parked, self.workers)
 
 
 def changed(before: Code, after: Code) -> list[tuple[str, str]]:

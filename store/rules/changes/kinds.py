@@ -57,8 +57,16 @@ INPUT_ADDED = Kind(
 )
 INPUT_MISSING = Kind(
     "an input less",
-    IMPOSSIBLE,
-    "records on their way would never be acknowledged; keep the input, and ignore its records",
+    FOLLOWS,
+    "its records that are on their way are acknowledged without being processed; new code takes "
+    "over the key intervals of its senders at once",
+)
+INPUT_MISSING_HELD = Kind(
+    "an input less, before parked keys or an open bundle",
+    NEEDS,
+    "{name!r} has parked keys, or a numbered bundle that is not delivered, which may have its "
+    "records. Retry or discard what is parked: millwheel dead-letters list --computation {name} "
+    "--waiting; or pause the injectors until the bundle is delivered",
 )
 INPUT_MANNER = Kind(
     "an input that is read in another manner (by key, spread, broadcast)",
@@ -72,9 +80,22 @@ WRITES_ADDED = Kind(
 )
 WRITES_MISSING = Kind(
     "a stream less in `writes`",
+    FOLLOWS,
+    "all that was sent by it is acknowledged; the watermark of its readers no longer waits for "
+    "this computation",
+)
+WRITES_MISSING_SENT = Kind(
+    "a stream less in `writes`, with records on their way",
+    NEEDS,
+    "they would be late, as their readers would no longer wait for them. Pause the injectors "
+    "(millwheel pause {pipeline}) until millwheel status shows nothing on its way, deploy, and "
+    "resume; or keep it in `writes`, and produce nothing to it",
+)
+WRITES_MISSING_WEAK = Kind(
+    "a stream less in `writes` of a weak computation",
     IMPOSSIBLE,
-    "records on their way would never be acknowledged; keep it in `writes`, and produce nothing "
-    "to it",
+    "its records on their way are not stored, so nobody knows whether there are any; keep it in "
+    "`writes`, and produce nothing to it",
 )
 GUARANTEE = Kind(
     "another way to process (`productions`, `delivery`, ids, bundles, broadcast cells)",
@@ -164,7 +185,8 @@ TYPE_STEPS = Kind(
 ENTRIES_LEFT = Kind(
     "a collection of a state less",
     FOLLOWS,
-    "its entries stay in the store, and no code reads them; the view states shows them",
+    "its entries stay in the store, and no code reads them: orphaned state, which millwheel status "
+    "shows as long as there is any; to delete it: millwheel migrate {pipeline} --allow-drop",
 )
 TYPE_DOWN = Kind(
     "a former version of a type",
@@ -285,7 +307,8 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
         NODE_ADDED, NODE_MISSING, NODE_BACK, NODE_KIND, NODE_RENAMED, CLASS, EXTRACTOR,
     ),
     "Wiring": (
-        INPUT_ADDED, INPUT_MISSING, INPUT_MANNER, WRITES_ADDED, WRITES_MISSING, GUARANTEE,
+        INPUT_ADDED, INPUT_MISSING, INPUT_MISSING_HELD, INPUT_MANNER, WRITES_ADDED,
+        WRITES_MISSING, WRITES_MISSING_SENT, WRITES_MISSING_WEAK, GUARANTEE,
     ),
     "Sources and sinks": (SOURCE, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, FILES_AGAIN),
     "Windows, joins, and rules of your own": (STATE_RULE, RULE),

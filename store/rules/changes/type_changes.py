@@ -17,7 +17,7 @@ from millwheel.store.rules.code import SHARED, Code, Generation, TypeVersion
 
 
 def state_changes(
-    history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]
+    pipeline: str, history: Sequence[Generation], code: Code, nodes: Sequence[NodeDeploy]
 ) -> Iterator[CodeChange]:
     """Plain states, the entries of each collection, and shared tables have one version, so each
     needs a migration only where its own type changed."""
@@ -36,11 +36,13 @@ def state_changes(
         for part in dict.fromkeys([PLAIN, *parts, *_parts(found[-1])]):
             own, own_new = [_part(kind, part) for kind in found], _part(new, part)
             if own_new.type is None and part.startswith(COLLECTION):
-                yield CodeChange(kinds.ENTRIES_LEFT, _subject(name, part))
+                given = {"pipeline": pipeline}
+                yield CodeChange(kinds.ENTRIES_LEFT, _subject(name, part), given=given)
                 continue
-            given = steps_of.get(part, ())
-            steps = _with_unchanged(own, own_new, given)
-            yield from _changes(_subject(name, part), _attribute(part), own, own_new, given, steps)
+            own_steps = steps_of.get(part, ())
+            steps = _with_unchanged(own, own_new, own_steps)
+            where, attribute = _subject(name, part), _attribute(part)
+            yield from _changes(where, attribute, own, own_new, own_steps, steps)
 
 
 PLAIN, COLLECTION = "plain", "entries of "
@@ -77,6 +79,25 @@ def _attribute(part: str) -> str:
     if part.startswith(COLLECTION):
         return f"entry_migrations[{part.removeprefix(COLLECTION)!r}]"
     return "migrations" if part == PLAIN else "shared_migrations"
+
+
+def left_collections(history: Sequence[Generation]) -> dict[tuple[str, str], int]:
+    """Collections of states that former code has written and the newest does not, by the name of
+    the computation, each with the newest generation that has it.
+
+    Args:
+        history: with the present names.
+    """
+    left: dict[tuple[str, str], int] = {}
+    for generation in history:
+        for name, kind in generation.code.states.items():
+            for collection in kind.type.get("collections", ()):
+                left[name, collection] = generation.number
+    return {
+        (name, collection): number
+        for (name, collection), number in left.items()
+        if number < history[-1].number and name in history[-1].code.states
+    }
 
 
 def stream_changes(

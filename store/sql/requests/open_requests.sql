@@ -2,7 +2,7 @@
 -- owner has already are left out, and those that a claim finds (requests_at_claim.sql). The oldest come first, so that those of one key keep their order. Operators may insert
 -- any row: a dead letter of another key is none.
 SELECT r.id, x.id, r.verb, r.slot, coalesce(r.key, ''), r.payload::text, r.letter,
-       d.stream, d.record_id, d.value, d.ts, d.attempts, d.parked, d.watermark, d.stamp
+       d.stream, d.record_id, d.value, d.ts, d.attempts, d.parked, d.watermark, d.stamp, d.version
 FROM {request} AS r
 JOIN unnest(
     %(ids)s::bigint[], %(computations)s::smallint[], %(slots_from)s::integer[], %(slots_to)s::integer[]

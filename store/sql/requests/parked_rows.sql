@@ -1,7 +1,7 @@
 -- The first rows of some parked keys, in their order, as requests to run them; those that the owner has already are left
 -- out.
 SELECT -d.id, k.interval_id, 'unpark', d.slot, d.key, NULL, d.id,
-       d.stream, d.record_id, d.value, d.ts, d.attempts, d.parked, d.watermark, d.stamp
+       d.stream, d.record_id, d.value, d.ts, d.attempts, d.parked, d.watermark, d.stamp, d.version
 FROM unnest(
     %(ids)s::bigint[], %(computations)s::smallint[], %(slots)s::integer[], %(keys)s::text[]
 ) AS k (interval_id, computation, slot, key)
