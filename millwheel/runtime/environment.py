@@ -41,6 +41,8 @@ class Options:
     promise the end of time, and when all sources have done so, every window closes."""
     accept_late: bool = False
     """Rows after the end of event time are late rows; otherwise they are an error."""
+    only_keys: float = 1.0
+    """The part of the keys of each computation that this worker runs, if it is a canary."""
     inject_copies: int = 1
     """How often each source row is delivered; 2 to test deduplication."""
     guard_shared: bool = False

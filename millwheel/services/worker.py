@@ -60,6 +60,7 @@ class PipelineWorker:
 
     Args:
         until_done: return when all input has ended and everything is stored.
+        only_keys: the part of the keys of each computation that it runs, beside other workers.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class PipelineWorker:
         until_done: bool = False,
         keep_open: bool = False,
         accept_late: bool = False,
+        only_keys: float = 1.0,
         beside: Beside | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -80,8 +82,7 @@ class PipelineWorker:
         self._peers = peers or PeerSettings()
         self._http = http
         self._until_done = until_done
-        self._keep_open = keep_open
-        self._accept_late = accept_late
+        self._options = Options(keep_open=keep_open, accept_late=accept_late, only_keys=only_keys)
         self._beside = beside or Beside()
         self._clock = clock or SystemClock()
 
@@ -97,7 +98,7 @@ class PipelineWorker:
                 self._pipeline,
                 store,
                 clock=self._clock,
-                options=Options(keep_open=self._keep_open, accept_late=self._accept_late),
+                options=self._options,
                 network=partial(self._network, secret),
             )
             certificates = self._certificates()

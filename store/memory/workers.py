@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millwheel.core.clock import Clock
@@ -35,6 +35,7 @@ class MemoryWorkers(MemorySubject):
         *,
         address: str = "",
         generation: int = 1,
+        load: Mapping[str, Any] | None = None,
     ) -> None:
         await self._called("register_worker")
         now = self._clock.monotonic()
@@ -49,7 +50,7 @@ class MemoryWorkers(MemorySubject):
         number = self.tables.next_number() if known is None else known.number
         beat = self._clock.now() if known is None else max(known.heartbeat_at, self._clock.now())
         workers[worker] = WorkerRow(
-            number, now + lease_seconds, {}, lease_seconds, beat, address, generation
+            number, now + lease_seconds, dict(load or {}), lease_seconds, beat, address, generation
         )  # without a liveness lock: only a heartbeat takes it
         self._cut_leases()
 

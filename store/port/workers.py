@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,11 +29,13 @@ class StoreWorkers(Protocol):
         *,
         address: str = "",
         generation: int = 1,
+        load: Mapping[str, Any] | None = None,
     ) -> None:
         """A worker that starts over registers again. `Fenced` if another worker has ended it.
 
         `address` is for connections from other workers. The worker never owns an interval that code
-        of a newer `generation` has owned.
+        of a newer `generation` has owned. `load` is as in `heartbeat`, and counts until the first
+        one.
         """
         ...
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.types.json import Jsonb
 
 from millwheel.errors import Fenced, StoreUnavailable
 from millwheel.store.port.workers import HeartbeatReply, OtherWorker
@@ -41,6 +42,7 @@ class PostgresWorkers(Subject):
         *,
         address: str = "",
         generation: int = 1,
+        load: Mapping[str, Any] | None = None,
     ) -> None:
         self.connections.worker = worker
         host, pid, started = processes.process_identity()
@@ -54,6 +56,7 @@ class PostgresWorkers(Subject):
                 "lease_seconds": lease_seconds,
                 "address": address,
                 "generation": generation,
+                "load": Jsonb(load or {}),
             },
         )
         if not registered:

@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from millwheel import Computation, Context, JsonLinesFiles, Pipeline, Record, Stream, Table
 from millwheel.errors import DeployRefused, GraphError
 from millwheel.graph.order import Graph
+from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Options
 from millwheel.runtime.ownership.deploying import described
 from millwheel.store.port.change import Kind
 from millwheel.store.rules.changes import kinds
@@ -396,6 +398,18 @@ async def planned(cluster: Rolling, pipeline: Pipeline) -> list[Kind]:
     return [change.kind for change in plan.changes]
 
 
+async def roll_back(cluster: Rolling, pipeline: Pipeline) -> int:
+    """As `millwheel rollback`; returns the generation."""
+    deployment = await cluster.store.deploy(
+        described(pipeline.graph(), SHARED.intervals),
+        stamp=cluster.clock.now(),
+        bucket_high=0,
+        shared=True,
+        back=True,
+    )
+    return deployment.generation
+
+
 async def running(parts: Parts, values: list[Item], processed: int) -> Rolling:
     """Two workers of this code, once they have processed so many records."""
     cluster = Rolling(parts.made(values))
@@ -501,6 +515,43 @@ async def change_at(
     check(cluster, values)
 
 
+@pytest.mark.parametrize("ends", ["rolled out", "rolled back"])
+async def test_a_canary_runs_its_part_of_the_keys_until_the_rest_follows(ends: str) -> None:
+    """New code on 5 % of the keys, while its worker, and those of former code, are killed."""
+    after = TAKEN["field of a state"][2]
+    values = many(2_000)
+    part = Options(only_keys=0.05)
+    cluster = await running(FIRST, values, 50)
+    canary = await cluster.start_worker(after.made(values), options=part)
+    await cluster.go(lambda: slots_of(canary) == {"tally": 3_277, "recount": 3_277})
+    await cluster.wait(2)
+    await cluster.crash(canary)
+    canary = await cluster.start_worker(after.made(values), options=part)
+    for old in list(cluster.alive[:-1]):
+        await cluster.start_worker(FIRST.made(values))
+        await cluster.crash(old)
+    await cluster.go(lambda: slots_of(canary) == {"tally": 3_277, "recount": 3_277})
+    placement = await cluster.store.read_placement()
+    assert {row.generation for row in placement.intervals} == {1, 2}
+    if ends == "rolled back":
+        await cluster.crash(canary)
+        await roll_back(cluster, FIRST.made(values))
+    code = after if ends == "rolled out" else FIRST
+    for old in list(cluster.alive):
+        await cluster.start_worker(code.made(values))
+        await cluster.crash(old)
+    await cluster.end()
+    check(cluster, values)
+
+
+def slots_of(engine: Engine) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for interval in engine.intervals:
+        low, high = interval.slots
+        found[interval.name.partition("[")[0]] = found.get(interval.name, 0) + high - low
+    return found
+
+
 async def test_names_change_again_and_again_while_old_workers_start_again() -> None:
     """A worker of former code finds its computation by the name that it has for it."""
     values = many(900)
@@ -561,14 +612,7 @@ async def test_the_way_back_is_taken_by_command_only() -> None:
     with pytest.raises(DeployRefused, match=r"millwheel rollback MODULE:PIPELINE"):
         await cluster.start_worker(FIRST.made(values))
     assert kinds.TYPE_BACK in await planned(cluster, FIRST.made(values))
-    deployment = await cluster.store.deploy(
-        described(FIRST.made(values).graph(), SHARED.intervals),
-        stamp=cluster.clock.now(),
-        bucket_high=0,
-        shared=True,
-        back=True,
-    )
-    assert deployment.generation == 3
+    assert await roll_back(cluster, FIRST.made(values)) == 3
     await cluster.start_worker(FIRST.made(values))
     await cluster.crash(new)
     await cluster.end()

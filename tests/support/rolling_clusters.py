@@ -8,7 +8,7 @@ from random import Random
 
 from millwheel import Pipeline
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.environment import Environment
+from millwheel.runtime.environment import Environment, Options
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.ownership.balancer import Balancer
@@ -23,7 +23,10 @@ class Rolling(Cluster):
     """A cluster whose workers each run code of their own."""
 
     async def start_worker(
-        self, pipeline: Pipeline, decide: Callable[[Environment], Decide] = Balancer
+        self,
+        pipeline: Pipeline,
+        decide: Callable[[Environment], Decide] = Balancer,
+        options: Options | None = None,
     ) -> Engine:
         """One more worker, with this code; `decide` makes what decides if it leads."""
         number = len(self.engines)
@@ -42,6 +45,7 @@ class Rolling(Cluster):
             pipeline,
             self.store.another(),
             clock=self.clock,
+            options=options or Options(),
             network=network,
             process=FREE_OF_CHARGE,
         )

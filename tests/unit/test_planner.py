@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Literal
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from millwheel import Settings
 from millwheel.core.model import SLOTS
+from millwheel.runtime.ownership.canary import ENOUGH, plan_beside
 from millwheel.runtime.ownership.planner import (
     Assign,
     Decision,
@@ -81,6 +82,7 @@ class Cluster:
     changed: dict[int, int] = field(default_factory=dict)
     cut: set[int] = field(default_factory=set)
     """Those of them that are parts of a split, and not moved since."""
+    plan: Callable[..., list[Decision]] = plan
 
     def look(self) -> list[IntervalLoad]:
         return [self._with_load(interval) for interval in self.intervals]
@@ -103,7 +105,7 @@ class Cluster:
     def decide(self) -> list[Decision]:
         recent = {id for id, left in self.changed.items() if left > 0}
         self.cut &= recent
-        decisions = plan(self.workers, self.look(), self.settings, recent, self.cut)
+        decisions = self.plan(self.workers, self.look(), self.settings, recent, self.cut)
         self.check(decisions)
         return decisions
 
@@ -340,6 +342,67 @@ def test_a_worker_that_joins_is_given_something_and_gives_nothing_back(cluster: 
         share = -(-len(cluster.intervals) // len(cluster.workers))
         computations = len({interval.computation for interval in cluster.intervals})
         assert len(moved) <= share + computations
+
+
+# -- canaries ------------------------------------------------------------------------------------
+
+
+def slots_of(cluster: Cluster, worker: str) -> Counter[str]:
+    return Counter(
+        {
+            computation: sum(
+                i.slot_to - i.slot_from
+                for i in cluster.intervals
+                if i.owner == worker and i.computation == computation
+            )
+            for computation in {i.computation for i in cluster.intervals if i.kind != "injector"}
+        }
+    )
+
+
+@given(clusters(most_workers=4), st.sampled_from((0.001, 0.05, 0.3, 0.9)))
+@hypothesis_settings(max_examples=examples(60), deadline=None)
+def test_a_canary_gets_its_part_of_the_keys_and_no_more(cluster: Cluster, part: float) -> None:
+    cluster.intervals = [
+        replace(interval, pinned=False, generation=1) for interval in cluster.intervals
+    ]
+    cluster.plan = plan_beside
+    covered = cluster.covered()
+    cluster.come_to_rest()
+    cluster.settle()
+    canary = WorkerLoad("tweety", started=9, generation=2, only_keys=part)
+    cluster.workers.append(canary)
+    for death in (False, True):
+        if death and len(cluster.workers) > 2:
+            cluster.workers.pop(0)
+        cluster.come_to_rest()
+        cluster.settle()
+        target = round(part * SLOTS)
+        for slots in slots_of(cluster, "tweety").values():
+            assert ENOUGH * target <= slots <= target
+        assert not [i for i in cluster.intervals if i.kind == "injector" and i.owner == "tweety"]
+        assert cluster.covered() == covered
+    cluster.workers[:-1] = []
+    assert cluster.decide() == [], "the canary is alone, and what others had waits for them"
+
+
+def test_what_only_the_code_of_the_canary_may_own_is_all_its_own() -> None:
+    cluster = Cluster(
+        [WorkerLoad("ann"), WorkerLoad("tweety", generation=2, only_keys=0.05)],
+        [
+            IntervalLoad(1, "old", "computation", 0, SLOTS, owner="ann"),
+            IntervalLoad(2, "new", "computation", 0, SLOTS, generation=2),
+        ],
+        plan=plan_beside,
+    )
+    cluster.come_to_rest()
+    cluster.settle()
+    assert slots_of(cluster, "tweety") == {"old": round(0.05 * SLOTS), "new": SLOTS}
+    cluster.workers.append(WorkerLoad("bob", generation=2))
+    cluster.workers.pop(1)
+    cluster.come_to_rest()
+    cluster.settle()
+    assert all(interval.owner in ("ann", "bob") for interval in cluster.intervals)
 
 
 # -- one rule each -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import sys
@@ -40,6 +41,14 @@ class WorkerInputOptions(InputOptions):
     until_done: Annotated[
         bool, typer.Option("--until-done", help="Exit when all input has ended and is processed.")
     ] = False
+    only_keys: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT",
+            help="Run only this part of the keys of each computation, 5% for example, while other "
+            "workers, of the former code for example, run the rest.",
+        ),
+    ] = "100%"
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False
 
 
@@ -151,6 +160,7 @@ def worker(
             "--until-done waits for the end of event time, which --keep-open prevents: give one of "
             "them"
         )
+    only_keys = _part(inputs.only_keys)
     settings = peers.settings(tls.settings())
     http, ingestion = serving.endpoint(), serving.ingestion()
     with opened_for(pipeline.name, common) as presence:
@@ -173,6 +183,7 @@ def worker(
                     until_done=inputs.until_done,
                     keep_open=inputs.keep_open,
                     accept_late=inputs.accept_late,
+                    only_keys=only_keys,
                     beside=Beside(show, show_seconds, presence.renew),
                 )
                 async with ingesting(pipeline, presence.url, ingestion):
@@ -182,6 +193,17 @@ def worker(
         interruption = loop.run(work())
     if interruption.signal is not None:
         raise typer.Exit(interruption.exit_code)
+
+
+def _part(text: str) -> float:
+    """`UsageError` if it is no percentage above 0, up to 100."""
+    try:
+        part = float(text.removesuffix("%")) / 100 if text.endswith("%") else math.nan
+    except ValueError:
+        part = math.nan
+    if not 0 < part <= 1:
+        raise UsageError(f"--only-keys {text}: give a percentage above 0, up to 100%: 5%")
+    return part
 
 
 def _secret(file: Path | None) -> bytes | None:

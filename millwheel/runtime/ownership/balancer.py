@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from millwheel.runtime.environment import Environment
+from millwheel.runtime.ownership.canary import plan_beside
 from millwheel.runtime.ownership.planner import (
     Assign,
     Decision,
@@ -14,7 +15,6 @@ from millwheel.runtime.ownership.planner import (
     ReportedLoad,
     Split,
     WorkerLoad,
-    plan,
 )
 from millwheel.store.port.placement import (
     MergeWish,
@@ -56,7 +56,7 @@ class Balancer:
         self._note_cuts(placement, now)
         alive = [worker for worker in placement.workers if worker.lease_left > 0]
         loads = {worker.id: ReportedLoad.read(worker.load) for worker in alive}
-        decisions = plan(
+        decisions = plan_beside(
             living(placement),
             [self._interval(row, loads) for row in placement.intervals],
             self._env.settings,
@@ -163,6 +163,7 @@ def _worker(worker: PlacedWorker, place: int) -> WorkerLoad:
         generation=worker.generation,
         unreached=load.unreached,
         expired=load.expired,
+        only_keys=load.only_keys,
     )
 
 

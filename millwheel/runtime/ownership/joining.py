@@ -7,6 +7,7 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.tasks import end
+from millwheel.runtime.upkeep.figures import only_keys
 
 HAND_OVER_SECONDS = 3.0
 
@@ -14,7 +15,11 @@ HAND_OVER_SECONDS = 3.0
 async def register(env: Environment, lease: Lease, address: str) -> None:
     asked = env.clock.monotonic()
     await env.store.register_worker(
-        env.worker, env.settings.lease_seconds, address=address, generation=env.generation
+        env.worker,
+        env.settings.lease_seconds,
+        address=address,
+        generation=env.generation,
+        load=only_keys(env.options),
     )
     lease.renewed(asked)
 

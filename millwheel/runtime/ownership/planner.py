@@ -61,6 +61,8 @@ class WorkerLoad:
     generation: int = 1
     unreached: tuple[str, ...] = ()
     expired: bool = False
+    only_keys: float = 1.0
+    """The part of the keys that it may have; see `millwheel.runtime.ownership.canary`."""
 
 
 class ReportedIntervalLoad(msgspec.Struct, frozen=True):
@@ -77,6 +79,7 @@ class ReportedLoad(msgspec.Struct, frozen=True):
     intervals: dict[int, ReportedIntervalLoad] = {}
     unreached: tuple[str, ...] = ()
     expired: bool = False
+    only_keys: float = 1.0
 
     @classmethod
     def read(cls, load: Mapping[str, Any]) -> ReportedLoad:

@@ -6,7 +6,7 @@ INSERT INTO {worker} AS w (
 )
 VALUES (
     %(id)s, %(host)s, %(pid)s, %(pid_started)s, now(), now(),
-    now() + %(lease_seconds)s * interval '1 second', %(lease_seconds)s, false, '[]', '{{}}',
+    now() + %(lease_seconds)s * interval '1 second', %(lease_seconds)s, false, '[]', %(load)s,
     %(address)s, %(generation)s
 )
 ON CONFLICT (id) DO UPDATE
