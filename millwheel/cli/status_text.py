@@ -14,6 +14,7 @@ from millwheel.store.console.inspection import (
     BEGIN_OF_TIME,
     END_OF_TIME,
     LATE,
+    CodeStatus,
     ComputationStatus,
     Holder,
     IntervalStatus,
@@ -77,6 +78,23 @@ def print_status(status: PipelineStatus, address: StoreAddress) -> None:
          "bloom maybes", "late", "dead letters", "input watermark", "low watermark", "held by"],
         [_row(computation, labels) for computation in status.computations],
     )  # fmt: skip
+    if status.generations:
+        typer.echo("\nworkers of several generations run:")
+        print_table(
+            ["computation", "generation", "keys", "records/s", "out/s", "backlog", "user code"],
+            [
+                [
+                    labels.get(one.computation, one.computation),
+                    str(one.generation),
+                    f"{one.keys:.1%}",
+                    rate_text(one.per_second),
+                    rate_text(one.out_per_second),
+                    f"{one.backlog:,}",
+                    user_code(one.user_code),
+                ]
+                for one in status.generations
+            ],
+        )
     for computation in status.computations:
         if counted := _counted(computation):
             typer.echo(f"  {name_of(computation)} counted: {counted}")
@@ -217,7 +235,7 @@ def _row(status: ComputationStatus, labels: Mapping[str, str]) -> list[str]:
         f"{status.records_out:,}",
         rate_text(status.out_per_second),
         f"{status.backlog:,}",
-        user_code(status),
+        user_code(status.user_code),
         at_work(status),
         f"{status.duplicates_dropped:,}",
         f"{status.bloom_maybes:,}",
@@ -241,8 +259,7 @@ def at_work(status: ComputationStatus) -> str:
     return f"{status.at_work:,}, oldest {status.oldest_seconds:,.1f} s{key}"
 
 
-def user_code(status: ComputationStatus) -> str:
-    code = status.user_code
+def user_code(code: CodeStatus | None) -> str:
     return "" if code is None else f"{_short_time(code.mean)}, p99 {_short_time(code.p99)}"
 
 

@@ -137,7 +137,7 @@ def _computation(one: ComputationStatus, status: PipelineStatus) -> list[str]:
         f"{one.processed:,}",
         rate_text(one.out_per_second),
         f"{one.backlog:,}",
-        user_code(one),
+        user_code(one.user_code),
         at_work(one),
         moment(one.low_watermark[:19] if one.lag_seconds is not None else one.low_watermark),
         "" if one.lag_seconds is None else lag(one.lag_seconds),

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.engine import Engine
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.ownership.deploying import deploy, described
 from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.services.hosting import opened
 from millwheel.store.port.deploy import Deployment, Plan
+from millwheel.store.port.states import OldState
+from millwheel.store.rules.changes import kinds
+
+MOST_SHOWN = 5
 
 
 def plan(pipeline: Pipeline, url: str) -> Plan:
@@ -28,7 +34,21 @@ async def _plan(pipeline: Pipeline, url: str) -> Plan:
         found = await store.plan(described(env.graph, env.settings.intervals))
         if found.deployed is not None and not found.is_refused:
             await try_migrations(env)
+        if any(change.kind is kinds.TYPE_DOWN for change in found.changes):
+            found = replace(found, in_the_way=await _in_the_way(env))
         return found
+
+
+async def _in_the_way(env: Environment) -> list[OldState]:
+    """Some states of versions above those of this code, of each computation, collection and
+    version."""
+    versions = {
+        node.name: node.computation.version
+        for node in env.graph.nodes
+        if node.computation is not None
+    }
+    found = await env.store.sample_states(versions, MOST_SHOWN)
+    return [old for old in found if old.version > versions[old.computation]]
 
 
 def roll_back(pipeline: Pipeline, url: str) -> Deployment:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
-from millwheel.core.model import MAX_TIME, MIN_TIME, Key, from_micros
+from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS, Key, from_micros
 from millwheel.errors import UsageError
 from millwheel.graph.labels import label_of
 from millwheel.store.console.asking import EVERY_LETTER, LetterFilter
@@ -241,6 +241,19 @@ class SparkQueryStatus(msgspec.Struct, frozen=True):
     """Counters by computation."""
 
 
+class GenerationStatus(msgspec.Struct, frozen=True):
+    """How a computation goes with workers of one generation, while workers of another run too."""
+
+    computation: str
+    generation: int
+    keys: float
+    """Its part of the keys, 0 to 1."""
+    per_second: float | None
+    out_per_second: float | None
+    backlog: int
+    user_code: CodeStatus | None
+
+
 class PipelineStatus(msgspec.Struct):
     name: str
     schema_version: str | None
@@ -256,6 +269,8 @@ class PipelineStatus(msgspec.Struct):
     intervals: list[IntervalStatus] = msgspec.field(default_factory=list)
     sources: list[SourceStatus] = msgspec.field(default_factory=list)
     sinks: list[SinkStatus] = msgspec.field(default_factory=list)
+    generations: list[GenerationStatus] = msgspec.field(default_factory=list)
+    """Empty unless workers of several generations run: in a rolling deploy, or with a canary."""
     orphaned: list[OrphanedState] = msgspec.field(default_factory=list)
     """State that no code reads any more."""
     on_spark: SparkQueryStatus | None = None
@@ -411,6 +426,7 @@ class Inspection:
         for name, one in found.items():
             one.label = labels.get(name, name)
         status.intervals = [_interval(row) for row in intervals]
+        status.generations = _by_generation(intervals, status.workers, now)
         status.sources = [_source(row) for row in intervals if row.source is not None]
         status.sinks = [SinkStatus(*row) for row in self._rows("status_sinks", pipeline)]
         for name, backlog in self._rows("status_backlog", pipeline):
@@ -606,6 +622,34 @@ def _computation(name: str, kind: str, intervals: list[Any], now: int) -> Comput
         last_commit=time_text(max(row.stamp for row in intervals)),
         counters={counter: totals[counter] for counter in sorted(totals)},
     )
+
+
+def _by_generation(
+    intervals: list[Any], workers: list[WorkerStatus], now: int
+) -> list[GenerationStatus]:
+    of_worker = {worker.id: worker.generation for worker in workers if worker.state == "running"}
+    if len(set(of_worker.values())) < 2:
+        return []
+    rows: dict[tuple[str, int], list[Any]] = {}
+    for row in intervals:
+        if row.owner in of_worker and row.kind != "injector":
+            rows.setdefault((row.name, of_worker[row.owner]), []).append(row)
+    found: list[GenerationStatus] = []
+    for (name, generation), own in rows.items():
+        one = _computation(name, own[0].kind, own, now)
+        keys = sum(row.slot_to - row.slot_from for row in own) / SLOTS
+        found.append(
+            GenerationStatus(
+                name,
+                generation,
+                keys,
+                one.per_second,
+                one.out_per_second,
+                one.backlog,
+                one.user_code,
+            )
+        )
+    return sorted(found, key=lambda one: (one.computation, one.generation))
 
 
 def _interval(row: Any) -> IntervalStatus:

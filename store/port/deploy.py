@@ -9,6 +9,7 @@ from millwheel.sinks import Table
 from millwheel.store.port.change import CodeChange
 from millwheel.store.port.placement import IntervalRow, NodeKind
 from millwheel.store.port.state_shape import StateShape
+from millwheel.store.port.states import OldState
 
 
 @dataclass(slots=True)
@@ -84,6 +85,8 @@ class Plan:
     changes: Sequence[CodeChange]
     older: int | None = None
     """The code is this former generation."""
+    in_the_way: Sequence[OldState] = ()
+    """Some stored values of newer versions, which this code cannot read."""
 
     @property
     def is_refused(self) -> bool:

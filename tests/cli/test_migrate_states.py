@@ -3,119 +3,32 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from millwheel.store.console.old_states import BEFORE_ALL, CurrentVersion, OldStates
-from tests.support.shells import Running, Shell
+from tests.support.shells import Shell
 from tests.support.store_sites import Schema
-
-MODULE = """
-import os
-from datetime import datetime
-
-from msgspec import Struct, field
-
-from millwheel import Computation, Context, JsonLines, MapState, Pipeline, Record, Settings, Stream
-
-
-class Sale(Struct):
-    at: datetime
-    key: str
-    cents: int
-
-
-class Till(Struct):
-    dollars: float = 0.0
-    by_shop: MapState[str, float] = field(default_factory=MapState)
-
-
-SALES = Stream("sales", Sale)
-
-
-class Tills(Computation[Sale, Till]):
-    async def process_record(self, record: Record[Sale], ctx: Context[Till]) -> None:
-        ctx.state.dollars += record.value.cents / 100
-        by_shop = ctx.state.by_shop
-        by_shop.put("shop", (await by_shop.get("shop") or 0) + record.value.cents / 100)
-
-
-pipeline = Pipeline("tills", settings=Settings(intervals=4))
-pipeline.inject(SALES, JsonLines(os.environ["INPUT"], follow=True), timestamp=lambda sale: sale.at)
-pipeline.add(Tills(), SALES.by(lambda sale: sale.key))
-"""
-
-NEW = (
-    MODULE.replace("dollars: float = 0.0", "cents: int = 0")
-    .replace("MapState[str, float]", "MapState[str, int]")
-    .replace("ctx.state.dollars +=", "ctx.state.cents +=")
-    .replace("record.value.cents / 100", "record.value.cents")
-    .replace(
-        "    async def process_record",
-        """    version = 2
-    migrations = {1: lambda old: {"cents": round(old.get("dollars", 0) * 100)}}
-    entry_migrations = {"by_shop": {1: lambda old: round(old * 100)}}
-
-    async def process_record""",
-    )
+from tests.support.tills import (
+    KEYS,
+    MODULE,
+    NEW,
+    deploy_former,
+    deploy_new,
+    deploy_to,
+    rows,
+    sell,
+    take_over,
+    wait_for,
 )
-"""The same tills in cents."""
-
-KEYS = 300
 
 
 @pytest.fixture
 def shell(tmp_path: Path, new_schema: Callable[[int], Schema]) -> Shell:
     return Shell(tmp_path, new_schema(18).url, "tills")
-
-
-def wait_for(shell: Shell, running: Running, text: str, count: int) -> None:
-    for _ in range(300):
-        if rows(shell, text) == [(count,)]:
-            return
-        assert running.process.poll() is None, running.end()
-        time.sleep(0.1)
-    raise AssertionError(rows(shell, text))
-
-
-def deploy_former(shell: Shell, keys: int) -> None:
-    """Sell 1 cent to each key by code of version 1."""
-    deploy_to(shell, MODULE)
-    shell("migrate", "tills")
-    sell(shell, keys, cents=1)
-    running = shell.start("run", "tills:pipeline")
-    wait_for(shell, running, "SELECT count(*) FROM tills.state", 2 * keys)
-    running.end(signal.SIGINT)
-
-
-def deploy_new(shell: Shell) -> None:
-    """Run code of version 2 until it has all intervals."""
-    deploy_to(shell, NEW)
-    running = shell.start("run", "tills:pipeline")
-    wait_for(shell, running, "SELECT min(generation) FROM tills.key_interval", 2)
-    running.end(signal.SIGINT)
-
-
-def deploy_to(shell: Shell, module: str) -> None:
-    (shell.directory / "tills.py").write_text(module)
-
-
-def sell(shell: Shell, keys: int, cents: int) -> None:
-    rows = [
-        {"at": f"2026-01-01T00:00:{cents:02}Z", "key": f"k{key}", "cents": cents}
-        for key in range(keys)
-    ]
-    shell.write(rows, append=True)
-
-
-def rows(shell: Shell, text: str) -> list[tuple[object, ...]]:
-    with psycopg.connect(shell.environment["MILLWHEEL_STORE"]) as connection:
-        return connection.execute(sql.SQL(text)).fetchall()
 
 
 SHOWN = """
@@ -207,3 +120,27 @@ def test_a_value_that_has_changed_since_it_was_read_stays(shell: Shell) -> None:
     assert (7, 1, 1) in values, "somebody else has written it"
     assert (8, 2, 4) in values
     assert len(values) == 3, "the row that was held is as it was"
+
+
+def test_the_plan_of_a_way_back_shows_the_keys_that_stand_in_it(shell: Shell) -> None:
+    deploy_former(shell, 3)
+    deploy_new(shell)
+    assert "every stored state" in shell("migrate", "tills:pipeline", "--states")
+    deploy_to(shell, MODULE)
+    planned = shell.start("plan", "tills:pipeline").end()
+    assert planned[0] == 4
+    assert "this code is generation 1" in planned[1]
+    assert """in the way: state of 'tills', key "k1", is of version 2""" in planned[1]
+    assert """key "k1", by_shop/"shop", is of version 2""" in planned[1]
+    refused = shell("rollback", "tills:pipeline", code=4)
+    assert "or, to go back, give migrations = {2: down}" in refused
+
+    down = "migrations = {2: lambda new: {'dollars': new.get('cents', 0) / 100}}"
+    entries = "entry_migrations = {'by_shop': {2: lambda new: new / 100}}"
+    body = "    async def process_record"
+    deploy_to(shell, back := MODULE.replace(body, f"    {down}\n    {entries}\n\n{body}"))
+    assert "generation 3 is deployed" in shell("rollback", "tills:pipeline")
+    take_over(shell, back, generation=3)
+    assert "6 values migrated" in shell("migrate", "tills:pipeline", "--states")
+    dollars = "SELECT version, value, count(*) FROM tills.states GROUP BY 1, 2 ORDER BY 2"
+    assert rows(shell, dollars) == [(1, 0.01, 3), (1, {"dollars": 0.01}, 3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import typer
 
 from millwheel.cli.command import command
@@ -44,11 +45,25 @@ def plan(target: Target, as_json: Json = False, *, common: CommonOptions) -> Non
                 "former": found.older,
                 "refused": found.is_refused,
                 "changes": [change.as_json() for change in found.changes],
+                "in_the_way": [
+                    {
+                        "computation": old.computation,
+                        "key": msgspec.Raw(old.key),
+                        "entry": old.entry,
+                        "version": old.version,
+                    }
+                    for old in found.in_the_way
+                ],
             }
         )
     else:
         typer.echo(_heading(pipeline.name, found))
         _print_changes(found.changes)
+        for old in found.in_the_way:
+            typer.echo(
+                f"  in the way: state of {old.computation!r}, key {old.key.decode()}"
+                f"{old.entry and ', ' + old.entry}, is of version {old.version}"
+            )
     if found.is_refused:
         raise DeployRefused(f"this code cannot be deployed to pipeline {pipeline.name!r}")
 
