@@ -56,7 +56,7 @@ class Fleet:
         self.name = f"bench_{pipeline}"
         self._pipeline = pipeline
         self._log = directory / f"{self.name}.log"
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "MILLWHEEL_STORE": url,
@@ -100,7 +100,7 @@ class Fleet:
                     subprocess.Popen(
                         [sys.executable, "-m", "millwheel.cli.main", "worker",
                          f"bench.shared:{self._pipeline}", *options],
-                        cwd=ROOT, env=self._environment, stdout=log, stderr=log,
+                        cwd=ROOT, env=self.environment, stdout=log, stderr=log,
                     )
                 )  # fmt: skip
         self.wait_until(lambda: self._is_placed(len(self.processes)), "placement settled")

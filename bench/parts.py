@@ -13,6 +13,7 @@ from bench import (
     before,
     cells,
     commits,
+    evolving,
     growth,
     hot,
     ingest,
@@ -213,6 +214,12 @@ async def _takeover(url: str, directory: Path, options: Options) -> Any:
     )
 
 
+async def _evolving(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    keys = 100_000 if quick else 10_000_000
+    return evolving.measure(url, directory, keys=keys, rate=10_000, rows=keys)
+
+
 async def _kills(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return kills.measure(url, directory, kills=5 if quick else 200, sessions=2 if quick else 20)
@@ -269,6 +276,7 @@ PARTS: dict[str, Part] = {
     "workers": _workers,
     "takeover": _takeover,
     "kills": _kills,
+    "evolving": _evolving,
     "trees": _trees,
     "nexmark": _nexmark,
     **{f"growth-{name}": _growth(name) for name in growth.CURVES},
@@ -283,6 +291,7 @@ DEFAULT = tuple(
     not in (
         "aggregates",
         "before",
+        "evolving",
         "instructions",
         "kafka",
         "kills",

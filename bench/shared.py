@@ -7,10 +7,13 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from bench import hot, workload
+from bench.endless import Endless
 from millwheel import (
     Computation,
     Context,
@@ -144,6 +147,41 @@ def write_payments(directory: Path, count: int) -> None:
 def balances() -> Pipeline:
     """Build the workload of `bench.rate`, from several partitions."""
     return workload.pipeline(NAME, _payments(), SETTINGS)
+
+
+class Noted(msgspec.Struct):
+    """A balance with one more column."""
+
+    account: int
+    payments: int
+    total: int
+    note: str | None = None
+
+
+class KeepAgain(workload.KeepBalance):
+    """The same balances, with a hundred times the total in its state."""
+
+    version = 2
+    migrations = MappingProxyType({1: lambda old: {**old, "total": old.get("total", 0) * 100}})
+
+
+def evolved() -> Pipeline:
+    """Build the endless workload, in the version that `BENCH_VERSION` says; see
+    `bench.evolving`."""
+    version = os.environ.get("BENCH_VERSION", "1")
+    pipeline = Pipeline(NAME, settings=SETTINGS)
+    pipeline.inject(workload.PAYMENTS, Endless(), timestamp=lambda payment: payment.at)
+    keep = KeepAgain() if version == "2" else workload.KeepBalance()
+    pipeline.add(keep, workload.PAYMENTS.by(lambda payment: payment.account), name="keep_balance")
+    if version == "column":
+        table: Table[Any] = Table("balances", Noted, key=("account",), producer_key=("account",))
+        pipeline.sink(
+            workload.BALANCES, table, row=lambda b: Noted(b.account, b.payments, b.total, "new")
+        )
+    else:
+        table = Table("balances", workload.Balance, key=("account",), producer_key=("account",))
+        pipeline.sink(workload.BALANCES, table)
+    return pipeline
 
 
 def plain() -> Pipeline:

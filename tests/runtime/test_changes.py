@@ -28,7 +28,7 @@ from millwheel.runtime.ownership.deploying import described
 from millwheel.store.port.change import Kind
 from millwheel.store.rules.changes import kinds
 from tests.support.clusters import AGAIN, SHARED, Recount, check, many, number_of
-from tests.support.drawing import examples
+from tests.support.drawing import examples, seeds
 from tests.support.pipelines import Tally, script
 from tests.support.rolling_clusters import Rolling
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
@@ -617,6 +617,44 @@ async def test_the_way_back_is_taken_by_command_only() -> None:
     await cluster.crash(new)
     await cluster.end()
     check(cluster, values)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20))
+async def test_forth_and_back_under_load_with_kills(seed: int) -> None:
+    """New code writes states in a new form; the former, with a way down, takes over again."""
+    draw, values = Random(seed), many(1_500)
+    after = SECOND_VERSION
+    before = replace(
+        FIRST, tally=state_named(("count", int, 0), migrations=MappingProxyType({2: without_x}))
+    )
+    cluster = await running(before, values, draw.randrange(20, 200))
+    for back in (False, True):
+        code = before if back else after
+        if back:
+            await roll_back(cluster, code.made(values))
+        old = list(cluster.alive)
+        while old:
+            victim = draw.choice(old)
+            await cluster.wait(draw.uniform(0, 0.5))
+            if draw.random() < 0.3:  # a worker of the code that is replaced starts once more
+                again = await cluster.start_worker((after if back else before).made(values))
+                await cluster.wait(draw.uniform(0, 0.2))
+                await cluster.crash(again)
+            await cluster.start_worker(code.made(values))
+            await cluster.crash(victim)
+            old.remove(victim)
+            if draw.random() < 0.3:
+                fresh = draw.choice([one for one in cluster.alive if one not in old])
+                await cluster.start_worker(code.made(values))
+                await cluster.crash(fresh)
+    assert len(cluster.store.tables.generations) == 3
+    assert await planned(cluster, before.made(values)) == []
+    await cluster.end()
+    check(cluster, values)
+
+
+def without_x(new: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in new.items() if name != "x"}
 
 
 async def test_a_higher_version_of_the_same_type_is_no_way_back_either() -> None:
