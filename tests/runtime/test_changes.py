@@ -34,7 +34,13 @@ from tests.support.rolling_clusters import Rolling
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
 
 MORE = Stream("more", Item)
-EXTRA = Stream("extra", Counted)
+
+
+class Extra(Counted):
+    """As `Counted`, of another stream."""
+
+
+EXTRA = Stream("extra", Extra)
 
 Row = Callable[[Counted], Any]
 
@@ -88,12 +94,18 @@ class TallyTwice(Tally):
 
     async def process_record(self, record: Record[Item], ctx: Context[Count]) -> None:
         await super().process_record(record, ctx)
-        ctx.produce(EXTRA, Counted(record.value.key, record.value.number, ctx.state.count))
+        ctx.produce(EXTRA, Extra(record.value.key, record.value.number, ctx.state.count))
 
 
 class Told(Computation[Counted, None]):
     async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
         ctx.count("told")
+
+
+class ToldTallies(Told):
+    async def process_record(self, record: Record[Counted], ctx: Context[None]) -> None:
+        assert type(record.value) is Counted, "it no longer reads the other stream"
+        await super().process_record(record, ctx)
 
 
 class ToldAgain(Told):
@@ -231,6 +243,10 @@ def tell_both(pipeline: Pipeline) -> None:
     pipeline.add(Told(), TALLY.by(number_of), EXTRA.by(number_of))
 
 
+def tell_tallies(pipeline: Pipeline) -> None:
+    pipeline.add(ToldTallies(), TALLY.by(number_of), name="told")
+
+
 def into(table: str) -> Callable[[Pipeline], object]:
     return lambda pipeline: pipeline.sink(AGAIN, Table(table, Counted, numbered=True))
 
@@ -275,7 +291,7 @@ TAKEN: dict[str, tuple[Kind, Parts, Parts]] = {
     "input less": (
         kinds.INPUT_MISSING,
         Parts(tally=TallyTwice, tally_name="tally", further=tell_both),
-        Parts(tally=TallyTwice, tally_name="tally", further=tell_tally),
+        Parts(tally=TallyTwice, tally_name="tally", further=tell_tallies),
     ),
     "output less": (
         kinds.WRITES_MISSING,
@@ -431,6 +447,16 @@ async def test_what_is_taken_loses_and_doubles_nothing(change: str) -> None:
         await cluster.wait(0.3)
         await cluster.crash(old)
     assert await planned(cluster, after.made(values)) == []
+    await cluster.end()
+    check(cluster, values)
+
+
+async def test_an_input_less_does_not_wait_for_workers_of_former_code() -> None:
+    """They keep running: their records of the stream are acknowledged, and hold no watermark."""
+    _, before, after = TAKEN["input less"]
+    values = many(600)
+    cluster = await running(before, values, 100)
+    await cluster.start_worker(after.made(values))
     await cluster.end()
     check(cluster, values)
 
