@@ -39,7 +39,7 @@ LOCK_SECONDS = 2.0
 FILL = """
 INSERT INTO {state} (slot, computation, key, entry, value, version)
 SELECT slot, computation, key, '', value, 1 FROM (
-    SELECT (k.n * 7919 %% 65536)::integer AS slot, c.id AS computation, k.key,
+    SELECT (k.n::bigint * 7919 %% 65536)::integer AS slot, c.id AS computation, k.key,
         jsonb_build_object('payments', 1, 'total', k.n) AS value
     FROM {computation} AS c, LATERAL (
         SELECT n, '"filled ' || n || '"' AS key FROM generate_series(1, %(keys)s) AS n

@@ -217,7 +217,7 @@ async def _takeover(url: str, directory: Path, options: Options) -> Any:
 async def _evolving(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     keys = 100_000 if quick else 10_000_000
-    return evolving.measure(url, directory, keys=keys, rate=10_000, rows=keys)
+    return evolving.measure(url, directory, keys=keys, rate=8_000, rows=keys)
 
 
 async def _kills(url: str, directory: Path, options: Options) -> Any:

@@ -535,6 +535,35 @@ def takeover(found: Found) -> Section:
     )
 
 
+def evolving(found: Found) -> Section:
+    """States migrated, and a column added, under load."""
+    states, column = found["states"], found["column"]
+    return Section(
+        "States migrated in the background, and a column added to a table in use",
+        [
+            Ratio(
+                "rate of a worker during a migration of states / before and after", states["ratio"]
+            )
+        ],
+        [
+            Table(
+                ("figure", "value"),
+                [
+                    ("keys migrated", states["keys"]),
+                    ("values a second, at most", states["rate"]),
+                    ("time, s", states["seconds"]),
+                    ("keys looked at in the view meanwhile, all right", states["keys_looked_at"]),
+                    ("rows of the table", column["rows"]),
+                    ("its readers' and writers' statements", column["statements"]),
+                    ("the longest, s", column["longest_seconds"]),
+                    ("the longest before, s", column["longest_before_seconds"]),
+                    ("lock timeout of the deploy, s", column["lock_seconds"]),
+                ],
+            ),
+        ],
+    )
+
+
 def kills(found: Found) -> Section:
     """How long the keys of a killed worker stand still."""
     return Section(

@@ -38,6 +38,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "lag": engine_parts.lag,
     "workers": engine_parts.workers,
     "takeover": engine_parts.takeover,
+    "evolving": engine_parts.evolving,
     "kills": engine_parts.kills,
     "trees": engine_parts.trees,
     "nexmark": wide_parts.nexmark,

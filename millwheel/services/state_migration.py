@@ -16,7 +16,7 @@ from millwheel.core.model import SLOTS
 from millwheel.errors import MigrationFailed, UsageError
 from millwheel.graph.node import Node
 from millwheel.pipeline import Pipeline
-from millwheel.runtime.keys.stored_states import StoredPart
+from millwheel.runtime.keys.stored_states import StoredParts
 from millwheel.runtime.ownership.trial import has_migrations
 from millwheel.store.console.old_states import (
     BEFORE_ALL,
@@ -107,7 +107,9 @@ class _Migration:
             name: node.computation.version for name, node in nodes.items() if node.computation
         }
         self._current = self._deployed()
-        self._nodes = {of.computation: nodes[name] for name, of in self._current.items()}
+        self._parts = {
+            of.computation: StoredParts(nodes[name]) for name, of in self._current.items()
+        }
         self._rate = rate
         self._show = show
         self._began = self._shown = time.monotonic()
@@ -153,12 +155,12 @@ class _Migration:
 
     def _migrated(self, of: StoredValue) -> tuple[StoredValue, bytes, int] | None:
         """None: the code does not read it, or the migration fails."""
-        node = self._nodes[of.place.computation]
-        part = StoredPart.of(node, of.place.key.encode(), of.place.entry)
+        key, entry = of.place.key, of.place.entry
+        part = self._parts[of.place.computation].of(key, entry)
         if part is None:
             return None
         try:
-            return of, part.migrated(of.value, of.version), part.version
+            return of, part.migrated(of.value, of.version, key, entry), part.version
         except MigrationFailed as error:
             self._done.failed += 1
             self._done.first_failure = self._done.first_failure or error

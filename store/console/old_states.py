@@ -15,6 +15,7 @@ import msgspec
 import psycopg
 
 from millwheel.errors import UsageError
+from millwheel.store.postgres import arrays
 from millwheel.store.postgres.statements import Statements
 from millwheel.store.rules.code import Code, Generation, with_present_names
 
@@ -62,6 +63,7 @@ class OldStates:
     """`connection` is in autocommit."""
 
     def __init__(self, connection: psycopg.Connection[Any], pipeline: str) -> None:
+        arrays.register(connection.adapters)
         self._connection = connection
         self._statements = Statements(pipeline)
         self._pipeline = pipeline
@@ -116,13 +118,13 @@ class OldStates:
             return 0
         places = [of.place for of, *_ in values]
         params = {
-            "slots": [place.slot for place in places],
-            "computations": [place.computation for place in places],
-            "keys": [place.key for place in places],
-            "entries": [place.entry for place in places],
-            "read": [of.read for of, *_ in values],
-            "values": [value.decode() for _, value, _ in values],
-            "versions": [version for *_, version in values],
+            "slots": arrays.integers([place.slot for place in places]),
+            "computations": arrays.integers([place.computation for place in places]),
+            "keys": arrays.texts([place.key.encode() for place in places]),
+            "entries": arrays.texts([place.entry.encode() for place in places]),
+            "read": arrays.texts([of.read.encode() for of, *_ in values]),
+            "values": arrays.texts([value for _, value, _ in values]),
+            "versions": arrays.integers([version for *_, version in values]),
         }
         return self._connection.execute(self._statements.get("replace_states"), params).rowcount
 

@@ -13,7 +13,7 @@ from millwheel.graph.node import Node
 
 @dataclass(frozen=True)
 class StoredPart:
-    """The plain part, an entry of a collection, or a shared table."""
+    """The plain part, a collection, or a shared table."""
 
     subject: str
     version: int
@@ -21,28 +21,42 @@ class StoredPart:
     steps: Mapping[int, Migration]
     decode: Callable[[bytes], Any]
 
-    @classmethod
-    def of(cls, node: Node, key: bytes, entry: str) -> StoredPart | None:
-        """None: the code reads no such value."""
-        is_table = node.shared is not None and key.startswith(CELL_MARK)
-        layout = node.shared if is_table else node.layout
-        if layout is None or layout.stateless or node.computation is None:
-            return None
-        what = "shared table" if is_table else "state"
-        subject = f"{what} of {node.label!r}, key {key.decode()}"
-        version = node.computation.version
-        if not entry:
-            steps = node.shared_steps if is_table else node.state_steps
-            return cls(subject, version, steps, layout.codec.decode)
-        field = layout.field_of(entry)
-        if field is None:
-            return None
-        decode = layout.collections[field][2].decode
-        return cls(f"{subject}, {entry}", version, node.entry_steps[field], decode)
-
     def leads_from(self, version: int) -> bool:
         return leads(self.steps, version, self.version)
 
-    def migrated(self, value: bytes, version: int) -> bytes:
+    def migrated(self, value: bytes, version: int, key: str, entry: str) -> bytes:
         """JSON of `version`, in the code's. `MigrationFailed` as `apply_migrations`."""
-        return apply_migrations(value, version, self.version, self.steps, self.subject, self.decode)
+        subject = f"{self.subject}, key {key}{entry and ', ' + entry}"
+        return apply_migrations(value, version, self.version, self.steps, subject, self.decode)
+
+
+class StoredParts:
+    """The parts of one computation's state."""
+
+    def __init__(self, node: Node) -> None:
+        self._shared = node.shared is not None
+        self._layout = node.layout
+        self._tables: StoredPart | None = None
+        self._plain: StoredPart | None = None
+        self._collections: dict[str, StoredPart] = {}
+        if node.computation is None:
+            return
+        version, state = node.computation.version, f"state of {node.label!r}"
+        if node.shared is not None:
+            decode = node.shared.codec.decode
+            subject = f"shared table of {node.label!r}"
+            self._tables = StoredPart(subject, version, node.shared_steps, decode)
+        if node.layout is not None and not node.layout.stateless:
+            decode = node.layout.codec.decode
+            self._plain = StoredPart(state, version, node.state_steps, decode)
+            for field, steps in node.entry_steps.items():
+                decode = node.layout.collections[field][2].decode
+                self._collections[field] = StoredPart(state, version, steps, decode)
+
+    def of(self, key: str, entry: str) -> StoredPart | None:
+        """None: the code reads no such value."""
+        if self._shared and key.startswith(CELL_MARK.decode()):
+            return self._tables
+        if not entry or self._layout is None:
+            return self._plain
+        return self._collections.get(self._layout.field_of(entry) or "")

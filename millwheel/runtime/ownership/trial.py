@@ -17,7 +17,7 @@ from millwheel.core.codec import shown
 from millwheel.errors import DeployRefused, MigrationFailed
 from millwheel.graph.node import Node
 from millwheel.runtime.environment import Environment
-from millwheel.runtime.keys.stored_states import StoredPart
+from millwheel.runtime.keys.stored_states import StoredParts
 from millwheel.store.port.states import OldState
 
 TRIED_STATES = 100
@@ -61,13 +61,14 @@ def _version(node: Node) -> int:
 
 def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
     """Returns how many migrations were tried."""
-    tried = 0
+    tried, parts = 0, StoredParts(node)
     for old in states:
-        part = StoredPart.of(node, old.key, old.entry)
+        key = old.key.decode()
+        part = parts.of(key, old.entry)
         if part is None or not part.leads_from(version):
             continue  # the comparison of the graphs reports a missing migration
         try:
-            part.migrated(old.value, version)
+            part.migrated(old.value, version, key, old.entry)
         except MigrationFailed as error:
             cause = error.__cause__ or error
             raise DeployRefused(
