@@ -8,7 +8,9 @@ collections keep their entries in memory.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import types
 from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
@@ -17,6 +19,7 @@ from typing import (
     Any,
     Generic,
     Protocol,
+    TypeAlias,
     TypeVar,
     Union,
     cast,
@@ -31,7 +34,7 @@ from millwheel.core.model import Key
 from millwheel.core.stored_form import Fidelity
 from millwheel.errors import GraphError, UserCodeError
 
-__all__ = ["ListState", "MapState"]
+__all__ = ["ListState", "MapState", "changes"]
 
 K = TypeVar("K", bound="str | int | tuple[str | int, ...]")
 V = TypeVar("V")
@@ -567,3 +570,61 @@ def _substitute(hint: Any, variables: dict[Any, Any]) -> Any:
         return Union[replaced]  # noqa: UP007 - built at run time
     subscript: Callable[[Any], Any] = cast(Any, origin).__class_getitem__
     return subscript(replaced if len(replaced) > 1 else replaced[0])
+
+
+CHANGED = "changed_fields"
+"""Attribute of a migration that says so."""
+
+
+StateMigration: TypeAlias = Callable[[dict[str, Any]], Any]
+
+
+def changes(*fields: str) -> Callable[[StateMigration], StateMigration]:
+    """Declare that a migration of a state changes these fields alone, by their former and present
+    names. Until a state is migrated, the view ``state_of_NAME`` shows its other columns.
+
+    ```python
+    from typing import Any
+
+    @changes("dollars", "cents")
+    def in_cents(old: dict[str, Any]) -> dict[str, Any]:
+        rest = {name: value for name, value in old.items() if name != "dollars"}
+        return {**rest, "cents": round(old.get("dollars", 0) * 100)}
+
+    assert in_cents({"dollars": 1.5, "sales": 2}) == {"sales": 2, "cents": 150}
+    ```
+
+    A migration that changes another field fails (`millwheel.errors.MigrationFailed`).
+    """
+
+    def declare(migration: StateMigration) -> StateMigration:
+        @functools.wraps(migration)
+        def checked(old: dict[str, Any]) -> Any:
+            before = _others(copy.deepcopy(old), fields)
+            new = migration(old)
+            after = _others(msgspec.to_builtins(new), fields)
+            changed = sorted(
+                name
+                for name in before.keys() | after.keys()
+                if name not in before or name not in after or before[name] != after[name]
+            )
+            if changed:
+                raise ValueError(
+                    f"it changes {', '.join(changed)}, which changes({', '.join(fields)}) does not "
+                    "name"
+                )
+            return new
+
+        setattr(checked, CHANGED, frozenset(fields))
+        return checked
+
+    return declare
+
+
+def changed_fields(migration: Any) -> frozenset[str] | None:
+    """The fields that a migration changes; None: it does not say."""
+    return getattr(migration, CHANGED, None)
+
+
+def _others(value: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    return {name: part for name, part in value.items() if name not in fields}

@@ -53,6 +53,11 @@ class Options:
     wrap_weak: Wrap | None = None
     """Puts code around the user code of weak computations (`millwheel.testing.determinism`)."""
 
+    @property
+    def in_load(self) -> dict[str, Any]:
+        """A part of the load by which other workers know a canary."""
+        return {} if self.only_keys == 1.0 else {"only_keys": self.only_keys}
+
 
 @dataclass(frozen=True)
 class StoreWait:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import psycopg
-
 from millwheel.core.model import SLOTS
 from millwheel.errors import MigrationFailed, UsageError
 from millwheel.graph.node import Node
@@ -25,9 +23,8 @@ from millwheel.store.console.old_states import (
     StatePage,
     StatePlace,
     StoredValue,
+    old_states,
 )
-from millwheel.store.postgres.statements import READ_COMMITTED
-from millwheel.store.postgres.translation import unreached
 
 SHOW_SECONDS = 5.0
 
@@ -80,17 +77,7 @@ def migrate_states(
     }
     if not nodes:
         return MigratedStates(0)
-    try:
-        connection = psycopg.connect(
-            url,
-            autocommit=True,
-            application_name="millwheel migration of states",
-            options=f"-c search_path= -c timezone=UTC {READ_COMMITTED}",
-        )
-    except psycopg.Error as error:
-        raise unreached(error) from error
-    with connection:
-        states = OldStates(connection, pipeline.name)
+    with old_states(url, pipeline.name) as states:
         return _Migration(states, nodes, values_per_second, show).run()
 
 

@@ -8,15 +8,18 @@ and its interval can no longer be owned by code that does not know the new versi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import psycopg
 
 from millwheel.errors import UsageError
+from millwheel.store.console.snapshot import CONNECT_SECONDS, translated
 from millwheel.store.postgres import arrays
-from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.statements import READ_COMMITTED, Statements
+from millwheel.store.postgres.translation import unreached
 from millwheel.store.rules.code import Code, Generation, with_present_names
 
 ROWS_A_PAGE = 2_000
@@ -57,6 +60,22 @@ class CurrentVersion(NamedTuple):
     version: int
     since: int
     """The generation that began with this version: former code cannot own an interval of it."""
+
+
+@contextlib.contextmanager
+def old_states(url: str, pipeline: str) -> Iterator[OldStates]:
+    try:
+        connection = psycopg.connect(
+            url,
+            autocommit=True,
+            application_name="millwheel migration of states",
+            connect_timeout=CONNECT_SECONDS,
+            options=f"-c search_path= -c timezone=UTC {READ_COMMITTED}",
+        )
+    except psycopg.Error as error:
+        raise unreached(error) from error
+    with translated(), connection:
+        yield OldStates(connection, pipeline)
 
 
 class OldStates:

@@ -76,7 +76,7 @@ class TableSinks:
                 case AddColumn(_, column, default):
                     columns.append(column)
                     self._missing[one.table].append(default)
-                    self._change_rows(one.table, lambda row, default=default: (*row, default))
+                    self._change_rows(one.table, _with_default, default)
                 case AllowNull(_, name):
                     self._replace(columns, name, nullable=True)
                 case RenameColumn(_, former, name):
@@ -84,14 +84,7 @@ class TableSinks:
                 case CastColumn(_, name, type_):
                     before = self._replace(columns, name, type=type_)
                     place = columns.index(replace(before, type=type_))
-                    self._change_rows(
-                        one.table,
-                        lambda row, p=place, b=before.type, t=type_: (
-                            *row[:p],
-                            _as(row[p], b, t),
-                            *row[p + 1 :],
-                        ),
-                    )
+                    self._change_rows(one.table, _with_cast, place, before.type, type_)
 
     def _replace(self, columns: list[Column], column: str, /, **parts: Any) -> Column:
         """Returns the former one."""
@@ -99,10 +92,10 @@ class TableSinks:
         columns[columns.index(before)] = replace(before, **parts)
         return before
 
-    def _change_rows(self, table: str, change: Callable[[Values], Values]) -> None:
+    def _change_rows(self, table: str, change: Callable[..., Values], *how: Any) -> None:
         rows, by_key = self._appended.get(table, []), self._upserted.get(table, {})
-        rows[:] = map(change, rows)
-        by_key.update({key: change(row) for key, row in by_key.items()})
+        rows[:] = [change(row, *how) for row in rows]
+        by_key.update({key: change(row, *how) for key, row in by_key.items()})
 
     def __contains__(self, name: str) -> bool:
         return name in self._tables
@@ -142,6 +135,14 @@ class TableSinks:
             )
             for values in found
         ]
+
+
+def _with_default(row: Values, default: Any) -> Values:
+    return (*row, default)
+
+
+def _with_cast(row: Values, place: int, before: str, after: str) -> Values:
+    return (*row[:place], _as(row[place], before, after), *row[place + 1 :])
 
 
 def _as(value: Any, type_: str, stored: str) -> Any:

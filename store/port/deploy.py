@@ -49,6 +49,8 @@ class NodeDeploy:
     """Identities of the injector's partitions."""
     migrates_from: list[int] = field(default_factory=list)
     """The code has migrations from these versions of the state."""
+    changed_fields: dict[int, list[str]] = field(default_factory=dict)
+    """Fields that the migration from a version changes, if it says so."""
     entries_migrate_from: dict[str, list[int]] = field(default_factory=dict)
     """The code has migrations from these versions of the entries of each collection."""
     shared_migrates_from: list[int] = field(default_factory=list)

@@ -16,8 +16,9 @@ drops these views with `states`; the next start creates them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -97,6 +98,9 @@ class Versions(NamedTuple):
 
     low: int
     high: int
+    version: int
+    steps: frozenset[int]
+    """Versions from which there is a migration."""
 
     @classmethod
     def of(cls, version: int, migrates_from: Iterable[int]) -> Versions:
@@ -105,25 +109,34 @@ class Versions(NamedTuple):
         steps = set(migrates_from)
         low = max((step for step in steps if step < version), default=-1) + 1
         high = min((step for step in steps if step > version), default=MOST_VERSION + 1) - 1
-        return cls(low, high)
+        return cls(low, high, version, frozenset(steps))
+
+    def of_field(self, field: str, changed: Mapping[int, Collection[str]]) -> Versions:
+        """The versions whose values need no migration of one field."""
+        steps = {step for step in self.steps if field in changed.get(step, (field,))}
+        return Versions.of(self.version, steps)
+
+    @property
+    def is_all(self) -> bool:
+        return (self.low, self.high) == (0, MOST_VERSION)
 
     @property
     def comment(self) -> str:
         """A sentence on rows of other versions, for the comment on the view."""
-        if self == (0, MOST_VERSION):
+        if self.is_all:
             return ""
         which = f"below {self.low}" if self.low else f"above {self.high}"
         if self.low and self.high < MOST_VERSION:
             which += f" or above {self.high}"
         return (
             f" A row whose version is {which} waits for a migration, until it is written again or "
-            "`millwheel migrate --states` comes to it: its columns are NULL, and the view states "
-            "shows it as it is stored"
+            "`millwheel migrate --states` comes to it: columns that a migration may change are "
+            "NULL, and the view states shows it as it is stored"
         )
 
     def only(self, source: sql.Composable) -> sql.Composable:
         """`source` for rows of these versions, NULL for all others."""
-        if self == (0, MOST_VERSION):
+        if self.is_all:
             return source
         return sql.SQL("CASE WHEN s.version BETWEEN {} AND {} THEN {} END").format(
             sql.Literal(self.low), sql.Literal(self.high), source
@@ -255,7 +268,7 @@ class _Views:
             node.name,
             f"{OURS}{node.name} as committed, exactly at this snapshot: a row for each key, except "
             f"where all fields have their defaults.{versions.comment}",
-            (_KEY, *self._fields(shape, _KEY, versions), _VERSION),
+            (_KEY, *self._fields(shape, _KEY, versions, node.changed_fields), _VERSION),
             _OF_KEY if node.shared else _PLAIN,
         )
 
@@ -273,7 +286,14 @@ class _Views:
             _OF_CELL,
         )
 
-    def _fields(self, shape: StateShape, first: ViewColumn, versions: Versions) -> list[ViewColumn]:
+    def _fields(
+        self,
+        shape: StateShape,
+        first: ViewColumn,
+        versions: Versions,
+        changed: Mapping[int, Collection[str]] = MappingProxyType({}),
+    ) -> list[ViewColumn]:
+        """`changed` has the fields that some migrations change alone."""
         taken = {first.name, _VERSION.name}
         columns = [
             ViewColumn(
@@ -281,7 +301,7 @@ class _Views:
                 type_,
                 f"field {field} of the state; NULL: not stored, so it has its default, or no "
                 f"{type_}",
-                versions.only(
+                versions.of_field(field, changed).only(
                     self._cast(sql.SQL("s.value -> {}").format(sql.Literal(field)), type_)
                 ),
             )

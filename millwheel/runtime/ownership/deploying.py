@@ -12,6 +12,7 @@ from millwheel.runtime.ownership.trial import try_migrations
 from millwheel.runtime.routes.routes import StreamRoute, WeakRoute, connect
 from millwheel.runtime.seen.weak_ids import mark_of
 from millwheel.sinks import Table
+from millwheel.state import changed_fields
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.state_shape import state_shape
 from millwheel.store.rules.code import SHARED
@@ -96,6 +97,15 @@ def node_deploy(graph: Graph, node: Node, intervals: int) -> NodeDeploy:
         sources=sources,
         renamed_from=node.renamed_from,
         migrates_from=sorted(computation.migrations) if computation else [],
+        changed_fields=(
+            {
+                version: sorted(fields)
+                for version, migration in computation.migrations.items()
+                if (fields := changed_fields(migration)) is not None
+            }
+            if computation
+            else {}
+        ),
         entries_migrate_from=(
             {name: sorted(of) for name, of in computation.entry_migrations.items()}
             if computation

@@ -7,7 +7,6 @@ from millwheel.runtime.environment import Environment
 from millwheel.runtime.ownership.owned_intervals import OwnedIntervals
 from millwheel.runtime.process.lease import Lease
 from millwheel.runtime.process.tasks import end
-from millwheel.runtime.upkeep.figures import only_keys
 
 HAND_OVER_SECONDS = 3.0
 
@@ -19,7 +18,7 @@ async def register(env: Environment, lease: Lease, address: str) -> None:
         env.settings.lease_seconds,
         address=address,
         generation=env.generation,
-        load=only_keys(env.options),
+        load=env.options.in_load,
     )
     lease.renewed(asked)
 

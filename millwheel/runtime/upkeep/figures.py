@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millwheel.core.model import MAX_TIME
-from millwheel.runtime.environment import Environment, Options
+from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import waiting
 from millwheel.runtime.interval.ports import SourcePort
@@ -46,13 +46,8 @@ class WorkerFigures:
             "unreached": [] if peers is None else peers.unreached(),
             "expired": peers is not None and peers.expired,
             **({} if waits is None else {"waits": str(waits)}),
-            **only_keys(self._env.options),
+            **self._env.options.in_load,
         }
-
-
-def only_keys(options: Options) -> dict[str, float]:
-    """A part of the load by which a canary is known."""
-    return {} if options.only_keys == 1.0 else {"only_keys": options.only_keys}
 
 
 def _least_share(tasks: Iterable[SourcePort]) -> float | None:

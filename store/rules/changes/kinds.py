@@ -168,7 +168,8 @@ TYPE_BACK = Kind(
 TYPE_MIGRATED = Kind(
     "a new version of a type",
     FOLLOWS,
-    "each stored value is migrated when it is read; until then the views show its columns as NULL",
+    "each stored value is migrated when it is read, or by millwheel migrate --states; until then "
+    "the views show NULL in its columns, but for those that the migration says it leaves alone",
 )
 TYPE_VERSION = Kind(
     "the type changed without a new version",
@@ -281,14 +282,14 @@ COLUMN_WIDER = Kind(
 COLUMN_WIDER_LARGE = Kind(
     "another type of a column, in a large table",
     NEEDS,
-    "the table has {megabytes} MB, and nobody could use it while it is rewritten. At a quiet time: "
-    "ALTER TABLE {pipeline}.{table} ALTER COLUMN {column} TYPE {type}",
+    "the table has {megabytes} MB, and nobody could use it while it is rewritten; change column "
+    "{column} of table {pipeline}.{table} to type {type} by SQL, at a quiet time",
 )
 COLUMN_TYPE = Kind(
     "another type of a column, which may not have each stored value",
     NEEDS,
-    "write to a column of another name; or, if the values fit, stop the workers, and change the "
-    "table: ALTER TABLE {pipeline}.{table} ALTER COLUMN {column} TYPE {type} USING …",
+    "write to a column of another name; or, if the values fit, stop the workers, and change column "
+    "{column} of table {pipeline}.{table} to type {type} by SQL",
 )
 TABLE_KEY = Kind(
     "another key of a table",
