@@ -18,7 +18,6 @@ from millwheel.runtime.keys.stored_states import StoredParts
 from millwheel.runtime.ownership.trial import has_migrations
 from millwheel.store.console.old_states import (
     BEFORE_ALL,
-    CurrentVersion,
     OldStates,
     StatePage,
     StatePlace,
@@ -90,10 +89,9 @@ class _Migration:
         show: Callable[[MigratedStates], None],
     ) -> None:
         self._states = states
-        self._versions = {
-            name: node.computation.version for name, node in nodes.items() if node.computation
-        }
-        self._current = self._deployed()
+        self._current = states.current(
+            {name: node.computation.version for name, node in nodes.items() if node.computation}
+        )
         self._parts = {
             of.computation: StoredParts(nodes[name]) for name, of in self._current.items()
         }
@@ -116,9 +114,6 @@ class _Migration:
         self._done.seconds = time.monotonic() - self._began
         return self._done
 
-    def _deployed(self) -> dict[str, CurrentVersion]:
-        return self._states.current(self._versions)
-
     def _pages(self) -> Iterator[StatePage]:
         after: StatePlace | None = BEFORE_ALL
         while after is not None:
@@ -130,7 +125,7 @@ class _Migration:
     def _migrate(self, page: StatePage) -> int:
         """Returns the number of values that were in use."""
         began = time.monotonic()
-        if page.found and self._deployed() != self._current:
+        if page.found and not self._states.is_current():
             raise UsageError("other code was deployed in the meantime: repeat the command with it")
         free = [of for of in page.found if of.is_free]
         self._done.owned += len(page.found) - len(free)

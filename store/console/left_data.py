@@ -66,9 +66,15 @@ def drop_left_data(url: str, pipeline: str, *, actor: Actor = UNNAMED) -> list[s
         last |= {f"entries of {of.collection} of {of.computation}": of.generation for of in found}
         _refuse_written(connection, statements, last)
         connection.execute(statements.get("wait_briefly_for_locks"))
-        for table, column, _ in columns:
-            names = {"table": statements.table(table), "column": sql.Identifier(column)}
-            connection.execute(composed("drop_column", **names))
+        try:
+            for table, column, _ in columns:
+                names = {"table": statements.table(table), "column": sql.Identifier(column)}
+                connection.execute(composed("drop_column", **names))
+        except psycopg.errors.DependentObjectsStillExist as error:
+            raise UsageError(
+                f"{error.diag.message_primary}: {error.diag.message_detail}. Nothing was dropped; "
+                "drop these objects first"
+            ) from error
         if last:
             Asking(connection, pipeline).note(actor, "drop", {"what": list(last)})
         deployed = connection.execute(statements.get("deployed_computations")).fetchall()

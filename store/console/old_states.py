@@ -86,6 +86,7 @@ class OldStates:
         self._connection = connection
         self._statements = Statements(pipeline)
         self._pipeline = pipeline
+        self._newest = 0
 
     def current(self, versions: Mapping[str, int]) -> dict[str, CurrentVersion]:
         """The versions of computations, if they are the deployed ones.
@@ -115,7 +116,13 @@ class OldStates:
                 )
             since = _since(generations, name, version)
             found[name] = CurrentVersion(ids[name], version, since)
+        self._newest = history[-1].number
         return found
+
+    def is_current(self) -> bool:
+        """Whether no other code was deployed since `current`."""
+        ((newest,),) = self._rows("newest_generation")
+        return bool(newest == self._newest)
 
     def page(self, current: Sequence[CurrentVersion], after: StatePlace) -> StatePage:
         rows = self._rows(

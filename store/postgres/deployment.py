@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import psycopg
 from psycopg import AsyncConnection, AsyncCursor, sql
 from psycopg.types.json import Jsonb
 
@@ -168,7 +169,14 @@ class Deploy:
             case CastColumn(_, name, type_):
                 cast = {"column": sql.Identifier(name), "type": sql.SQL(type_)}
                 statement = composed("cast_column", table=table, **cast)
-        await self._connection.execute(statement)
+        try:
+            await self._connection.execute(statement)
+        except psycopg.errors.FeatureNotSupported as error:
+            raise DeployRefused(
+                f"table {alteration.table!r} cannot be changed: {error.diag.message_primary}. "
+                f"{error.diag.message_detail}. Drop these objects, start again, and create them "
+                "again; nothing was changed"
+            ) from error
 
     async def _run(
         self, name: str, params: dict[str, Any] | None = None, **tables: str

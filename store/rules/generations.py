@@ -196,12 +196,7 @@ def admit(deployed: Deployed, described: DescribedGraph) -> Admission:
         alterations=found.alterations,
         outgrown=frozenset(found.newest.nodes) if rekeyed else outgrown,
         rekeyed=rekeyed,
-        unwritten=[
-            (name, stream)
-            for name, node in found.newest.nodes.items()
-            if name in found.code.nodes
-            for stream in sorted(_writes(node) - _writes(found.code.nodes[name]))
-        ],
+        unwritten=_unwritten(found.newest, found.code, {}),
         renames=found.renames,
     )
 
@@ -313,10 +308,15 @@ def unwritten(history: Sequence[Generation], described: DescribedGraph) -> list[
         return []
     code, stored = code_of(described), history[-1].code
     names = {former: name for name, former in effective_renames(stored, code).items()}
+    return _unwritten(stored, code, names)
+
+
+def _unwritten(before: Code, after: Code, names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """`names` has the new names of nodes by the former ones, where they differ."""
     return [
         (name, stream)
-        for name, node in stored.nodes.items()
-        if (new := code.nodes.get(names.get(name, name))) is not None
+        for name, node in before.nodes.items()
+        if (new := after.nodes.get(names.get(name, name))) is not None
         for stream in sorted(_writes(node) - _writes(new))
     ]
 

@@ -124,14 +124,20 @@ async def test_each_value_of_a_column_gets_the_wider_type(site: Site) -> None:
         await deploy(site.store, graph=graph_with(SPELLED), tables=(SPELLED,))
 
 
+async def test_a_view_on_a_column_keeps_its_type(postgres: PostgresSite) -> None:
+    await write(await Owner.take(postgres.store), (COUNTS, row("before", 1)))
+    await postgres.query("CREATE VIEW {v} AS SELECT count FROM {t}", v="report", t="counts")
+    with pytest.raises(DeployRefused, match=r"table 'counts' cannot be changed: .* used by a view"):
+        await deploy(postgres.store, graph=graph_with(EXACT), tables=(EXACT,))
+    assert (await postgres.query("SELECT count(*) FROM {g}", g="generation"))[0] == (1,)
+
+
 async def test_a_large_table_is_not_rewritten(
     postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(await Owner.take(postgres.store), (COUNTS, row("before", 1)))
     monkeypatch.setattr(table_changes, "MOST_REWRITTEN_BYTES", 1)
-    with pytest.raises(
-        DeployRefused, match="column count of table .* to type numeric by SQL"
-    ):
+    with pytest.raises(DeployRefused, match=r"column count of table .* to type numeric by SQL"):
         await deploy(postgres.store, graph=graph_with(EXACT), tables=(EXACT,))
 
 

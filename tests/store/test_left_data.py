@@ -52,6 +52,10 @@ async def test_columns_that_no_code_has_are_dropped(postgres: PostgresSite) -> N
     with pytest.raises(UsageError, match="workers of former code may still write"):
         drop_left_data(url, name)
     await taken_over(postgres)
+    await postgres.query("CREATE VIEW {v} AS SELECT count FROM {t}", v="report", t="counts")
+    with pytest.raises(UsageError, match="drop these objects first"):
+        drop_left_data(url, name)
+    await postgres.query("DROP VIEW {v}", v="report")
     gone = [column.name for column in COUNTS.columns if column.name not in ("word", "share")]
     assert drop_left_data(url, name) == [
         f"column {column} of table counts" for column in sorted(gone)

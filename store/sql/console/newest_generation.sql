@@ -1,0 +1,2 @@
+-- The number of the newest generation.
+SELECT max(number) FROM {generation}
