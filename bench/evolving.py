@@ -1,7 +1,7 @@
-"""States migrated, and a column added, while workers, readers and writers go on.
+"""States migrated, and a column added, while workers, readers and writers continue.
 
 A worker of new code runs the endless workload while ``millwheel migrate --states`` brings N stored
-keys to the new version. The result is its rate meanwhile, beside that before and after. Every
+keys to the new version. The result is its rate during that time, beside the rates before and after. Every
 second, all keys of a slot are read from the view `states`: each has its former value and version,
 or its new ones.
 

@@ -49,7 +49,7 @@ class MigratedStates:
 
     @property
     def left(self) -> int:
-        """Without those whose migration has failed."""
+        """Without values that have failed to migrate."""
         return self.owned + self.to_fold
 
 
@@ -101,8 +101,8 @@ class _Migration:
         self._done = MigratedStates(len(nodes))
 
     def run(self) -> MigratedStates:
-        """A pass leaves out what is in use, so it is repeated until nothing is left that can be
-        migrated."""
+        """A pass leaves out values that are in use, so it is repeated until no value is left that
+        can be migrated."""
         for attempt in range(SETTLE_ATTEMPTS):
             if attempt:
                 time.sleep(SETTLE_SECONDS)

@@ -51,7 +51,7 @@ def orphaned(connection: psycopg.Connection[Any], statements: Statements) -> lis
 
 
 def drop_left_data(url: str, pipeline: str, *, actor: Actor = UNNAMED) -> list[str]:
-    """Drop such columns, and delete such entries; returns what there was.
+    """Drop such columns, and delete such entries; returns a name for each.
 
     Raises:
         UsageError: workers of former code may still write some of it.
@@ -111,17 +111,17 @@ def _columns(
 def _refuse_written(
     connection: psycopg.Connection[Any], statements: Statements, last: dict[str, int]
 ) -> None:
-    """`UsageError` if an interval may still have an owner whose code writes something.
+    """`UsageError` if an interval may still have an owner with code that writes some of it.
 
     Args:
-        last: by what it is, the newest generation that writes it.
+        last: the newest generation that writes each, by its name.
     """
     rows = connection.execute(statements.get("least_generation")).fetchall()
     least = rows[0][0] if rows else None
-    for what, generation in last.items():
+    for name, generation in last.items():
         if least is not None and least <= generation:
             raise UsageError(
-                f"workers of former code may still write the {what}: not all key intervals were "
+                f"workers of former code may still write the {name}: not all key intervals were "
                 f"taken over since generation {generation}, which has it. Nothing was dropped; "
                 "start workers of the deployed code, and repeat the command"
             )

@@ -1,7 +1,7 @@
 """Stored values of former versions of their types: read page by page, and replaced by the same
 values in the present form.
 
-A replacement changes nothing that a computation can see, since whoever reads the former form
+A replacement changes nothing that a computation can see, since each reader of the former form
 migrates it. So it needs no lock and no owner: it applies if the row is still the one that was read,
 and its interval can no longer be owned by code that does not know the new version.
 """

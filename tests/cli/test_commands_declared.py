@@ -13,7 +13,9 @@ from millwheel.cli.command import COMMON
 from millwheel.cli.main import COMMANDS, app
 
 CLI: Any = typer.main.get_command(app)
-MOST_OPTIONS = 150
+MOST_OPTIONS = 154
+"""Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
+`--allow-drop`."""
 
 
 def commands(found: Any = CLI, path: str = "millwheel") -> Iterator[tuple[str, Any]]:

@@ -65,7 +65,7 @@ INPUT_MISSING_HELD = Kind(
     "an input less, before parked keys or an open bundle",
     NEEDS,
     "{name!r} has parked keys, or a numbered bundle that is not delivered, which may have its "
-    "records. Retry or discard what is parked: millwheel dead-letters list --computation {name} "
+    "records. Retry or discard the parked ones: millwheel dead-letters list --computation {name} "
     "--waiting; or pause the injectors until the bundle is delivered",
 )
 INPUT_MANNER = Kind(

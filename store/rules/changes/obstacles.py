@@ -15,8 +15,8 @@ class Obstacles:
     parked: Collection[str] = frozenset()
     """Computations with parked keys."""
     sent: Collection[tuple[str, str]] = frozenset()
-    """Computations, each with a stream that the code no longer has in its `writes`, whose records
-    are not all acknowledged."""
+    """Computations, each with a stream that the code no longer has in its `writes`, while some of
+    its records are not acknowledged."""
     workers: int = 0
 
     def under_new_names(self, renames: Mapping[str, str]) -> Obstacles:

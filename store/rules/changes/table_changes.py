@@ -31,7 +31,7 @@ _LOSSLESS = {
 """Casts of Postgres from a stored type to another one that lose nothing of any value."""
 
 MOST_REWRITTEN_BYTES = 64 << 20
-"""A larger table is rewritten for seconds, and nobody can use it meanwhile."""
+"""The rewriting of a larger table takes seconds, in which no other session can use it."""
 
 
 @dataclass(frozen=True)
