@@ -245,11 +245,17 @@ def test_a_file_at_another_path_continues_and_another_file_is_refused(
     owner.run_until(rows, [("tea", 5)])
     assert owner.rows(rows) == [("tea", 5)]
 
-    owner.change("logs/today.jsonl", "other.jsonl")
+    (owner.directory / "link.jsonl").symlink_to("logs/today.jsonl")
+    owner.change("logs/today.jsonl", "link.jsonl")
+    assert "other paths of the same files" in owner.plan()
+    owner.search()
+    owner.run_until(rows, [("tea", 6)])
+
+    owner.change("link.jsonl", "other.jsonl")
     (owner.directory / "other.jsonl").write_text(
         '{"at": "2026-01-01T00:00:00Z", "query": "coffee"}\n' * 20
     )
     assert "other paths of the same files" in owner.plan()
     refused = owner.run(code=5)
     assert "other.jsonl" in refused
-    assert owner.rows(rows) == [("tea", 5)]
+    assert owner.rows(rows) == [("tea", 6)]

@@ -461,6 +461,103 @@ async def test_an_input_less_does_not_wait_for_workers_of_former_code() -> None:
     check(cluster, values)
 
 
+async def test_the_order_of_everything_means_nothing() -> None:
+    """Of steps, inputs, streams, sinks, and the fields of states, streams and rows."""
+
+    class Backwards(TallyTwice):
+        writes = (EXTRA, TALLY)  # type: ignore[assignment]
+
+        @property
+        def state_type(self) -> Any:
+            return msgspec.defstruct("Count", [("x", int, 0), ("count", int, 0)])
+
+    def forwards(pipeline: Pipeline) -> None:
+        read_more(pipeline)
+        pipeline.add(Told(), TALLY.by(number_of), EXTRA.by(number_of))
+        pipeline.add(Take(), MORE.by(key_of))
+        into("one")(pipeline)
+        into("two")(pipeline)
+
+    def backwards(pipeline: Pipeline) -> None:
+        into("two")(pipeline)
+        into("one")(pipeline)
+        pipeline.add(Take(), MORE.by(key_of))
+        pipeline.add(Told(), EXTRA.by(number_of), TALLY.by(number_of))
+        read_more(pipeline)
+
+    class Forwards(TallyTwice):
+        @property
+        def state_type(self) -> Any:
+            return msgspec.defstruct("Count", [("count", int, 0), ("x", int, 0)])
+
+    Forwards.__name__ = Backwards.__name__ = "TallyTwice"
+    before = Parts(tally=Forwards, tally_name="tally", further=forwards, table=out(Noted),
+                   row=as_row(Noted))  # fmt: skip
+    turned = msgspec.defstruct(
+        "Noted",
+        [("note", str | None, None), ("weight", float, 1.5), ("count", int, 0),
+         ("number", int, 0), ("key", str, "")],
+    )  # fmt: skip
+    after = Parts(
+        tally=Backwards,
+        tally_name="tally",
+        further=backwards,
+        table=out(turned),
+        row=lambda c: turned(key=c.key, number=c.number, count=c.count),
+    )
+    values = many(300)
+    cluster = await running(before, values, 50)
+    graph: Graph = after.made(values).graph()
+    plan = await cluster.store.plan(described(graph, SHARED.intervals))
+    assert [change.title for change in plan.changes] == []
+    await cluster.end()
+
+
+class TellExtra(Computation[Item, None]):
+    """The other half of `TallyTwice`."""
+
+    writes = (EXTRA,)
+
+    async def process_record(self, record: Record[Item], ctx: Context[None]) -> None:
+        ctx.produce(EXTRA, Extra(record.value.key, record.value.number, 0))
+
+
+def keep_extra(pipeline: Pipeline) -> None:
+    pipeline.sink(EXTRA, Table("extra", Extra, numbered=True))
+
+
+def tell_and_keep_extra(pipeline: Pipeline) -> None:
+    pipeline.add(TellExtra(), ITEMS.by(number_of))
+    keep_extra(pipeline)
+
+
+@pytest.mark.parametrize("change", ["split", "merge"])
+async def test_a_class_becomes_two_and_two_become_one_while_nothing_is_on_its_way(
+    change: str,
+) -> None:
+    """As the page says: pause, deploy when all is acknowledged, resume."""
+    one = Parts(tally=TallyTwice, tally_name="tally", further=keep_extra)
+    two = Parts(tally=Tally, tally_name="tally", further=tell_and_keep_extra)
+    before, after = (one, two) if change == "split" else (two, one)
+    values = many(900)
+    cluster = await running(before, values, 100)
+    cluster.store.pause("source_0", "source_1")
+    await cluster.wait(5)
+    assert cluster.store.pending_productions() == []
+    assert 0 < len(cluster.store.rows("extra")) < len(values)
+    if change == "merge":
+        cluster.store.remove(["tell_extra"])
+    for old in list(cluster.alive):
+        await cluster.start_worker(after.made(values))
+        await cluster.wait(0.3)
+        await cluster.crash(old)
+    cluster.store.pause()
+    await cluster.end()
+    check(cluster, values)
+    kept = sorted(number for _, number, *_ in cluster.store.rows("extra"))
+    assert kept == sorted(item.number for item in values)
+
+
 FIELDS = [each.name for each in fields(Parts)]
 
 
