@@ -66,6 +66,7 @@ class Expiring(Computation[V, S], Generic[V, S]):
         self._state_type = _with_expiry(computation)
         self.rules = {**computation.rules, "after": str(after), "time": time}
         self.state_rules = computation.state_rules
+        self.state_functions = computation.state_functions
         self.writes = computation.writes
         self.pane_order = computation.pane_order
         self.wall_timers = True if time == "wall" else computation.wall_timers

@@ -15,6 +15,7 @@ All can merge. Results do not depend on the order of the records, unless it is s
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import msgspec
 
 from millwheel.core.distribution import install
 from millwheel.core.equality import canonical_json, exact_sum
+from millwheel.core.extractors import Keys, fingerprint
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 
@@ -57,6 +59,8 @@ class Fold(Generic[V, A, R]):
         accumulator: the accumulator's type, which must be storable as JSON.
         merge: combines two accumulators, the earlier one first. Sessions need it; it makes sliding
             windows cheap (see `Windowed`).
+        version: another one confirms a change of the functions in a deployed pipeline, for windows
+            that are open (``docs/changing.md``).
     """
 
     init: Callable[[], A]
@@ -64,6 +68,13 @@ class Fold(Generic[V, A, R]):
     result: Callable[[A], R]
     accumulator: Any
     merge: Callable[[A, A], A] | None = None
+    version: int = 1
+
+    @property
+    def code(self) -> Keys:
+        """Its functions, as a deploy compares them."""
+        functions = functools.partial(tuple, self.init, self.add, self.result, self.merge)
+        return Keys(self.version, fingerprint(functions))
 
 
 def _add_one(accumulator: int, value: object) -> int:

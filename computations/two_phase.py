@@ -8,7 +8,7 @@ the first phase's timer at that instant holds its low watermark until the last o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from zlib import crc32
@@ -18,6 +18,7 @@ import msgspec
 from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
 from millwheel.computations.folds import Fold
 from millwheel.computations.timeline import MICROSECOND
+from millwheel.core.extractors import Keys
 from millwheel.errors import GraphError
 from millwheel.windows import Span, Tumbling, instant, length, rule_of
 
@@ -130,7 +131,7 @@ def merged(fold: Fold[V, A, R], merge: Callable[[A, A], A]) -> Fold[Partial[A], 
     def add(accumulator: A, partial: Partial[A]) -> A:
         return merge(accumulator, partial.value)
 
-    return Fold(fold.init, add, fold.result, fold.accumulator, merge)
+    return Fold(fold.init, add, fold.result, fold.accumulator, merge, fold.version)
 
 
 class Part(msgspec.Struct, Generic[A]):
@@ -210,6 +211,10 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         self._flush_every = None if every is None else every * MICROSECOND
         self.wall_timers = flush_every is not None
         self.writes = (to,)
+
+    @property
+    def state_functions(self) -> Mapping[str, Keys]:
+        return {"fold": self._fold.code}
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from millwheel.bundles import Bundles
 from millwheel.context import Context
 from millwheel.core.codec import Migration
+from millwheel.core.extractors import Keys
 from millwheel.core.model import Record, Timer
 from millwheel.errors import GraphError
 from millwheel.streams import Input, Stream
@@ -89,6 +90,10 @@ class Computation(Generic[V, S, B, T]):
     state_rules: Mapping[str, Any] = {}
     """Parameters on which the meaning of stored state and timers depends, such as the size of its
     windows; JSON by name. Code with another value is refused, since it would misread them."""
+
+    state_functions: Mapping[str, Keys] = {}
+    """Functions that stored state was made by, such as a fold; a change has to be confirmed by a
+    new version."""
 
     rules: Mapping[str, Any] = {}
     """Parameters that decide about later records alone, such as how long something is kept; JSON by

@@ -128,12 +128,14 @@ class _Reading:
         node = _node_of(function)
         if node is None:
             self.from_source = False
+            names = set(_names(code))
             parts: Any = [list(_names(code)), sorted(map(repr, _constants(code))), code.co_argcount]
         else:
+            names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
             parts = _Syntax().of_function(node)
         defaults = [self._of_value(v, depth) for v in function.__defaults__ or ()]
         used = []
-        for name in sorted(set(_names(code))):
+        for name in sorted(names):
             value = function.__globals__.get(name)
             is_own = isinstance(value, FunctionType) and value.__module__ == function.__module__
             if is_own or (name in function.__globals__ and type(value) in _CONSTANTS):

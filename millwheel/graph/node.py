@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from millwheel.bundles import Bundles
 from millwheel.computation import Computation
 from millwheel.core.codec import Migration
@@ -184,6 +186,8 @@ class Node:
             for part in ("state_rules", "rules"):
                 if found := getattr(self.computation, part):
                     description[part] = dict(found)
+            if functions := self.computation.state_functions:
+                description["state_functions"] = msgspec.to_builtins(dict(functions))
         if self.cells:
             description["broadcast_cells"] = self.cells
         if self.named:

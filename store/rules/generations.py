@@ -28,7 +28,11 @@ from millwheel.errors import DeployRefused, UsageError
 from millwheel.store.port.change import CodeChange, lines_of
 from millwheel.store.port.deploy import DescribedGraph, Plan
 from millwheel.store.rules.changes import kinds
-from millwheel.store.rules.changes.graph_changes import graph_changes, renamed_changes
+from millwheel.store.rules.changes.graph_changes import (
+    graph_changes,
+    renamed_changes,
+    with_known_functions,
+)
 from millwheel.store.rules.changes.key_changes import changed, key_changes, with_known
 from millwheel.store.rules.changes.obstacles import Obstacles
 from millwheel.store.rules.changes.table_changes import (
@@ -132,7 +136,11 @@ def compared(deployed: Deployed, described: DescribedGraph) -> Comparison:
     renames = effective_renames(stored, code)
     history = with_present_names(deployed.history, renames)
     newest = history[-1].code
-    known = structs.replace(code, keys=with_known(newest, code.keys))
+    known = structs.replace(
+        code,
+        keys=with_known(newest, code.keys),
+        graph=with_known_functions(newest, code),
+    )
     obstacles = deployed.obstacles.under_new_names(renames)
     of_tables = list(
         table_changes(

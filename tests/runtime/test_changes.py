@@ -20,6 +20,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from millwheel import Computation, Context, JsonLinesFiles, Pipeline, Record, Stream, Table
+from millwheel.computations import Fold, Windowed, count, total
 from millwheel.errors import DeployRefused, GraphError
 from millwheel.graph.order import Graph
 from millwheel.runtime.engine import Engine
@@ -27,6 +28,7 @@ from millwheel.runtime.environment import Options
 from millwheel.runtime.ownership.deploying import described
 from millwheel.store.port.change import Kind
 from millwheel.store.rules.changes import kinds
+from millwheel.windows import Pane, Tumbling
 from tests.support.clusters import AGAIN, SHARED, Recount, check, many, number_of
 from tests.support.drawing import examples, seeds
 from tests.support.pipelines import Tally, script
@@ -247,6 +249,18 @@ def tell_tallies(pipeline: Pipeline) -> None:
     pipeline.add(ToldTallies(), TALLY.by(number_of), name="told")
 
 
+def windows_of(fold: Fold[Item, Any, Any]) -> Callable[[Pipeline], object]:
+    def add(pipeline: Pipeline) -> None:
+        panes = Stream("panes", Pane[int])
+        pipeline.add(Windowed(Tumbling(seconds=10), fold, to=panes), ITEMS.by(key_of))
+
+    return add
+
+
+def item_number(item: Item) -> int:
+    return item.number
+
+
 def into(table: str) -> Callable[[Pipeline], object]:
     return lambda pipeline: pipeline.sink(AGAIN, Table(table, Counted, numbered=True))
 
@@ -309,6 +323,10 @@ TAKEN: dict[str, tuple[Kind, Parts, Parts]] = {
         Parts(tally=TallyWider, tally_name="tally", tallied=WIDE,
               recount=RecountWider, recount_name="recount"),
     ),
+    "fold with a version": (
+        kinds.FOLD, Parts(further=windows_of(total(item_number))),
+        Parts(further=windows_of(replace(total(lambda item: -item.number), version=2))),
+    ),
     "version of a state": (kinds.TYPE_MIGRATED, FIRST, SECOND_VERSION),
     "column": (kinds.COLUMN_ADDED, FIRST, Parts(table=out(Noted), row=as_row(Noted, note="new"))),
     "column may be NULL": (
@@ -340,6 +358,10 @@ REFUSED: dict[str, tuple[Kind, Parts, Parts]] = {
              Parts(further=lambda p: p.add(Told(), TALLY.by(number_of), productions="weak"))),
     "source": (kinds.SOURCE, FIRST, Parts(source="another")),
     "window": (kinds.STATE_RULE, FIRST, Parts(tally=RuledByState, tally_name="tally")),
+    "fold": (
+        kinds.FOLD_UNCONFIRMED, Parts(further=windows_of(total(item_number))),
+        Parts(further=windows_of(count)),
+    ),
     "field by another name": (
         kinds.TYPE_VERSION, FIRST, Parts(tally=state_named(("total", int, 0)))
     ),
@@ -510,6 +532,20 @@ async def test_the_order_of_everything_means_nothing() -> None:
     graph: Graph = after.made(values).graph()
     plan = await cluster.store.plan(described(graph, SHARED.intervals))
     assert [change.title for change in plan.changes] == []
+    await cluster.end()
+
+
+async def test_the_name_of_a_folds_function_means_nothing() -> None:
+    def number_of_item(thing: Item) -> int:
+        return thing.number
+
+    values = many(200)
+    cluster = await running(Parts(further=windows_of(total(item_number))), values, 50)
+    same = Parts(further=windows_of(total(number_of_item)))
+    assert await planned(cluster, same.made(values)) == []
+    source = total(item_number).code.fingerprint
+    assert source is not None
+    assert source.startswith("source:")
     await cluster.end()
 
 

@@ -213,3 +213,20 @@ PINNED = [
     "source:a88f8f34c6f81aa501322bec",
 ]
 """Of each of the program's keys: another one would refuse deploys that change nothing."""
+
+
+def number(value: Any) -> int:
+    """A global function with the name of an attribute."""
+    return 1
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_used() -> None:
+    def by_number(item: Any) -> Any:
+        return item.number
+
+    before = fingerprint(by_number)
+    globals()["number"], kept = lambda value: 2, number
+    try:
+        assert fingerprint(by_number) == before
+    finally:
+        globals()["number"] = kept

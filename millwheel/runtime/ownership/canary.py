@@ -4,9 +4,9 @@ workers of the former code run the others (``millwheel worker --only-keys``).
 A pure function in front of the planner. It gives a canary its share of the slots of each
 computation: intervals as they are, or the lower part of one that is split first. (If there are
 several, the oldest gets its part; the others keep their intervals.) The other workers
-share the rest by the ordinary plan, and never get the canary's intervals. The canary never gets more,
-even if all others die; but intervals that only its code may own, of added computations for example,
-are all its own until other workers of that code come. It runs no injectors.
+share the rest by the ordinary plan, and never get the canary's intervals. The canary never gets
+more, even if all others die; but intervals that only its code may own, of added computations for
+example, are all its own until other workers of that code come. It runs no injectors.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from millwheel.core.extractors import Keys, comparable
 from millwheel.store.port.change import CodeChange, Kind
 from millwheel.store.rules.changes import kinds
 from millwheel.store.rules.changes.obstacles import Obstacles
@@ -84,6 +85,7 @@ class _NodeChanges:
         yield from self._parts(kinds.LATENESS, "lateness_seconds")
         yield from self._rules(kinds.STATE_RULE, "state_rules")
         yield from self._rules(kinds.RULE, "rules")
+        yield from self._functions()
         yield from self._sinks()
 
     def _change(self, kind: Kind, part: str) -> CodeChange:
@@ -128,6 +130,16 @@ class _NodeChanges:
                 where = f"{self._where}, {name}"
                 yield CodeChange(kind, where, before.get(name), after.get(name))
 
+    def _functions(self) -> Iterator[CodeChange]:
+        before, after = functions_of(self._before), functions_of(self._after)
+        for name in sorted(before.keys() & after.keys()):
+            old, new = before[name], after[name]
+            if old.may_differ(new):
+                is_known = old.version != new.version or self._name not in self._obstacles.begun
+                kind = kinds.FOLD if is_known else kinds.FOLD_UNCONFIRMED
+                given = {"version": old.version + 1}
+                yield CodeChange(kind, f"{self._where}, {name}", given=given)
+
     def _sinks(self) -> Iterator[CodeChange]:
         before, after = _sinks_of(self._before), _sinks_of(self._after)
         for sink in sorted(before.keys() - after.keys()):
@@ -146,6 +158,34 @@ class _NodeChanges:
                 if one.get(part) != other.get(part):
                     where = f"table {sink[1]!r}, {part}"
                     yield CodeChange(kinds.TABLE_KEY, where, one.get(part), other.get(part))
+
+
+def functions_of(node: Mapping[str, Any]) -> dict[str, Keys]:
+    """The functions that stored state of a node was made by."""
+    return msgspec.convert(node.get("state_functions", {}), dict[str, Keys])
+
+
+def with_known_functions(newest: Code, code: Code) -> dict[str, Any]:
+    """The graph of `code`, with the newest stored functions in place of those that cannot be
+    compared with them."""
+    nodes = dict(code.nodes)
+    for name, node in code.nodes.items():
+        before, after = functions_of(newest.nodes.get(name, {})), functions_of(node)
+        if not after or name not in newest.nodes:
+            continue
+        kept = {
+            part: new if old.version != new.version or comparable(*_prints(old, new)) else old
+            for part, new in after.items()
+            if (old := before.get(part)) is not None
+        }
+        nodes[name] = {p: of for p, of in node.items() if p != "state_functions"}
+        if kept:
+            nodes[name]["state_functions"] = msgspec.to_builtins(kept)
+    return {**code.graph, "nodes": nodes}
+
+
+def _prints(old: Keys, new: Keys) -> tuple[str | None, str | None]:
+    return old.fingerprint, new.fingerprint
 
 
 def _have_other_paths(before: Any, after: Any) -> bool:

@@ -148,6 +148,19 @@ STATE_RULE = Kind(
     "state of the former rule would be misread, or never read again; add the computation under "
     "another name, for other panes, and remove this one when its last window has closed",
 )
+FOLD = Kind(
+    "another fold of windows, with a new version",
+    FOLLOWS,
+    "from the next record on; windows that are open have parts of both",
+)
+FOLD_UNCONFIRMED = Kind(
+    "another fold of windows",
+    NEEDS,
+    "windows that are open would have parts of both. If the results are the same, or if you want "
+    "that, confirm the change: Fold(..., version={version}), or for a ready-made one "
+    "dataclasses.replace(FOLD, version={version}). Otherwise add the computation under another "
+    "name, for other panes, and remove this one when its last window has closed",
+)
 RULE = Kind(
     "another rule for later records",
     FOLLOWS,
@@ -312,7 +325,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
         WRITES_MISSING, WRITES_MISSING_SENT, WRITES_MISSING_WEAK, GUARANTEE,
     ),
     "Sources and sinks": (SOURCE, PATHS, LATENESS, SINK_ADDED, SINK_MISSING, FILES_AGAIN),
-    "Windows, joins, and rules of your own": (STATE_RULE, RULE),
+    "Windows, joins, and rules of your own": (STATE_RULE, FOLD_UNCONFIRMED, FOLD, RULE),
     "Types of states and streams": (
         TYPE_GROWN, TYPE_BACK, TYPE_MIGRATED, TYPE_VERSION, TYPE_STEPS, TYPE_DOWN, ENTRIES_LEFT,
     ),
