@@ -1,9 +1,9 @@
 """States migrated, and a column added, while workers, readers and writers continue.
 
 A worker of new code runs the endless workload while ``millwheel migrate --states`` brings N stored
-keys to the new version. The result is its rate during that time, beside the rates before and after. Every
-second, all keys of a slot are read from the view `states`: each has its former value and version,
-or its new ones.
+keys to the new version. The result is its rate during that time, beside the rates before and
+after. Every second, all keys of a slot are read from the view `states`: each has its former value
+and version, or its new ones.
 
 Then a column is added to a table of N rows, while some sessions read and write it. The result is
 the longest time of one of their statements, beside the lock timeout of a deploy.

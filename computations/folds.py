@@ -73,8 +73,8 @@ class Fold(Generic[V, A, R]):
     @property
     def code(self) -> Keys:
         """Its functions, as a deploy compares them."""
-        functions = functools.partial(tuple, self.init, self.add, self.result, self.merge)
-        return Keys(self.version, fingerprint(functions))
+        functions = (self.init, self.add, self.result, self.merge)
+        return Keys(self.version, fingerprint(functools.partial(cast(Any, tuple), *functions)))
 
 
 def _add_one(accumulator: int, value: object) -> int:

@@ -8,7 +8,7 @@ the first phase's timer at that instant holds its low watermark until the last o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from zlib import crc32
@@ -18,7 +18,6 @@ import msgspec
 from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
 from millwheel.computations.folds import Fold
 from millwheel.computations.timeline import MICROSECOND
-from millwheel.core.extractors import Keys
 from millwheel.errors import GraphError
 from millwheel.windows import Span, Tumbling, instant, length, rule_of
 
@@ -205,16 +204,13 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         every = None if flush_every is None else length("PreAggregate: flush_every", flush_every)
         self._windows = windows
         self.state_rules = {"windows": rule_of(windows)}
+        self.state_functions = {"fold": fold.code}
         self._fold = fold
         self._to = to
         self._flush_records = flush_records
         self._flush_every = None if every is None else every * MICROSECOND
         self.wall_timers = flush_every is not None
         self.writes = (to,)
-
-    @property
-    def state_functions(self) -> Mapping[str, Keys]:
-        return {"fold": self._fold.code}
 
     @property
     def name(self) -> str:

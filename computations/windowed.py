@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, get_args
 
@@ -15,7 +15,6 @@ from millwheel.computations.panes import Late, Panes
 from millwheel.computations.sessions import Sessions
 from millwheel.computations.sliced import Sliced
 from millwheel.computations.timeline import written
-from millwheel.core.extractors import Keys
 from millwheel.errors import GraphError
 from millwheel.windows import Assigner, Count, Early, Global, Pane, Session, Sliding, rule_of, shown
 
@@ -105,7 +104,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         self.wall_timers = early is not None and early.seconds is not None
         self.pane_order = panes.order(by_number=isinstance(windows, Count))
         self.state_rules = {"windows": rule_of(windows)}
-        self._fold = fold
+        self.state_functions = {"fold": fold.code}
         self.rules = {
             "late": f"to {late.name}" if isinstance(late, Stream) else late,
             "allowed_lateness": None if allowed_lateness is None else str(allowed_lateness),
@@ -113,10 +112,6 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
             "accumulate": accumulate,
         }
         self._keeping = self._keep(windows, panes, subject, late)
-
-    @property
-    def state_functions(self) -> Mapping[str, Keys]:
-        return {"fold": self._fold.code}
 
     @staticmethod
     def _keep(

@@ -111,7 +111,7 @@ class ToldTallies(Told):
 
 
 class ToldAgain(Told):
-    writes = (EXTRA,)  # type: ignore[assignment]
+    writes = (EXTRA,)
 
 
 class Take(Computation[Item, None]):
@@ -563,7 +563,7 @@ def keep_extra(pipeline: Pipeline) -> None:
 
 
 def tell_and_keep_extra(pipeline: Pipeline) -> None:
-    pipeline.add(TellExtra(), ITEMS.by(number_of))
+    pipeline.add(TellExtra(), ITEMS.by(item_number))
     keep_extra(pipeline)
 
 
