@@ -386,6 +386,27 @@ def test_a_canary_gets_its_part_of_the_keys_and_no_more(cluster: Cluster, part: 
     assert cluster.decide() == [], "the canary is alone, and what others had waits for them"
 
 
+def test_a_canary_that_was_alone_gives_back_what_others_may_own() -> None:
+    canary = WorkerLoad("tweety", only_keys=0.25)
+    cluster = Cluster(
+        [canary],
+        [
+            IntervalLoad(1, "rows", "injector", 0, 1),
+            IntervalLoad(2, "count", "computation", 0, SLOTS),
+        ],
+        plan=plan_beside,
+    )
+    cluster.come_to_rest()
+    cluster.settle()
+    assert all(interval.owner == "tweety" for interval in cluster.intervals)
+    cluster.workers.append(WorkerLoad("ann"))
+    cluster.come_to_rest()
+    cluster.settle()
+    assert slots_of(cluster, "tweety") == {"count": SLOTS // 4}
+    assert slots_of(cluster, "ann") == {"count": 3 * SLOTS // 4}
+    assert {i.owner for i in cluster.intervals if i.kind == "injector"} == {"ann"}
+
+
 def test_what_only_the_code_of_the_canary_may_own_is_all_its_own() -> None:
     cluster = Cluster(
         [WorkerLoad("ann"), WorkerLoad("tweety", generation=2, only_keys=0.05)],

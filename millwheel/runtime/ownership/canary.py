@@ -45,10 +45,16 @@ def plan_beside(
         return plan(workers, intervals, settings, recent, cut)
     canary = min(canaries, key=lambda worker: (worker.started, worker.id))
     others = [worker for worker in workers if worker.only_keys >= 1.0]
-    decisions = _Shares(canary, others, intervals, settings, set(recent) - set(cut)).decisions()
-    kept = {worker.id for worker in canaries}
+    shares = _Shares(canary, others, intervals, settings, set(recent) - set(cut))
+    surplus = shares.surplus()
+    decisions = shares.decisions(surplus)
+    apart = {worker.id for worker in canaries}
     taken = {_subject(decision) for decision in decisions}
-    rest = [i for i in intervals if i.id not in taken and _home(i) not in kept]
+    rest = [
+        interval
+        for interval in intervals
+        if interval.id in surplus or (interval.id not in taken and _home(interval) not in apart)
+    ]
     further = plan(others, rest, settings, recent, cut)
     if any(not isinstance(decision, Assign) for decision in decisions):
         further = [decision for decision in further if isinstance(decision, Assign)]
@@ -81,10 +87,28 @@ class _Shares:
         self._fixed = fixed
         self._budget = settings.placement_moves
 
-    def decisions(self) -> list[Decision]:
+    def surplus(self) -> set[int]:
+        """Intervals of the canary above its part, which others may own: it was alone, perhaps."""
+        found: set[int] = set()
+        had: Counter[str] = Counter()
+        for interval in sorted(self._intervals, key=lambda i: (i.computation, i.slot_from)):
+            if _home(interval) != self._canary.id or interval.generation > self._newest:
+                continue
+            slots = interval.slot_to - interval.slot_from
+            part = 0 if interval.kind == "injector" else self._target(interval.grain)
+            if had[interval.computation] + slots > part:
+                found.add(interval.id)
+            else:
+                had[interval.computation] += slots
+        return found
+
+    def decisions(self, surplus: Collection[int]) -> list[Decision]:
+        """`surplus` goes to others."""
         found: list[Decision] = []
         had: Counter[str] = Counter()
         for interval in self._intervals:
+            if interval.id in surplus:
+                continue
             if _home(interval) == self._canary.id:
                 had[interval.computation] += interval.slot_to - interval.slot_from
             elif self._is_only_for_it(interval):
@@ -116,11 +140,13 @@ class _Shares:
             and interval.id not in self._fixed
         )
 
+    def _target(self, grain: int) -> int:
+        """Slots of a computation that the canary should have."""
+        return round(self._canary.only_keys * SLOTS / grain) * grain
+
     def _change(self, had: int, candidates: list[IntervalLoad]) -> Decision | None:
         """One step towards the canary's share of a computation."""
-        grain = candidates[0].grain
-        share = self._canary.only_keys * SLOTS
-        target = round(share / grain) * grain
+        target = self._target(candidates[0].grain)
         if target == 0 or had >= ENOUGH * target:
             return None
         need = target - had
