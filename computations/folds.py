@@ -15,7 +15,6 @@ All can merge. Results do not depend on the order of the records, unless it is s
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ import msgspec
 
 from millwheel.core.distribution import install
 from millwheel.core.equality import canonical_json, exact_sum
-from millwheel.core.extractors import Keys, fingerprint
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 
@@ -71,10 +69,9 @@ class Fold(Generic[V, A, R]):
     version: int = 1
 
     @property
-    def code(self) -> Keys:
-        """Its functions, as a deploy compares them."""
-        functions = (self.init, self.add, self.result, self.merge)
-        return Keys(self.version, fingerprint(functools.partial(cast(Any, tuple), *functions)))
+    def functions(self) -> tuple[int, tuple[Callable[..., Any] | None, ...]]:
+        """Its version and functions, as a deploy compares them."""
+        return self.version, (self.init, self.add, self.result, self.merge)
 
 
 def _add_one(accumulator: int, value: object) -> int:

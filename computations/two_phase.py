@@ -204,7 +204,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         every = None if flush_every is None else length("PreAggregate: flush_every", flush_every)
         self._windows = windows
         self.state_rules = {"windows": rule_of(windows)}
-        self.state_functions = {"fold": fold.code}
+        self.state_functions = {"fold": fold.functions}
         self._fold = fold
         self._to = to
         self._flush_records = flush_records

@@ -104,7 +104,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         self.wall_timers = early is not None and early.seconds is not None
         self.pane_order = panes.order(by_number=isinstance(windows, Count))
         self.state_rules = {"windows": rule_of(windows)}
-        self.state_functions = {"fold": fold.code}
+        self.state_functions = {"fold": fold.functions}
         self.rules = {
             "late": f"to {late.name}" if isinstance(late, Stream) else late,
             "allowed_lateness": None if allowed_lateness is None else str(allowed_lateness),

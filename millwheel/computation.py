@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Never, get_args, get_origin
 
 from typing_extensions import TypeVar
@@ -11,7 +11,6 @@ from typing_extensions import TypeVar
 from millwheel.bundles import Bundles
 from millwheel.context import Context
 from millwheel.core.codec import Migration
-from millwheel.core.extractors import Keys
 from millwheel.core.model import Record, Timer
 from millwheel.errors import GraphError
 from millwheel.streams import Input, Stream
@@ -91,9 +90,9 @@ class Computation(Generic[V, S, B, T]):
     """Parameters on which the meaning of stored state and timers depends, such as the size of its
     windows; JSON by name. Code with another value is refused, since it would misread them."""
 
-    state_functions: Mapping[str, Keys] = {}
-    """Functions that stored state was made by, such as a fold; a change has to be confirmed by a
-    new version."""
+    state_functions: Mapping[str, tuple[int, tuple[Callable[..., Any] | None, ...]]] = {}
+    """Functions that stored state was made by, such as those of a fold, with a version; a change of
+    their code has to be confirmed by another version."""
 
     rules: Mapping[str, Any] = {}
     """Parameters that decide about later records alone, such as how long something is kept; JSON by

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
-
-import msgspec
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias, cast
 
 from millwheel.bundles import Bundles
 from millwheel.computation import Computation
 from millwheel.core.codec import Migration
+from millwheel.core.extractors import fingerprint
 from millwheel.core.model import SLOTS
 from millwheel.graph.labels import INJECTED, label_of
 from millwheel.parking import Park
@@ -187,7 +186,10 @@ class Node:
                 if found := getattr(self.computation, part):
                     description[part] = dict(found)
             if functions := self.computation.state_functions:
-                description["state_functions"] = msgspec.to_builtins(dict(functions))
+                description["state_functions"] = {
+                    name: [version, fingerprint(partial(cast(Any, tuple), *of))]
+                    for name, (version, of) in functions.items()
+                }
         if self.cells:
             description["broadcast_cells"] = self.cells
         if self.named:

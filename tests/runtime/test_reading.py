@@ -923,7 +923,7 @@ async def test_the_balancer_knows_the_grains(monkeypatch: pytest.MonkeyPatch) ->
         planned.extend(intervals)
         return []
 
-    monkeypatch.setattr(balancer, "plan", plan)
+    monkeypatch.setattr(balancer, "plan_beside", plan)
     balancer.Balancer(engine.env)(await world.store.read_placement())
     grains = {interval.computation: interval.grain for interval in planned}
     assert (grains["judge"], grains["rules_relay"]) == (SLOTS // CELLS, 1)

@@ -361,7 +361,7 @@ def slots_of(cluster: Cluster, worker: str) -> Counter[str]:
 
 
 @given(clusters(most_workers=4), st.sampled_from((0.001, 0.05, 0.3, 0.9)))
-@hypothesis_settings(max_examples=examples(60), deadline=None)
+@hypothesis_settings(max_examples=examples(30), deadline=None)
 def test_a_canary_gets_its_part_of_the_keys_and_no_more(cluster: Cluster, part: float) -> None:
     cluster.intervals = [
         replace(interval, pinned=False, generation=1) for interval in cluster.intervals
