@@ -40,7 +40,7 @@ class Tills(Computation[Sale, Till]):
         by_shop.put("shop", (await by_shop.get("shop") or 0) + record.value.cents / 100)
 
 
-pipeline = Pipeline("tills", settings=Settings(intervals=4))
+pipeline = Pipeline("tills", settings=Settings(intervals=4, fold_seconds=0.2))
 pipeline.inject(SALES, JsonLines(os.environ["INPUT"], follow=True), timestamp=lambda sale: sale.at)
 pipeline.add(Tills(), SALES.by(lambda sale: sale.key))
 """
