@@ -41,6 +41,8 @@ class MigratedStates:
     """Values in intervals that former code may still own: they stay as they are."""
     to_fold: int = 0
     """Values that their owners have to fold first."""
+    in_use: int = 0
+    """Values that others wrote or held whenever they were looked at."""
     failed: int = 0
     first_failure: MigrationFailed | None = None
     share: float = 0.0
@@ -50,7 +52,7 @@ class MigratedStates:
     @property
     def left(self) -> int:
         """Without values that have failed to migrate."""
-        return self.owned + self.to_fold
+        return self.owned + self.to_fold + self.in_use
 
 
 def migrate_states(
@@ -107,9 +109,9 @@ class _Migration:
             if attempt:
                 time.sleep(SETTLE_SECONDS)
             self._done.owned = self._done.failed = 0
-            missed = sum(map(self._migrate, self._pages()))
+            self._done.in_use = sum(map(self._migrate, self._pages()))
             self._done.to_fold = self._states.to_fold(list(self._current.values()))
-            if not missed and not self._done.to_fold:
+            if not self._done.in_use and not self._done.to_fold:
                 break
         self._done.seconds = time.monotonic() - self._began
         return self._done

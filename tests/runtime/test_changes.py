@@ -461,7 +461,7 @@ async def running(parts: Parts, values: list[Item], processed: int) -> Rolling:
 async def test_what_is_taken_loses_and_doubles_nothing(change: str) -> None:
     """Old workers are killed and replaced one by one, while records flow."""
     kind, before, after = TAKEN[change]
-    values = many(600)
+    values = many(350)
     cluster = await running(before, values, Random(change).randrange(20, 200))
     assert kind in await planned(cluster, after.made(values))
     for old in list(cluster.alive):
@@ -546,6 +546,24 @@ async def test_the_name_of_a_folds_function_means_nothing() -> None:
     await cluster.end()
 
 
+@pytest.mark.parametrize("stored", [None, [1, None], [1, "compiled:0"]])
+async def test_a_fold_that_cannot_be_compared_is_no_other_one(stored: Any) -> None:
+    """The store is from before folds were compared, or their code could not be read."""
+    parts = Parts(further=windows_of(total(item_number)))
+    values = many(200)
+    cluster = await running(parts, values, 50)
+    node = cluster.store.tables.generations[0].code.nodes["make_panes"]
+    if stored is None:
+        del node["state_functions"]
+    else:
+        node["state_functions"] = {"fold": stored}
+    assert await planned(cluster, parts.made(values)) == []
+    await cluster.start_worker(parts.made(values))
+    assert len(cluster.store.tables.generations) == 1
+    await cluster.end()
+    check(cluster, values)
+
+
 class TellExtra(Computation[Item, None]):
     """The other half of `TallyTwice`."""
 
@@ -572,7 +590,7 @@ async def test_a_class_becomes_two_and_two_become_one_while_nothing_is_on_its_wa
     one = Parts(tally=TallyTwice, tally_name="tally", further=keep_extra)
     two = Parts(tally=Tally, tally_name="tally", further=tell_and_keep_extra)
     before, after = (one, two) if change == "split" else (two, one)
-    values = many(900)
+    values = many(450)
     cluster = await running(before, values, 100)
     cluster.store.pause("source_0", "source_1")
     await cluster.wait(5)
@@ -675,7 +693,7 @@ async def change_at(
 async def test_a_canary_runs_its_part_of_the_keys_until_the_rest_follows(ends: str) -> None:
     """New code on 5 % of the keys, while its worker, and those of former code, are killed."""
     after = TAKEN["field of a state"][2]
-    values = many(2_000)
+    values = many(900)
     part = Options(only_keys=0.05)
     cluster = await running(FIRST, values, 50)
     canary = await cluster.start_worker(after.made(values), options=part)
@@ -739,7 +757,7 @@ async def test_names_change_again_and_again_while_old_workers_start_again() -> N
 @pytest.mark.parametrize("change", REFUSED)
 async def test_what_is_refused_disturbs_nobody(change: str) -> None:
     kind, before, after = REFUSED[change]
-    values = many(300)
+    values = many(220)
     cluster = await running(before, values, Random(change).randrange(20, 200))
     assert kind in await planned(cluster, after.made(values))
     with pytest.raises(DeployRefused, match="cannot continue from the stored state") as caught:
@@ -778,7 +796,7 @@ async def test_the_way_back_is_taken_by_command_only() -> None:
 @pytest.mark.parametrize("seed", seeds(2, 20))
 async def test_forth_and_back_under_load_with_kills(seed: int) -> None:
     """New code writes states in a new form; the former, with a way down, takes over again."""
-    draw, values = Random(seed), many(1_500)
+    draw, values = Random(seed), many(800)
     after = SECOND_VERSION
     before = replace(
         FIRST, tally=state_named(("count", int, 0), migrations=MappingProxyType({2: without_x}))

@@ -137,8 +137,8 @@ def _of_states(found: MigratedStates) -> str:
     return (
         f"{done}. {count_of(found.left, 'value')} of former versions are left: {found.owned} in "
         "key intervals that no worker of this code has taken over yet, and "
-        f"{found.to_fold} in commits "
-        "that workers fold within seconds. Repeat the command when workers of this code run"
+        f"{found.to_fold + found.in_use} in commits that workers fold within seconds. Repeat the "
+        "command when workers of this code run"
     )
 
 
