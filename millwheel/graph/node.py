@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, TypeAlias, cast
 
 from millwheel.bundles import Bundles
@@ -187,8 +187,7 @@ class Node:
                     description[part] = dict(found)
             if functions := self.computation.state_functions:
                 description["state_functions"] = {
-                    name: [version, fingerprint(partial(cast(Any, tuple), *of))]
-                    for name, (version, of) in functions.items()
+                    name: [version, _code_of(of)] for name, (version, of) in functions.items()
                 }
         if self.cells:
             description["broadcast_cells"] = self.cells
@@ -205,3 +204,9 @@ class Node:
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+@lru_cache(maxsize=200)
+def _code_of(functions: tuple[Callable[..., Any] | None, ...]) -> str | None:
+    """One fingerprint of some functions, which costs milliseconds."""
+    return fingerprint(partial(cast(Any, tuple), *functions))
