@@ -37,6 +37,8 @@ from typing import IO, Any, Protocol
 
 IMPORTED = (
     "millwheel.cli.main", "millwheel.cli.commands.dead_letter_commands",
+    "millwheel.cli.commands.deploy_commands", "millwheel.services.planning",
+    "millwheel.services.state_migration",
     "millwheel.cli.commands.graph_command", "millwheel.cli.commands.interval_commands",
     "millwheel.cli.commands.key_commands", "millwheel.cli.commands.operator_commands",
     "millwheel.cli.commands.run_command", "millwheel.cli.commands.sql_command",
