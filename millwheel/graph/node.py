@@ -142,15 +142,14 @@ class Node:
         return {} if self.computation is None else self._steps(self.computation.shared_migrations)
 
     def _steps(self, given: Mapping[int, Migration]) -> Mapping[int, Migration]:
-        """`given`, with steps that change nothing for versions that changed only another type, or
-        only made it wider: state, collections and shared table have one version. A deploy is
-        refused if one is missing."""
+        """`given`, with steps that change nothing for versions that changed only another type:
+        state, collections and shared table have one version. A deploy is refused if one is missing
+        here."""
         computation = self.computation
         assert computation is not None
         of_entries = computation.entry_migrations.values()
         of_all = {*computation.migrations, *computation.shared_migrations}.union(*of_entries)
-        unchanged = range(1, max(computation.version, *of_all, 1) + 1)
-        return {**dict.fromkeys(unchanged, _unchanged), **given}
+        return {**dict.fromkeys(of_all, _unchanged), **given}
 
     @property
     def is_weak(self) -> bool:

@@ -144,3 +144,23 @@ def test_the_plan_of_a_way_back_shows_the_keys_that_stand_in_it(shell: Shell) ->
     assert "6 values migrated" in shell("migrate", "tills:pipeline", "--states")
     dollars = "SELECT version, value, count(*) FROM tills.states GROUP BY 1, 2 ORDER BY 2"
     assert rows(shell, dollars) == [(1, 0.01, 3), (1, {"dollars": 0.01}, 3)]
+
+
+WITHOUT = NEW.replace("    migrations =", "    without =").replace("entry_migrations", "gone")
+"""The new tills, after their migrations were deleted."""
+
+
+def test_a_migration_may_go_only_when_no_value_needs_it(shell: Shell) -> None:
+    """Without it a former value would be read as one of the new type, by its defaults."""
+    deploy_former(shell, 3)
+    deploy_new(shell)
+    deploy_to(shell, WITHOUT)
+    refused = shell("plan", "tills:pipeline", code=4)
+    assert """state of 'tills', key "k1", is of version 1""" in refused
+    assert "migrate MODULE:PIPELINE --states" in refused
+    assert "is of version 1" in shell("run", "tills:pipeline", code=4)
+
+    deploy_to(shell, NEW)
+    assert "every stored state" in shell("migrate", "tills:pipeline", "--states")
+    take_over(shell, WITHOUT, generation=2)
+    assert rows(shell, SHOWN) == [(2, 2, 1, 1, 3)]

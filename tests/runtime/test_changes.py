@@ -832,9 +832,9 @@ def without_x(new: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_a_higher_version_of_the_same_type_is_no_way_back_either() -> None:
-    """Former code could read all of it, and needs no migration: it must be said all the same."""
+    """Former code could read all of it, but not know whether it means the same."""
     values = many(600)
-    after = Parts(tally=state_named(("count", int, 0), version=2))
+    after = Parts(tally=state_named(("count", int, 0), **VERSION_2))
     before = Parts(tally=state_named(("count", int, 0)))
     cluster = await running(before, values, 30)
     await cluster.start_worker(after.made(values))

@@ -22,6 +22,7 @@ from tests.support.store_sites import (
     Counted,
     Owner,
     PostgresSite,
+    Site,
     deploy,
 )
 
@@ -123,3 +124,33 @@ async def test_a_deploy_that_is_cut_off_at_any_statement_changes_nothing(
     assert found[0] == [(1,), (2,)]
     assert ("counts", "tag") in found[-1]
     assert msgspec.to_builtins(found[1]) == [("another", 2), ("count", 2), ("lines", 1)]
+
+
+async def test_the_same_type_in_another_unit_is_no_way_back(site: Site) -> None:
+    """Version 2 counts cents where version 1 counts dollars; both are numbers."""
+    await deploy(site.store, count=replace(COUNT, version=1, migrates_from=[]))
+    await deploy(site.store, count=replace(COUNT, version=2, migrates_from=[1]))
+    with pytest.raises(DeployRefused, match=r"give migrations = \{2: down\}"):
+        await deploy(site.store, count=replace(COUNT, version=1, migrates_from=[]))
+    await deploy(site.store, count=replace(COUNT, version=1, migrates_from=[2]))
+
+
+async def test_each_new_version_has_a_migration(site: Site) -> None:
+    await deploy(site.store, count=replace(COUNT, version=1, migrates_from=[]))
+    with pytest.raises(DeployRefused, match="no entry for version 1"):
+        await deploy(site.store, count=replace(COUNT, version=2, migrates_from=[]))
+
+
+async def test_a_part_without_its_migration_is_not_taken_for_unchanged(site: Site) -> None:
+    """The entries keep theirs, so that version 1 seems to be known."""
+    words = {"words": ["map", {"type": "string"}, {"type": "integer"}]}
+    texts = {"words": ["map", {"type": "string"}, {"type": "string"}]}
+    before = replace(COUNT, version=1, migrates_from=[], state={"n": "int", "collections": words})
+    both = replace(
+        COUNT, version=2, migrates_from=[1], entries_migrate_from={"words": [1]},
+        state={"n": "text", "collections": texts},
+    )  # fmt: skip
+    await deploy(site.store, count=before)
+    await deploy(site.store, count=both)
+    with pytest.raises(DeployRefused, match="state of 'count': a new version without"):
+        await deploy(site.store, count=replace(both, migrates_from=[]))

@@ -26,11 +26,12 @@ TRIED_STATES = 100
 
 async def try_migrations(env: Environment) -> None:
     """`DeployRefused` if a migration failed, or returned a value that the new type does not
-    accept."""
+    accept, or there is none any more for a value."""
     nodes = {
         node.name: node
         for node in env.graph.nodes
-        if node.computation is not None and has_migrations(node.computation)
+        if node.computation is not None
+        and (has_migrations(node.computation) or node.computation.version > 1)
     }
     if not nodes:
         return
@@ -65,8 +66,15 @@ def _try(node: Node, version: int, states: Iterable[OldState]) -> int:
     for old in states:
         key = old.key.decode()
         part = parts.of(key, old.entry)
-        if part is None or not part.leads_from(version):
-            continue  # the comparison of the graphs reports a missing migration
+        if part is None:
+            continue
+        if not part.leads_from(version):
+            raise DeployRefused(
+                f"nothing was deployed: {part.subject}, key {key}{old.entry and ', ' + old.entry}, "
+                f"is of version {version}, and the code has no migration from it to version "
+                f"{part.version}. Add it again; it may go when no value needs it, after millwheel "
+                "migrate MODULE:PIPELINE --states"
+            )
         try:
             part.migrated(old.value, version, key, old.entry)
         except MigrationFailed as error:

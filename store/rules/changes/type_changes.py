@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ def state_changes(
             SHARED: node.shared_migrates_from,
             **{COLLECTION + field: of for field, of in node.entries_migrate_from.items()},
         }
+        of_all = {version for of in steps_of.values() for version in of}
         parts = {part: _part(new, part) for part in _parts(new)}
         for part in dict.fromkeys([PLAIN, *parts, *_parts(found[-1])]):
             own, own_new = [_part(kind, part) for kind in found], _part(new, part)
@@ -39,10 +40,36 @@ def state_changes(
                 given = {"pipeline": pipeline}
                 yield CodeChange(kinds.ENTRIES_LEFT, _subject(name, part), given=given)
                 continue
-            own_steps = steps_of.get(part, ())
-            steps = _with_unchanged(own, own_new, own_steps)
-            where, attribute = _subject(name, part), _attribute(part)
-            yield from _changes(where, attribute, own, own_new, own_steps, steps)
+            steps = _Steps.of(steps_of.get(part, ()), of_all, own, own_new)
+            yield from _changes(_subject(name, part), _attribute(part), own, own_new, steps)
+
+
+class _Steps(NamedTuple):
+    """Versions from which code leads to its own version of a type."""
+
+    given: Collection[int]
+    """It has a migration."""
+    of_all: Collection[int]
+    """Some part of the same state has one: at run time the others are taken for unchanged."""
+    known: Collection[int]
+    """It has a migration, or the type did not change in that step."""
+
+    @classmethod
+    def of(
+        cls,
+        given: Collection[int],
+        of_all: Collection[int],
+        found: Sequence[TypeVersion],
+        new: TypeVersion,
+    ) -> _Steps:
+        types = {kind.version: kind.type for kind in (*found, new)}
+        unchanged: set[int] = set()
+        for low, high in pairwise(sorted(types)):
+            if _reads(types[low], types[high]):
+                unchanged.update(v for v in range(low, high) if v < new.version)
+            if _reads(types[high], types[low]):
+                unchanged.update(v for v in range(low + 1, high + 1) if v > new.version)
+        return cls(given, of_all, unchanged.intersection(of_all).union(given))
 
 
 PLAIN, COLLECTION = "plain", "entries of "
@@ -107,22 +134,8 @@ def stream_changes(
     for name, new in code.streams.items():
         found = [g.code.streams[name] for g in history if name in g.code.streams]
         given = steps[name]
-        yield from _changes(f"stream {name!r}", "migrations", found, new, given, given)
-
-
-def _with_unchanged(
-    found: Sequence[TypeVersion], new: TypeVersion, steps: Collection[int]
-) -> set[int]:
-    """`steps`, and the versions that need no migration because the type after them reads values of
-    the one before."""
-    types = {kind.version: kind.type for kind in (*found, new)}
-    unneeded: set[int] = set()
-    for low, high in pairwise(sorted(types)):
-        if _reads(types[low], types[high]):
-            unneeded.update(v for v in range(low, high) if v < new.version)
-        if _reads(types[high], types[low]):
-            unneeded.update(v for v in range(low + 1, high + 1) if v > new.version)
-    return unneeded.union(steps)
+        all_given = _Steps(given, given, given)
+        yield from _changes(f"stream {name!r}", "migrations", found, new, all_given)
 
 
 def _changes(
@@ -130,16 +143,13 @@ def _changes(
     attribute: str,
     found: Sequence[TypeVersion],
     new: TypeVersion,
-    migrations: Collection[int],
-    steps: Collection[int],
+    steps: _Steps,
 ) -> Iterator[CodeChange]:
     """The changes of one type.
 
     Args:
         found: the types that were deployed under the name, oldest first.
         attribute: the name of what holds the migrations.
-        migrations: the versions from which the code has migrations.
-        steps: these, and the versions that need none.
     """
     if not found:
         return
@@ -152,17 +162,22 @@ def _changes(
             given |= {"differences": differences, "version": highest + 1}
             yield CodeChange(kinds.TYPE_VERSION, where, given=given)
             return
-    down = [v for v in range(highest, new.version, -1) if v not in steps]
+    down = [v for v in range(highest, new.version, -1) if v not in steps.known]
     if down:
         entries = ", ".join(f"{v}: down" for v in down)
         given |= {"entries": entries, "stored": highest}
         yield CodeChange(kinds.TYPE_DOWN, where, given=given)
         return
-    up = [v for v in range(newest.version, new.version) if v not in steps]
+    first = min(kind.version for kind in found)
+    up = [
+        version
+        for version in range(first, new.version)
+        if version not in steps.known and (version >= newest.version or version in steps.of_all)
+    ]
     if up:
         given |= {"missing": ", ".join(map(str, up))}
         yield CodeChange(kinds.TYPE_STEPS, where, newest.version, new.version, given=given)
-    elif _migrates(newest, new, migrations):
+    elif _migrates(newest, new, steps.given):
         yield CodeChange(kinds.TYPE_MIGRATED, where, newest.version, new.version)
     elif newest.type != new.type:
         grown = _reads(newest.type, new.type)
