@@ -407,6 +407,15 @@ def test_a_canary_that_was_alone_gives_back_what_others_may_own() -> None:
     assert {i.owner for i in cluster.intervals if i.kind == "injector"} == {"ann"}
 
 
+def test_a_canary_of_former_code_gets_nothing_that_newer_code_has_owned() -> None:
+    cluster = Cluster(
+        [WorkerLoad("ann", generation=2), WorkerLoad("tweety", only_keys=0.25)],
+        [IntervalLoad(1, "count", "computation", 0, SLOTS, generation=2, owner="ann")],
+        plan=plan_beside,
+    )
+    assert cluster.decide() == []
+
+
 def test_what_only_the_code_of_the_canary_may_own_is_all_its_own() -> None:
     cluster = Cluster(
         [WorkerLoad("ann"), WorkerLoad("tweety", generation=2, only_keys=0.05)],

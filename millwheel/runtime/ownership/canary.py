@@ -2,11 +2,11 @@
 workers of the former code run the others (``millwheel worker --only-keys``).
 
 A pure function in front of the planner. It gives a canary its share of the slots of each
-computation: intervals as they are, or the lower part of one that is split first. (If there are
-several, the oldest gets its part; the others keep their intervals.) The other workers
+computation: intervals as they are, or the lower part of one that is split first. The other workers
 share the rest by the ordinary plan, and never get the canary's intervals. The canary never gets
 more, even if all others die; but intervals that only its code may own, of added computations for
-example, are all its own until other workers of that code come. It runs no injectors.
+example, are all its own until other workers of that code come. It runs no injectors. Of several
+canaries the oldest gets its part, and the others keep their intervals.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ class _Shares:
         settled = interval.owner in self._others and interval.wanted_by in (None, interval.owner)
         return (
             settled
+            and interval.generation <= self._canary.generation
             and interval.kind != "injector"
             and not interval.pinned
             and interval.to_be is None
