@@ -25,13 +25,14 @@ from bench.apart import apart
 from bench.meter import Cost, metered
 from bench.server import drop, fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
-from millwheel.core.chunk import Chunk, Chunks, Columns, Ids
+from millwheel.core.chunk import Chunk, Chunks, Columns
 from millwheel.core.codec import encode_key
 from millwheel.core.model import MIN_TIME
 from millwheel.runtime.engine import Engine
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
+from millwheel.store.port.seen import SeenIds
 from millwheel.store.postgres.lane import PostgresLane
 
 CONNECTIONS = (1, 2, 3, 4)
@@ -113,8 +114,8 @@ def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) 
         made.numbers = range(start, start + count)
         made.micros = made.holds = [0] * count
         commit.productions = Chunks([made])
-        ids = Ids().add(1 << 40 | number, made.numbers)
-        commit.seen[bucket] = Columns(made.slots, [interval.computation] * count, ids)
+        commit.seen[bucket] = seen = SeenIds()
+        seen.add_numbers(interval.computation, 1 << 40 | number, made.numbers)
         states = dict(zip(made.key_texts, made.slots, strict=True))
         changed = [
             (interval.id, n, interval.computation, slot, key, "", state, 1)

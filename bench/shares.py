@@ -20,8 +20,9 @@ from bench.apart import apart
 from bench.meter import Cost, metered, wal_position
 from bench.rate import raw_store
 from bench.server import drop
-from millwheel.core.chunk import Chunks, Columns, Ids
+from millwheel.core.chunk import Chunks, Columns
 from millwheel.store.port.commit import Commit
+from millwheel.store.port.seen import SeenIds
 
 SCHEMA = "bench_shares"
 BUNDLE = 500
@@ -34,14 +35,10 @@ def _without_ids(commit: Commit) -> None:
     commit.seen = {}
 
 
-def _ids_as_runs(commit: Commit) -> None:
-    """One row for all ids of a commit: the cost of a table with runs of numbers, at its least."""
+def _ids_as_rows(commit: Commit) -> None:
+    """One row for each id, as for those of users and of weak productions."""
     for bucket, seen in commit.seen.items():
-        assert isinstance(seen, Columns)
-        slots, computations, ids = seen.columns
-        assert isinstance(ids, Ids)
-        log, numbers = ids.runs[0]
-        commit.seen[bucket] = Columns(slots[:1], computations[:1], Ids().add(log, numbers[:1]))
+        commit.seen[bucket] = SeenIds([(0, computation, id_) for computation, id_ in seen])
 
 
 def _without_states(commit: Commit) -> None:
@@ -61,7 +58,7 @@ UNLOGGED = "unlogged"
 
 VARIANTS: dict[str, Change] = {
     "all": _nothing,
-    "one id per commit": _ids_as_runs,
+    "a row for each id": _ids_as_rows,
     "no ids": _without_ids,
     "no state changes": _without_states,
     "no productions": _without_productions,
@@ -95,7 +92,7 @@ def _make_unlogged(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         tables = connection.execute(
             "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = %s::regnamespace "
-            "AND relname ~ '^(seen_record|state_change|production)_[0-9]+$'",
+            "AND relname ~ '^(seen_record|seen_run|state_change|production)_[0-9]+$'",
             (SCHEMA,),
         ).fetchall()
         for (table,) in tables:

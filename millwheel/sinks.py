@@ -68,6 +68,7 @@ RESERVED_TABLES = frozenset(
         "production",
         "request",
         "seen_record",
+        "seen_run",
         "sent_id",
         "sent_record",
         "sequence_number",
@@ -93,7 +94,7 @@ RESERVED_TABLES = frozenset(
     ]
 )
 BUCKET = re.compile(
-    r"(?:commit_record|production|seen_record|state_change|straggler|timer_change)_\d+"
+    r"(?:commit_record|production|seen_record|seen_run|state_change|straggler|timer_change)_\d+"
 )
 
 

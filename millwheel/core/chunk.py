@@ -175,25 +175,6 @@ class PackedRows(Sequence[T], Generic[T]):
         return list(self)[place]
 
 
-class Ids(PackedRows[bytes]):
-    def __init__(self) -> None:
-        self.runs: list[tuple[int, Sequence[int]]] = []
-        self._count = 0
-
-    def add(self, log: int, numbers: Sequence[int]) -> Ids:
-        self.runs.append((log, numbers))
-        self._count += len(numbers)
-        return self
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[bytes]:
-        for log, numbers in self.runs:
-            for number in numbers:
-                yield record_id(log, number)
-
-
 def _taker(places: Sequence[int]) -> Any:
     if isinstance(places, range):
         return itemgetter(slice(places.start, places.stop))

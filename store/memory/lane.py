@@ -99,7 +99,10 @@ def apply(
         row = CommitRow(replace(link), commit.stamp)
         here.commits.setdefault(link.interval_id, []).append(row)
     for bucket, seen in commit.seen.items():
-        tables.bucket(bucket).seen.update(seen)
+        noted = tables.bucket(bucket)
+        noted.seen.update(seen.rows)
+        for name, parts in seen.numbers.items():
+            noted.numbers.setdefault(name, set()).update(*parts)
     for state in map(StateChange._make, commit.states):
         here.states.setdefault(state.interval_id, []).append(state)
     for timer in commit.timers:
@@ -151,8 +154,12 @@ def _check_appends(commit: Commit, tables: Tables, here: BucketTables) -> None:
             raise BucketGone(
                 f"bucket {bucket}, in which the commit notes records as seen, was dropped"
             )
-        known = tables.bucket(bucket).seen
-        if len({*seen}) < len(seen) or not known.isdisjoint(seen):
+        known, rows = tables.bucket(bucket), {*seen.rows}
+        twice = len(rows) < len(seen.rows) or not known.seen.isdisjoint(rows)
+        for run in seen.runs():
+            stored = known.numbers.get((run.computation, run.log), set())
+            twice = twice or not stored.isdisjoint(run.numbers)
+        if twice:
             raise InvariantBroken("a record that was committed before was processed again")
     written: set[tuple[int, int]] = set()
     for production in (*commit.productions, *commit.stragglers):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 
-from millwheel.core.model import is_derived, log_and_number, name_of
+from millwheel.core.model import name_of
 from millwheel.errors import StoreError
 from millwheel.store.memory.subject import MemorySubject
+from millwheel.store.memory.tables import BucketTables
 from millwheel.store.port.records import StoredProduction
 
 PAGE_ROWS = 2000
@@ -43,10 +44,20 @@ class MemoryRecords(MemorySubject):
         names = {name_of(id_) for id_ in ids}
         return {id_ for _, of, id_ in known if of == computation and name_of(id_) in names}
 
+    async def look_up_numbers(
+        self, bucket: int, computation: int, numbers: Mapping[int, Sequence[int]]
+    ) -> dict[int, set[int]]:
+        await self._called("look_up_numbers")
+        seen = self._bucket(bucket).numbers
+        return {
+            log: seen.get((computation, log), set()).intersection(of_log)
+            for log, of_log in numbers.items()
+        }
+
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
         await self._called("newest_seen")
-        found = [id_ for _, of, id_ in self._seen(bucket) if of == computation]
-        return dict(log_and_number(id_) for id_ in sorted(found) if not is_derived(id_))
+        numbers = self._bucket(bucket).numbers
+        return {log: max(seen) for (of, log), seen in numbers.items() if of == computation}
 
     async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
         await self._called("count_seen")
@@ -70,6 +81,9 @@ class MemoryRecords(MemorySubject):
         )[:limit]
 
     def _seen(self, bucket: int) -> set[tuple[int, int, bytes]]:
+        return self._bucket(bucket).seen
+
+    def _bucket(self, bucket: int) -> BucketTables:
         if bucket not in self.tables.buckets:
             raise StoreError(f"there is no bucket {bucket}")
-        return self.tables.buckets[bucket].seen
+        return self.tables.buckets[bucket]

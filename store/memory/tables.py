@@ -114,7 +114,7 @@ class CommitRow:
 
 @dataclass(slots=True)
 class BucketTables:
-    """A bucket of seen ids has rows in `seen` only."""
+    """A bucket of seen ids has rows in `seen` and `numbers` only."""
 
     row: Bucket
     commits: dict[int, list[CommitRow]] = field(default_factory=dict)
@@ -124,6 +124,9 @@ class BucketTables:
     productions: dict[int, dict[int, StoredProduction]] = field(default_factory=dict)
     """Productions by log and number."""
     seen: set[tuple[int, int, bytes]] = field(default_factory=set)
+    """Ids in no order, with slot and computation."""
+    numbers: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    """Seen numbers by computation and log."""
 
 
 @dataclass(slots=True)

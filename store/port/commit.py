@@ -10,10 +10,8 @@ from millwheel.core.chunk import Chunks, Columns
 from millwheel.core.model import Delivery
 from millwheel.sinks import Table
 from millwheel.store.port.requests import DeadLetter, SettledRequest
+from millwheel.store.port.seen import SeenIds
 from millwheel.store.port.states import StateRow, TimerChange
-
-SeenRow = tuple[int, int, bytes]
-"""Slot, computation and id."""
 
 ANOTHER_CHAIN = (
     "the interval's chain of commits is not as this worker left it, although no other worker has "
@@ -47,8 +45,8 @@ class Commit:
     stamp: int
     bucket: int
     intervals: list[IntervalCommit] = field(default_factory=list)
-    seen: dict[int, list[SeenRow] | Columns[SeenRow]] = field(default_factory=dict)
-    """Seen records by bucket."""
+    seen: dict[int, SeenIds] = field(default_factory=dict)
+    """Ids of records that have their effects now, by bucket."""
     states: list[StateRow] | Columns[StateRow] = field(default_factory=list)
     timers: list[TimerChange] | Columns[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] | Chunks = field(default_factory=list)

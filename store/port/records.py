@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,20 +36,27 @@ class StoreRecords(Protocol):
     async def look_up_seen(
         self, buckets: Sequence[int], computation: int, ids: Sequence[bytes]
     ) -> set[bytes]:
-        """The ids that are in one of the buckets, in any slot: a record with another key is still
-        the same.
+        """The ids in no order that are in one of the buckets, in any slot: a record with another
+        key is still the same.
 
         A weak production is found by the name in its id (`millwheel.core.model.name_of`); the
         stored id may have another digest.
         """
         ...
 
-    async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
-        """The highest number of each log among the ids of rows and strong productions, in any
-        slot."""
+    async def look_up_numbers(
+        self, bucket: int, computation: int, numbers: Mapping[int, Sequence[int]]
+    ) -> dict[int, set[int]]:
+        """Those of some numbers of logs that are in a bucket, by log."""
         ...
 
-    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int: ...
+    async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
+        """The highest number of each log."""
+        ...
+
+    async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
+        """The number of ids in no order within the slots."""
+        ...
 
     async def scan_seen(
         self,
@@ -59,5 +66,6 @@ class StoreRecords(Protocol):
         after: tuple[bytes, int],
         limit: int,
     ) -> list[tuple[bytes, int]]:
-        """Up to `limit` pairs (id, slot) of a bucket, within the slots, in order."""
+        """Up to `limit` pairs (id, slot) of a bucket's ids in no order, within the slots,
+        sorted."""
         ...

@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from psycopg.adapt import AdaptersMap, Buffer, Dumper
 from psycopg.pq import Format
 
-from millwheel.core.chunk import Ids
-
 _header = Struct("!iiiii").pack
 _length = Struct("!i").pack
 _NULL = _length(-1)
@@ -50,6 +48,10 @@ class _Uuids(Packed):
     oid, element_oid = 2951, 2950
 
 
+class _Bits(Packed):
+    oid, element_oid = 1563, 1562
+
+
 class _Texts(Packed):
     oid, element_oid = 1009, 25
 
@@ -59,7 +61,7 @@ class _Jsonbs(Packed):
 
 
 def register(adapters: AdaptersMap) -> None:
-    for kind in (_Int2s, _Int4s, _Int8s, _Uuids, _Texts, _Jsonbs):
+    for kind in (_Int2s, _Int4s, _Int8s, _Uuids, _Bits, _Texts, _Jsonbs):
         name = f"Dumper of {kind.__name__}"
         adapters.register_dumper(kind, type(name, (_PackedDumper,), {"oid": kind.oid}))
 
@@ -108,17 +110,13 @@ def _are_alike(values: Sequence[Any]) -> bool:
 
 
 def uuids(values: Sequence[bytes]) -> Packed:
-    if isinstance(values, Ids):
-        return _Uuids(len(values), b"".join(_uuids_of(*run) for run in values.runs))
     return _Uuids(len(values), _length(16).join([b"", *values]))
 
 
-def _uuids_of(log: int, numbers: Sequence[int]) -> bytes:
-    plain = struct.pack(f"!{len(numbers)}Q", *numbers)
-    found = bytearray((_length(16) + log.to_bytes(8, "big") + bytes(8)) * len(numbers))
-    for place in range(8):
-        found[12 + place :: 20] = plain[place::8]
-    return bytes(found)
+def bits(values: Sequence[tuple[int, bytes] | None]) -> Packed:
+    """Encode strings of bits, each with its length in bits; None becomes an SQL NULL."""
+    parts = (_NULL if v is None else _length(4 + len(v[1])) + _length(v[0]) + v[1] for v in values)
+    return _Bits(len(values), b"".join(parts), nulls=None in values)
 
 
 def texts(values: Sequence[bytes]) -> Packed:

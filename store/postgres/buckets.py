@@ -2,7 +2,7 @@
 (decision 1).
 
 A bucket has a row in the table `bucket` and child tables that inherit from the append-only parents:
-all six for family *time*, `seen_record` alone for *source* and *named*.
+all seven for family *time*, `seen_record` and `seen_run` for *source* and *named*.
 
 A dropped bucket is found by its missing row, in the same transaction snapshot as its missing
 tables. Postgres names no table in the diagnostics of an `undefined_table` error, so
@@ -20,7 +20,7 @@ from millwheel.errors import BucketGone
 from millwheel.store.port.buckets import CLOCK_STEP_MICROS, EARLY_CLOSE_MICROS, Bucket, BucketView
 from millwheel.store.port.commit import Commit
 from millwheel.store.postgres.connections import Connections, Subject
-from millwheel.store.postgres.statements import BUCKETED, Statements, composed
+from millwheel.store.postgres.statements import BUCKETED, SEEN, Statements, composed
 from millwheel.store.postgres.translation import translate
 
 LOCK_TIMEOUT = "1s"
@@ -50,7 +50,7 @@ def tables_of(bucket: Bucket) -> list[str]:
 
 
 def _parents(family: str) -> tuple[str, ...]:
-    return BUCKETED if family == "time" else ("seen_record",)
+    return BUCKETED if family == "time" else SEEN
 
 
 async def newest_commit_table(connection: AsyncConnection[Any], statements: Statements) -> str:

@@ -209,11 +209,16 @@ class PostgresLane:
             self._add_settled(commit.settled, parts)
         many = _is_large(commit)
         for of_seen, seen in commit.seen.items():
+            if seen.numbers:
+                table = bucket_table("seen_run", of_seen)
+                add("insert_seen_runs", table, rows.run_arrays(seen.runs()))
+            if not seen.rows:
+                continue
             table = bucket_table("seen_record", of_seen)
             if many:
-                add("insert_many_seen", table, rows.seen_arrays(seen))
+                add("insert_many_seen", table, rows.seen_arrays(seen.rows))
             else:
-                add("insert_seen", table, _as_json(rows.seen_rows(seen)))
+                add("insert_seen", table, _as_json(rows.seen_rows(seen.rows)))
         if commit.states:
             table = bucket_table("state_change", bucket)
             if many:
@@ -336,7 +341,7 @@ def _engine_error(error: psycopg.Error) -> MillwheelError:
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
-    if table.startswith("seen_record") and error.sqlstate == "23505":
+    if table.startswith(("seen_record", "seen_run")) and error.sqlstate in ("23502", "23505"):
         return InvariantBroken(f"a record that was committed before was processed again: {error}")
     if table.startswith(("production", "straggler")) and error.sqlstate == "23505":
         return InvariantBroken(f"a production was written before: {error}")

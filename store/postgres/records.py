@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Mapping, Sequence
 from uuid import UUID
 
-from millwheel.core.model import log_and_number, name_of
+from millwheel.core.model import name_of
 from millwheel.store.port.records import StoredProduction
+from millwheel.store.port.seen import clusters
 from millwheel.store.postgres.buckets import bucket_table
 from millwheel.store.postgres.connections import Subject
 
@@ -59,13 +61,37 @@ class PostgresRecords(Subject):
             cursor = await connection.execute(statement, parameters, prepare=True)
             return {id_.bytes for (id_,) in await cursor.fetchall()}
 
+    async def look_up_numbers(
+        self, bucket: int, computation: int, numbers: Mapping[int, Sequence[int]]
+    ) -> dict[int, set[int]]:
+        logs, lows, highs = zip(*clusters(numbers), strict=True)
+        rows = await self.connections.rows(
+            "look_up_numbers",
+            {
+                "log": list(logs),
+                "low": list(lows),
+                "high": list(highs),
+                "computation": computation,
+            },
+            table=bucket_table("seen_run", bucket),
+        )
+        found: dict[int, set[int]] = {}
+        asked = {log: sorted(of_log) for log, of_log in numbers.items()}
+        for log, first, last, present in rows:
+            of_log = asked[log]
+            within = of_log[bisect_left(of_log, first) : bisect_right(of_log, last)]
+            if present is not None:
+                within = [number for number in within if present[number - first] == "1"]
+            found.setdefault(log, set()).update(within)
+        return found
+
     async def newest_seen(self, bucket: int, computation: int) -> dict[int, int]:
         rows = await self.connections.rows(
             "newest_seen",
             {"computation": computation},
-            table=bucket_table("seen_record", bucket),
+            table=bucket_table("seen_run", bucket),
         )
-        return dict(log_and_number(id_.bytes) for (id_,) in rows)
+        return dict(rows)
 
     async def count_seen(self, bucket: int, computation: int, slots: tuple[int, int]) -> int:
         ((found,),) = await self.connections.rows(

@@ -12,10 +12,12 @@ from millwheel.core.chunk import Chunks, Columns
 from millwheel.core.model import Delivery
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.requests import DeadLetter, SettledRequest
+from millwheel.store.port.seen import Run
 from millwheel.store.port.states import StateRow, TimerChange
 from millwheel.store.postgres.arrays import (
     Packed,
     bigints,
+    bits,
     integers,
     jsonbs,
     smallints,
@@ -40,6 +42,28 @@ REMOVED = -(1 << 63)
 
 def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
     return found.columns if isinstance(found, Columns) else list(zip(*found, strict=True))
+
+
+def run_arrays(runs: Iterable[Run]) -> Params:
+    """Runs of seen numbers; those with gaps as bits from the first number on."""
+    found = list(runs)
+    return {
+        "computation": smallints([run.computation for run in found]),
+        "log": bigints([run.log for run in found]),
+        "first": bigints([run.first for run in found]),
+        "last": bigints([run.last for run in found]),
+        "present": bits([None if run.is_whole else _as_bits(run) for run in found]),
+    }
+
+
+def _as_bits(run: Run) -> tuple[int, bytes]:
+    """Number of bits, and the bits."""
+    length = run.last - run.first + 1
+    found = bytearray((length + 7) // 8)
+    for number in run.numbers:
+        place = number - run.first
+        found[place >> 3] |= 0x80 >> (place & 7)
+    return length, bytes(found)
 
 
 def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:

@@ -1,9 +1,9 @@
 """The tables of one pipeline (one Postgres schema), as SQLAlchemy Core metadata.
 
-Six tables are append-only and cut into *buckets*: `commit_record`, `state_change`, `timer_change`,
-`production`, `straggler`, `seen_record`. Here are their empty parents, which readers query. Each
-bucket is a child table (``production_17`` inherits from `production`), which writers address by
-name and which is dropped as a whole (`millwheel.store.postgres.buckets`).
+Seven tables are append-only and cut into *buckets*: `commit_record`, `state_change`,
+`timer_change`, `production`, `straggler`, `seen_record`, `seen_run`. Here are their empty parents,
+which readers query. Each bucket is a child table (``production_17`` inherits from `production`),
+which writers address by name and which is dropped as a whole (`millwheel.store.postgres.buckets`).
 
 Times are microseconds since 1970-01-01T00:00Z; the views turn them into timestamps.
 """
@@ -31,7 +31,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import BIT, JSONB, UUID
 
 metadata = MetaData()
 
@@ -695,7 +695,19 @@ seen_record = Table(
     _slot(),
     _computation(),
     Column("id", UUID, nullable=False),
-    comment="Ids of records whose effects are committed",
+    comment="Ids in no order of records whose effects are committed: of users, and of weak "
+    "productions",
+)
+
+seen_run = Table(
+    "seen_run",
+    metadata,
+    Column("log", BigInteger, nullable=False, comment="log.id"),
+    Column("last", BigInteger, nullable=False, comment="last number, within 4,096 of the first"),
+    Column("first", BigInteger, nullable=False, comment="first number"),
+    _computation(),
+    Column("present", BIT(varying=True), comment="one bit a number; null: all"),
+    comment="Numbers of rows and strong productions whose effects are committed",
 )
 
 inbox = Table(

@@ -13,8 +13,11 @@ from psycopg import sql
 
 BUCKETED = (
     "commit_record", "state_change", "timer_change", "production", "straggler", "seen_record",
+    "seen_run",
 )  # fmt: skip
-"""The parents of bucket tables. A bucket of a source's seen ids has a `seen_record` only."""
+"""The parents of bucket tables. A bucket of a source's seen ids has those of `SEEN` only."""
+
+SEEN = ("seen_record", "seen_run")
 
 TABLES = (
     *BUCKETED, "aggregate", "blocking_item", "bucket", "computation", "dead_letter", "ended_sender",

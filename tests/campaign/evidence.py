@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-BUCKETED = ("commit_record", "state_change", "seen_record", "production")
+BUCKETED = ("commit_record", "state_change", "seen_record", "seen_run", "production")
 WHOLE = ("state", "fold", "key_interval", "bucket", "log", "worker", "placement_event")
 
 

@@ -85,7 +85,7 @@ class Paced:
 
     @staticmethod
     def _receivers(commit: Commit) -> list[int]:
-        return [receiver for ids in commit.seen.values() for _, receiver, _ in ids]
+        return [receiver for ids in commit.seen.values() for receiver, _ in ids]
 
     def lag(self) -> float:
         """Seconds from when a record came until the last stage promised its time; the median."""

@@ -896,7 +896,7 @@ async def test_a_bucket_may_go_between_the_filters_maybe_and_the_look_up() -> No
     gate = Gate()
 
     async def hold(name: str) -> None:
-        if name == "look_up_seen":
+        if name == "look_up_numbers":
             await gate.wait()
 
     world.store.faults.before_call = hold

@@ -217,7 +217,7 @@ async def test_what_is_looked_up_ends_before_anybody_starts_over() -> None:
     answer, refusal = asyncio.Event(), asyncio.Event()
 
     async def answer_late(name: str) -> None:
-        if name == "look_up_seen" and not asking:
+        if name == "look_up_numbers" and not asking:
             asking.append(name)
             with contextlib.suppress(asyncio.CancelledError):  # as the pool may do
                 await asyncio.Event().wait()

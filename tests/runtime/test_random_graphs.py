@@ -179,7 +179,7 @@ class Books:
 
     def _records(self, stage: Stage, commit: Commit, before: dict[int, int]) -> None:
         for rows in commit.seen.values():
-            for _, receiver, id_ in rows:
+            for receiver, id_ in rows:
                 assert (receiver, id_) not in self.seen, "processed twice"
                 self.seen.add((receiver, id_))
                 self.productions.pop((receiver, id_), None)

@@ -191,10 +191,13 @@ def tables_of(store: MemoryStore, computation: str = "judge") -> dict[int, Any]:
 # -- spread ------------------------------------------------------------------------------------
 
 
-def doubling(values: list[Item] | None = None, limits: Settings = QUICK) -> Pipeline:
+def doubling(
+    values: list[Item] | None = None, limits: Settings = QUICK, *, named: bool = False
+) -> Pipeline:
     """A source spread, its results spread once more, and counted by key."""
     made = Pipeline("doubling", settings=limits)
-    made.inject(ITEMS, script(ITEMS, values or []), timestamp=time_of)
+    name = (lambda item: str(item.number)) if named else None
+    made.inject(ITEMS, script(ITEMS, values or []), timestamp=time_of, id=name)
     made.add(Double(), ITEMS.spread(), name="first")
     made.add(FlatMap(lambda item: [item], to=AGAIN), DOUBLED.spread(), name="second")
     made.add(Keep(), AGAIN.by(key_of))
@@ -320,22 +323,22 @@ async def test_spread_records_wait_beside_each_other() -> None:
 async def test_a_row_read_again_goes_where_it_went() -> None:
     """Wherever its reader's intervals are by then: else its id is looked for in the wrong place."""
     values = items(*range(40), key="a")
-    world = World(doubling(values, replace(QUICK, max_unacked_records=20)))
+    world = World(doubling(values, replace(QUICK, max_unacked_records=20), named=True))
     places: dict[bytes, set[int]] = defaultdict(set)
 
     def note(commit: Any) -> None:
-        for rows in commit.seen.values():
-            for slot, _, id_ in rows:
+        for seen in commit.seen.values():
+            for slot, _, id_ in seen.rows:
                 places[id_].add(slot)
 
     world.on_try = note
     first = await world.start()
     await world.until(lambda: len(world.rows()) > 10)
     await first.kill()
-    world.pipeline = doubling(values, replace(QUICK, intervals=3))
+    world.pipeline = doubling(values, replace(QUICK, intervals=3), named=True)
     await world.run()
     assert sorted(world.numbers()) == [value.number * 2 for value in values]
-    assert len(places) > 80
+    assert len(places) == 40
     assert all(len(slots) == 1 for slots in places.values())
 
 

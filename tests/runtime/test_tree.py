@@ -237,9 +237,7 @@ async def test_nothing_is_stored_of_a_stretch_and_nothing_is_numbered(depth: int
     inside = {s.id for s in engine.exchange.steps.values() if s.node.is_tree}
     assert len(inside) == depth
     assert not any(commit.stragglers for commit in world.commits)
-    seen = {
-        computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
-    }
+    seen = {computation for c in world.commits for ids in c.seen.values() for computation, _ in ids}
     assert not seen & inside
     assert all(i.log.next_seq == 0 for i in engine.intervals if i.step.id in inside)
     assert pending(world) == replays(world) == 0

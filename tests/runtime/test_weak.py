@@ -70,9 +70,7 @@ async def test_nothing_is_stored_of_what_arrives() -> None:
     assert not any(commit.stragglers for commit in world.commits)
     weak = {s.id for e in world.engines for s in e.exchange.steps.values() if s.node.is_weak}
     assert len(weak) == 3
-    seen = {
-        computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
-    }
+    seen = {computation for c in world.commits for ids in c.seen.values() for computation, _ in ids}
     assert not seen & weak, "no record of a weak computation is noted as seen"
     for name, number in (("halve", len(VALUES)), ("pass_1", 22), ("pass_2", 22), ("tally", 22)):
         assert world.counter(name, "processed") == number
@@ -707,9 +705,7 @@ async def test_at_most_once_stores_nothing_and_loses_what_was_on_its_way(
     await engine.kill()
     assert_once(world, VALUES)
     tally = next(s.id for s in engine.exchange.steps.values() if s.name == "tally")
-    seen = {
-        computation for c in world.commits for ids in c.seen.values() for _, computation, _ in ids
-    }
+    seen = {computation for c in world.commits for ids in c.seen.values() for computation, _ in ids}
     assert not seen & {s.id for s in engine.exchange.steps.values() if s.node.at_most_once}
     written = [p for c in world.commits for p in (*c.productions, *c.stragglers)]
     assert not [p for p in written if p.receiver == tally], "what it is sent is stored nowhere"

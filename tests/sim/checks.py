@@ -76,7 +76,7 @@ def one_effect_per_record(ledger: Ledger, commit: Commit) -> None:
     """I2: a record id is noted once per computation, for ever."""
     now: set[tuple[int, bytes]] = set()
     for rows in commit.seen.values():
-        for _, receiver, id_ in rows:
+        for receiver, id_ in rows:
             name = receiver, name_of(id_)
             must(name not in ledger.seen and name not in now, "processed twice", name)
             now.add(name)

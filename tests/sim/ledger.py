@@ -290,7 +290,7 @@ class Ledger:
 
     def _note_records(self, commit: Commit) -> None:
         for rows in commit.seen.values():
-            self.seen.update((receiver, name_of(id_)) for _, receiver, id_ in rows)
+            self.seen.update((receiver, name_of(id_)) for receiver, id_ in rows)
         for production, is_weak in (
             *((p, False) for p in commit.productions),
             *((p, True) for p in commit.stragglers),

@@ -764,8 +764,8 @@ def test_a_move_waits_for_records_in_flight(place: Place) -> None:
     moving = Moving(SparkPlan.of(spark_pipelines.legs()), place.url)
     with psycopg.connect(place.url) as connection:
         connection.execute(
-            "INSERT INTO flights_trips.seen_record (slot, computation, id) SELECT 1, 1, "
-            "flights_trips.record_id(id, 1 << 30) FROM flights_trips.log WHERE source IS NOT NULL"
+            "INSERT INTO flights_trips.seen_run (log, first, last, computation) "
+            "SELECT id, 1 << 30, 1 << 30, 1 FROM flights_trips.log WHERE source IS NOT NULL"
         )
     told: list[tuple[int, int]] = []
 
@@ -773,10 +773,7 @@ def test_a_move_waits_for_records_in_flight(place: Place) -> None:
         told.append((found[0], found[1]))
         if len(told) == 2:
             with psycopg.connect(place.url) as connection:
-                connection.execute(
-                    "DELETE FROM flights_trips.seen_record WHERE id > flights_trips.record_id(0, 1 "
-                    "<< 29) AND substring(id::text, 20) > '0000-000020000000'"
-                )
+                connection.execute("DELETE FROM flights_trips.seen_run WHERE first > 1 << 29")
 
     moving.to_spark("/checkpoint", tell)
     assert told == [(0, 1), (0, 1)]

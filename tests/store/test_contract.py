@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel.core.codec import encode_key
-from millwheel.core.model import MIN_TIME, SLOTS, record_id
+from millwheel.core.model import MIN_TIME, SLOTS
 from millwheel.errors import (
     BucketGone,
     CommitUnknown,
@@ -35,6 +35,7 @@ from millwheel.store.memory import jsonb_text
 from millwheel.store.port import Store
 from millwheel.store.port.buckets import CLOSE_AHEAD_MICROS, EARLY_CLOSE_MICROS, Bucket
 from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.seen import SeenIds
 from millwheel.store.postgres.rows import ARRAY_ROWS
 from tests.support.store_sites import (
     BUCKET_HIGH,
@@ -368,6 +369,7 @@ async def test_every_kind_of_row_is_there_after_its_commit(site: Site, count: in
     assert seen.seen[commit.bucket] == sorted(
         (id_, slot) for slot, _, id_ in map(owner.seen, range(count))
     )
+    assert seen.numbers[commit.bucket] == {1: set(range(count))}
     assert seen.counts == seen.log == [row(f"w{n:03}", n) for n in range(count)]
     assert seen.dead_letters == commit.dead_letters
 
@@ -639,7 +641,7 @@ async def test_a_commit_into_a_bucket_that_is_gone_is_a_broken_invariant(site: S
     commit = owner.fill(owner.commit(), 1)
     with pytest.raises(InvariantBroken, match="bucket"):
         await owner.lane.commit(replace(commit, bucket=4711))
-    commit.seen = {4711: [owner.seen(1)]}
+    commit.seen = {4711: SeenIds([owner.seen(1)])}
     with pytest.raises(InvariantBroken, match="bucket"):
         await owner.lane.commit(commit)
     assert (await look(site, owner)).states == []
@@ -648,13 +650,18 @@ async def test_a_commit_into_a_bucket_that_is_gone_is_a_broken_invariant(site: S
 # -- ids seen, statements refused --------------------------------------------------------------
 
 
-async def test_a_record_committed_before_cannot_come_through_again(site: Site) -> None:
+@pytest.mark.parametrize("known", ["a user's id", "a number"])
+async def test_a_record_committed_before_cannot_come_through_again(known: str, site: Site) -> None:
     owner = await Owner.take(site.store)
     await owner.write(owner.fill(owner.commit(), 1))
     for round_, (count, with_rows) in enumerate(SHAPES, 1):
         before = await look(site, owner)
         again = owner.fill(owner.commit(), count, first=100 * round_)
-        again.seen[again.bucket] = [*[*again.seen[again.bucket]][:-1], owner.seen(0)]
+        seen = again.seen[again.bucket]
+        if known == "a number":
+            seen.add_numbers(owner.computation, 1, (0,))
+        else:
+            seen.rows = [*seen.rows, owner.seen(0)]
         if with_rows:
             again.rows = [(LOG, row("a", 1))]
         with pytest.raises(InvariantBroken, match="committed before"):
@@ -669,9 +676,12 @@ async def test_an_id_counts_per_bucket_and_per_computation(site: Site) -> None:
     commit = owner.commit()
     slot, computation, id_ = owner.seen(1)
     commit.seen = {
-        commit.bucket: [(slot, computation, id_), (slot, computation + 1, id_)],
-        other.id: [(slot, computation, id_)],
+        commit.bucket: SeenIds([(slot, computation, id_), (slot, computation + 1, id_)]),
+        other.id: SeenIds([(slot, computation, id_)]),
     }
+    for seen, of in ((commit.seen[commit.bucket], (0, 1)), (commit.seen[other.id], (0,))):
+        for more in of:
+            seen.add_numbers(computation + more, 1, range(3))
     await owner.write(commit)
 
 
@@ -978,7 +988,7 @@ async def test_a_weak_production_is_found_by_its_name_whatever_it_says(site: Sit
     names = [b"\xff" * 3 + bytes([0] * 8) + bytes([n]) for n in range(4)]
     commit = owner.commit()
     stored = [(5, owner.computation, name + b"then") for name in names[:2]]
-    commit.seen = {commit.bucket: [*stored, owner.seen(1, slot=5)]}
+    commit.seen = {commit.bucket: SeenIds([*stored, owner.seen(1, slot=5)])}
     await owner.write(commit)
     asked = [name + b"now!" for name in names]
     found = await site.store.look_up_seen([commit.bucket], owner.computation, asked)
@@ -994,7 +1004,10 @@ async def test_seen_ids_are_looked_up_by_computation_and_bucket_whatever_their_s
     owner = await Owner.take(site.store)
     other = await site.store.open_bucket("source", 1, 0, 1000)
     commit = owner.commit()
-    commit.seen = {commit.bucket: [owner.seen(n) for n in range(50)], other.id: [owner.seen(77)]}
+    commit.seen = {
+        commit.bucket: SeenIds([owner.seen(n) for n in range(50)]),
+        other.id: SeenIds([owner.seen(77)]),
+    }
     await owner.write(commit)
     asked = [id_ for _, _, id_ in map(owner.seen, range(40, 80))]
     found = await site.store.look_up_seen([commit.bucket], owner.computation, asked)
@@ -1015,7 +1028,7 @@ async def a_hundred_seen(site: Site) -> tuple[Owner, Commit, list[tuple[int, int
     commit = owner.commit()
     mine = [owner.seen(n, slot=n // 7) for n in range(100)]
     others = [(slot, owner.computation + 1, id_) for slot, _, id_ in mine]
-    commit.seen[commit.bucket] = [*mine, *others]
+    commit.seen[commit.bucket] = SeenIds([*mine, *others])
     await owner.write(commit)
     return owner, commit, mine
 
@@ -1044,16 +1057,59 @@ async def test_of_each_log_the_newest_seen_id_is_found(site: Site) -> None:
     owner = await Owner.take(site.store)
     commit = owner.commit()
     of, logs = owner.computation, {3: 70, 4: 1, 1 << 40: 9, (1 << 63) - 1: 5}
-    ids = [record_id(log, seq) for log, newest in logs.items() for seq in (newest, 0)]
-    commit.seen[commit.bucket] = [
-        *((n, of, id_) for n, id_ in enumerate(ids)),
-        (1, of + 1, record_id(3, 99)),
-        *((1, of, first * 16) for first in (b"\x80", b"\xff")),
-    ]
+    commit.seen[commit.bucket] = seen = SeenIds(
+        [(1, of, first * 16) for first in (b"\x01", b"\x80", b"\xff")]
+    )
+    for log, newest in logs.items():
+        seen.add_numbers(of, log, (0, newest))
+    seen.add_numbers(of + 1, 3, (99,))
     await owner.write(commit)
     assert await site.store.newest_seen(commit.bucket, of) == logs
     assert await site.store.newest_seen(commit.bucket, of + 1) == {3: 99}
     assert await site.store.newest_seen(commit.bucket, of + 2) == {}
+
+
+LOGS = itertools.count(1000, 10)
+
+
+@a_few
+@given(data=st.data())
+async def test_numbers_are_found_as_they_were_noted(data: st.DataObject, site: Site) -> None:
+    """With whatever gaps, in runs that other commits' runs overlap; a number that is there already
+    is refused."""
+    owner = Owner(site.store, await deploy(site.store), str(uuid.uuid4()))
+    await owner.claim()
+    owner.lane = await site.store.open_lane()
+    first_log = next(LOGS)
+    spread = st.sampled_from([3, 60, 700, 5_000, 100_000])
+    known: set[tuple[int, int]] = set()
+    for _ in range(data.draw(st.integers(1, 4), "commits")):
+        commit = owner.commit()
+        seen = commit.seen[commit.bucket] = SeenIds()
+        for log in data.draw(st.sets(st.integers(first_log, first_log + 1), min_size=1), "logs"):
+            span = data.draw(spread, "span")
+            some = data.draw(
+                st.one_of(
+                    st.sets(st.integers(0, span), min_size=1, max_size=80),
+                    st.integers(0, span).map(lambda first: set(range(first, first + 9_000))),
+                ),
+                "numbers",
+            )
+            seen.add_numbers(owner.computation, log, sorted(some))
+        named = {(log, n) for (_, log), parts in seen.numbers.items() for n in parts[0]}
+        if known & named:
+            with pytest.raises(InvariantBroken, match="committed before"):
+                await owner.lane.commit(commit)
+            break
+        await owner.write(commit)
+        known |= named
+    asked = {first_log + n: range(110_000) for n in range(3)}
+    found = await site.store.look_up_numbers(commit.bucket, owner.computation, asked)
+    assert {(log, n) for log, of_log in found.items() for n in of_log} == known
+    newest = await site.store.newest_seen(commit.bucket, owner.computation)
+    for log in {log for log, _ in known}:
+        assert newest[log] == max(n for of, n in known if of == log)
+    await owner.lane.close()
 
 
 async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) -> None:
@@ -1064,6 +1120,8 @@ async def test_a_bucket_that_is_gone_is_an_error_not_an_empty_one(site: Site) ->
         await site.store.scan_seen(4711, owner.computation, (0, SLOTS), (bytes(16), -1), 10)
     with pytest.raises(StoreError):
         await site.store.newest_seen(4711, owner.computation)
+    with pytest.raises(StoreError):
+        await site.store.look_up_numbers(4711, owner.computation, {1: [1]})
     with pytest.raises(StoreError):
         await site.store.count_seen(4711, owner.computation, (0, SLOTS))
 
@@ -1452,6 +1510,8 @@ async def test_a_bucket_that_nothing_needs_is_dropped_with_its_rows(site: Site) 
     assert [p.seq async for p in site.store.read_productions(owner.log(), 0)] == [3, 4, 5]
     with pytest.raises(StoreError):
         await site.store.look_up_seen([old.id], owner.computation, [bytes(16)])
+    with pytest.raises(StoreError):
+        await site.store.look_up_numbers(old.id, owner.computation, {1: [1]})
     assert await site.store.drop_bucket(old)  # gone is gone, whoever asks again
     await owner.write(owner.fill(owner.commit(), 3, first=20))
 
@@ -1479,7 +1539,7 @@ async def test_who_notes_ids_in_a_bucket_that_is_gone_is_told_so(site: Site) -> 
     await site.store.advance_gc_watermark()
     assert await site.store.drop_bucket(old)
     commit = owner.commit()
-    commit.seen[old.id] = [(7, owner.computation, bytes(16))]
+    commit.seen[old.id] = owner.numbers(7)
     with pytest.raises(BucketGone):
         await owner.write(commit)
 

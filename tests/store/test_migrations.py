@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -21,9 +22,11 @@ from sqlalchemy import MetaData, create_engine, pool
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.migrate import FIRST, HEAD, migrate, require_version, schema_version
+from millwheel.store.port.seen import SeenIds
 from millwheel.store.postgres.schema import KEY_TEXT, metadata
 from tests.support.servers import VERSIONS
 from tests.support.store_sites import Owner, PostgresSite, Schema
+from tests.support.store_sites import look as look_at
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -196,7 +199,7 @@ def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
             "ALTER TABLE dead_letter DROP COLUMN hold CASCADE",
             "ALTER TABLE dead_letter DROP COLUMN version",
             "ALTER TABLE request DROP CONSTRAINT request_slot, DROP CONSTRAINT request_key",
-            "DROP TABLE leader, blocking_item",
+            "DROP TABLE leader, blocking_item, seen_run",
             "UPDATE alembic_version SET version_num = '0008'",
             (
                 "INSERT INTO computation (name, kind, version, state, upstream, paused, "
@@ -239,6 +242,42 @@ def test_what_was_kept_for_ever_before_0013_goes(empty: Schema) -> None:
     ]  # fmt: skip
     left = [('"k\\"1"',), ("-3",), ('["a",1]',), (None,)]
     assert empty.query("SELECT key FROM {r} ORDER BY id", r="request") == left
+
+
+async def test_numbers_that_were_rows_become_runs(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And rows once more, if the schema goes back. Ids in no order stay as they are."""
+    owner = await Owner.take(postgres.store)
+    of_source = await postgres.store.open_bucket("source", 7, 0, 1000)
+    named = await postgres.store.open_bucket("named", 0, 0, 10)
+    commit = owner.fill(owner.commit(), 3)
+    numbers = {3: [*range(40, 9_000)], 1 << 60: [5, 7, 8, 2_000]}
+    for log, of_log in numbers.items():
+        commit.seen[commit.bucket].add_numbers(owner.computation, log, of_log)
+    commit.seen[of_source.id] = owner.numbers(8, 1, 9, log=7)
+    commit.seen[named.id] = SeenIds([owner.seen(1)])
+    commit.seen[commit.bucket].rows = [(1, owner.computation, b"\xff" * 16)]
+    await owner.write(commit)
+    asked = {**{log: range(10_000) for log in numbers}, 1: range(9), 7: range(9)}
+
+    async def found() -> list[Any]:
+        look = postgres.store.look_up_numbers
+        runs = [await look(b, owner.computation, asked) for b in (commit.bucket, of_source.id)]
+        return [(await look_at(postgres, owner)).seen, *runs]
+
+    before = await found()
+    schema = postgres.schema
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _: command.downgrade(config, "0017"))
+        migrate(schema.url, schema.name)
+    assert schema_version(schema.url, schema.name) == "0017"
+    rows = await postgres.query("SELECT count(*) FROM {t}", t="seen_record")
+    assert rows == [(1 + 1 + 3 + 3 + sum(map(len, numbers.values())),)]
+    migrate(schema.url, schema.name)
+    assert await found() == before
+    assert await postgres.query("SELECT count(*) FROM {t}", t="seen_record") == [(2,)]
+    await owner.write(owner.fill(owner.commit(), 3, first=10))
 
 
 def test_a_migration_that_fails_leaves_nothing(

@@ -53,7 +53,7 @@ from millwheel.store.postgres.processes import (
     process_started,
 )
 from millwheel.store.postgres.rows import ARRAY_ROWS
-from millwheel.store.postgres.statements import Statements
+from millwheel.store.postgres.statements import SEEN, Statements
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.store.postgres.translation import translate
 from tests.support.sessions import connection_of, lane_of, session, until, waiting_for_a_lock
@@ -887,7 +887,7 @@ async def test_a_reader_that_locked_before_its_snapshot_keeps_its_rows(
 ) -> None:
     owner = await Owner.take(postgres.store)
     schema = postgres.schema
-    parents = ["production", "state_change", "timer_change", "commit_record", "seen_record"]
+    parents = ["production", "state_change", "timer_change", "commit_record", *SEEN]
     await owner.write(owner.fill(owner.commit(), 5, first=50))
     async with session(schema) as reader:
         await reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -1339,6 +1339,7 @@ async def _fill_tables(site: PostgresSite, owner: Owner) -> tuple[Bucket, Bucket
             "INSERT INTO {productions} SELECT n %% 5 + 100, n, 1, 2, n %% 65536, "
             "'\"k' || n || '\"', '1', 1, n, n, %s FROM " + numbers,
             "INSERT INTO {seen} SELECT n %% 65536, 2, gen_random_uuid() FROM " + numbers,
+            "INSERT INTO {runs} SELECT n %% 5, 10 * n + 9, 10 * n, 2 FROM " + numbers,
         ):
             wanted = statement.replace("%%", "").count("%s")
             params = (row_.id, other.id, START, START)[:wanted]
@@ -1350,6 +1351,7 @@ async def _fill_tables(site: PostgresSite, owner: Owner) -> tuple[Bucket, Bucket
                 timers=f"timer_change_{bucket.id}",
                 productions=f"production_{bucket.id}",
                 seen=f"seen_record_{bucket.id}",
+                runs=f"seen_run_{bucket.id}",
             )
     series = f"generate_series(1, {MANY}) AS n"
     await site.query(
@@ -1400,7 +1402,23 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         },
         {"table": "seen_record"},
     ),
-    ("newest_seen", {"computation": 2}, {"table": "seen_record"}),
+    ("newest_seen", {"computation": 2}, {"table": "seen_run"}),
+    (
+        "look_up_numbers",
+        {"log": [1, 2], "low": [5, 9], "high": [9, 700], "computation": 2},
+        {"table": "seen_run"},
+    ),
+    (
+        "insert_seen_runs",
+        {
+            "computation": [2],
+            "log": [1],
+            "first": [7 * MANY],
+            "last": [7 * MANY + 9],
+            "present": ["1000000001"],
+        },
+        {"table": "seen_run"},
+    ),
     ("read_productions", {"log": 101, "first": MANY, "limit": 100}, {}),
     ("read_last_commits", {"interval_ids": [2, 3]}, {}),
     ("read_state_tail", {"interval_id": 2, "after": 2 * MANY - 50}, {}),
@@ -1427,7 +1445,7 @@ PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ),
 ]
 BIG = re.compile(
-    "(commit_record|state_change|timer_change|production|seen_record)_[0-9]+|state|timer"
+    "(commit_record|state_change|timer_change|production|seen_record|seen_run)_[0-9]+|state|timer"
 )
 
 

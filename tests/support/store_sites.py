@@ -29,6 +29,7 @@ from millwheel.store.port.commit import Commit, IntervalCommit, StoreLane
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import DeadLetter
+from millwheel.store.port.seen import SeenIds
 from millwheel.store.port.states import StateChange, TimerChange
 from millwheel.store.postgres.store import PostgresStore
 
@@ -483,9 +484,13 @@ class Owner:
         return made
 
     def seen(self, number: int, *, slot: int | None = None) -> tuple[int, int, bytes]:
-        """An id: (slot, computation, id)."""
+        """The id of a user: (slot, computation, id)."""
         id_ = record_id(1, number)
         return (number * 7919 % SLOTS if slot is None else slot, self.computation, id_)
+
+    def numbers(self, *numbers: int, log: int = 1) -> SeenIds:
+        """Numbers of a log, in whatever order."""
+        return SeenIds(numbers={(self.computation, log): [(number,) for number in numbers]})
 
     def dead_letter(self, number: int) -> DeadLetter:
         """Something given up on."""
@@ -514,8 +519,9 @@ class Owner:
         commit.timers = [*commit.timers, *(self.timer(key, self.stamp + SECOND) for key in keys)]
         made = [self.production(key, f"sum of {key}") for key in keys]
         commit.productions = [*commit.productions, *made]
-        seen = [*commit.seen.get(commit.bucket, ()), *map(self.seen, numbers)]
-        commit.seen[commit.bucket] = seen
+        seen = commit.seen.setdefault(commit.bucket, SeenIds())
+        seen.rows = [*seen.rows, *map(self.seen, numbers)]
+        seen.add_numbers(self.computation, 1, numbers)
         commit.dead_letters += [self.dead_letter(n) for n in numbers]
         return commit
 
@@ -538,6 +544,7 @@ class Sight:
     log: list[tuple[Any, ...]]
     dead_letters: list[DeadLetter]
     seen: dict[int, list[tuple[bytes, int]]]
+    numbers: dict[int, dict[int, set[int]]]
 
 
 async def look(site: Site, owner: Owner) -> Sight:
@@ -548,6 +555,10 @@ async def look(site: Site, owner: Owner) -> Sight:
         )
         for bucket in await site.store.live_buckets()
     }
+    numbers = {
+        bucket: await site.store.look_up_numbers(bucket, owner.computation, {1: range(10_000)})
+        for bucket in seen
+    }
     return Sight(
         await site.states(),
         await site.timers(),
@@ -556,4 +567,5 @@ async def look(site: Site, owner: Owner) -> Sight:
         await site.rows(LOG),
         await site.dead_letters(),
         seen,
+        {bucket: {log: some for log, some in of.items() if some} for bucket, of in numbers.items()},
     )

@@ -8,11 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.core.chunk import Chunk, Chunks, Columns, Ids, Outbox, together
+from millwheel.core.chunk import Chunk, Chunks, Columns, Outbox, together
 from millwheel.core.codec import encode_key
 from millwheel.core.model import Delivery, record_id
 from millwheel.runtime.interval.intake import Intake
-from millwheel.store.postgres import arrays
 
 LOG, RECEIVER, SOURCE = 5, 3, 9
 
@@ -137,16 +136,6 @@ def test_a_queue_forgets_the_records_of_a_log() -> None:
     intake.drop_logs({SOURCE})
     assert [each.value for each in intake] == [0, 2]
     assert len(intake) == 2
-
-
-@given(st.lists(st.integers(0, 2**40), max_size=20))
-def test_ids_are_packed_as_if_they_were_written_out(numbers: list[int]) -> None:
-    ids = Ids().add(LOG, numbers).add(SOURCE, range(3))
-    assert list(ids) == [record_id(LOG, n) for n in numbers] + [
-        record_id(SOURCE, n) for n in range(3)
-    ]
-    assert len(ids) == len(numbers) + 3
-    assert arrays.uuids(ids).data == arrays.uuids(list(ids)).data
 
 
 def test_columns_are_rows_to_those_who_look_at_them() -> None:

@@ -21,6 +21,7 @@ from millwheel.runtime.seen.dedup import ERROR_RATE, NAMED, ROOM, Dedup, IdFilte
 from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.settings import Settings
 from millwheel.store.memory import MemoryStore
+from millwheel.store.memory.tables import BucketTables
 from millwheel.store.port.buckets import Bucket
 from millwheel.timers.holds import Holds
 from tests.support.examples import examples
@@ -162,12 +163,12 @@ async def test_copies_in_flight_join_the_first_and_appear_nowhere() -> None:
 
 
 class Scanned(MemoryStore):
-    """One whose table of seen ids holds what the test says."""
+    """One whose tables of seen ids hold what the test says."""
 
-    seen: set[tuple[int, int, bytes]]
+    noted: BucketTables
 
-    def _seen(self, bucket: int) -> set[tuple[int, int, bytes]]:
-        return self.seen
+    def _bucket(self, bucket: int) -> BucketTables:
+        return self.noted
 
 
 @settings(max_examples=examples(200), deadline=None, derandomize=True)
@@ -185,8 +186,10 @@ def test_nothing_that_was_seen_is_surely_new(
     async def go() -> None:
         clock, stamps, buckets, _ = await make()
         store = Scanned(clock=clock)
-        store.seen = {(9, 1, record_id(*place)) for place in before}
-        (bucket,) = (bucket.id for bucket in buckets.live())
+        (live,) = buckets.live()
+        bucket, store.noted = live.id, BucketTables(live)
+        for log, number in before:
+            store.noted.numbers.setdefault((1, log), set()).add(number)
         dedup = Dedup(store, buckets, 1, (0, 65536), capacity=9, inherited=frozenset({bucket}))
         stamp, seen = stamps.next(), set(before)
         for number, (log, seq) in enumerate(arrivals):

@@ -16,9 +16,6 @@ from millwheel.runtime.seen.seen_buckets import Buckets
 FIRST_ID = (bytes(16), -1)
 """Sorts before all (id, slot) pairs."""
 
-FIRST_DERIVED = (b"\x80" + bytes(15), -1)
-"""Sorts before the pairs of weak productions, and after those of ids that arrive in order."""
-
 REBUILD_ROWS = 1000
 """Ids added before a rebuild yields to the event loop: about 3 ms."""
 
@@ -66,12 +63,13 @@ async def rebuild(dedup: Dedup, bucket: int) -> None:
     found = dedup.seen_in(bucket)
     span = dedup.buckets.named_span(bucket)
     if span is not None:
-        after, filters = FIRST_ID, dedup.span_of(span)
+        filters = dedup.span_of(span)
     else:
-        after, filters = FIRST_DERIVED, found
+        filters = found
         newest = await dedup.store.newest_seen(bucket, dedup.computation)
         for log, number in newest.items():
             found.advance(log, number)
+    after = FIRST_ID
     while not found.ready:
         rows = await dedup.store.scan_seen(
             bucket, dedup.computation, dedup.slots, after, REBUILD_ROWS

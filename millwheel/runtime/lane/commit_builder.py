@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from millwheel.core.chunk import Chunk, Chunks, Columns, Ids, Outbox
+from millwheel.core.chunk import Chunk, Chunks, Columns, Outbox
 from millwheel.core.codec import slot_of
 from millwheel.core.counters import PROCESSED, RECORDS_OUT
-from millwheel.core.model import MAX_TIME, Delivery
+from millwheel.core.model import MAX_TIME, Delivery, is_derived, log_and_number
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.open_commit import OpenCommit
@@ -23,6 +23,7 @@ from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.routes.routes import NOBODY
 from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.seen import SeenIds
 from millwheel.store.port.states import TimerChange
 
 
@@ -33,7 +34,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
     productions: list[Chunk] = []
     states: list[Sequence[list[Any]]] = []
     timers: list[Sequence[list[Any]]] = []
-    seen: defaultdict[int, _Seen] = defaultdict(_Seen)
+    seen: defaultdict[int, SeenIds] = defaultdict(SeenIds)
     for interval, work in open_commit.works.items():
         effects = work.effects
         numbered = number(interval, effects.productions, stamp)
@@ -44,7 +45,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         open_commit.sent_once += sent_once
         interval.mode.join(commit, work, stamp)
         if interval.step.node.exactly_once:
-            _add_seen(seen, work)
+            _note_seen(seen, work)
         if work.states or work.entries:
             states.append(_changed_states(interval, work))
         if effects.timers:
@@ -62,10 +63,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         commit.states = Columns(*map(_joined, zip(*states, strict=True)))
     if timers:
         commit.timers = Columns(*map(_joined, zip(*timers, strict=True)), row=TimerChange._make)
-    commit.seen = {
-        bucket: Columns(found.slots, found.computations, found.ids)
-        for bucket, found in seen.items()
-    }
+    commit.seen = dict(seen)
     buckets.rows += open_commit.count
     return commit
 
@@ -101,36 +99,17 @@ def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
     return numbered
 
 
-class _Seen:
-    """The records of one bucket in a commit, as columns."""
-
-    def __init__(self) -> None:
-        self.slots: list[int] = []
-        self.computations: list[int] = []
-        self.ids: list[bytes] | Ids = Ids()
-
-    def add_chunk(self, chunk: Chunk) -> None:
-        self.slots += chunk.slots
-        self.computations += [chunk.receiver] * len(chunk)
-        if isinstance(self.ids, Ids):
-            self.ids.add(chunk.log, chunk.numbers)
-        else:
-            self.ids += chunk.ids()
-
-    def add(self, record: Delivery[Any]) -> None:
-        self.slots.append(record.slot)
-        self.computations.append(record.receiver)
-        if isinstance(self.ids, Ids):
-            self.ids = list(self.ids)
-        self.ids.append(record.id)
-
-
-def _add_seen(seen: dict[int, _Seen], work: IntervalWork) -> None:
+def _note_seen(seen: defaultdict[int, SeenIds], work: IntervalWork) -> None:
     for chunk in work.chunks:
-        seen[chunk.bucket].add_chunk(chunk)
+        seen[chunk.bucket].add_numbers(chunk.receiver, chunk.log, chunk.numbers)
     for item in work.items:
-        if type(item) is Delivery:
-            seen[item.bucket].add(item)
+        if type(item) is not Delivery:
+            continue
+        if item.named or is_derived(item.id):
+            seen[item.bucket].rows.append((item.slot, item.receiver, item.id))
+        else:
+            log, number = log_and_number(item.id)
+            seen[item.bucket].add_numbers(item.receiver, log, (number,))
 
 
 def _joined(columns: Sequence[list[Any]]) -> list[Any]:

@@ -31,7 +31,16 @@ from xxhash import xxh3_128_digest
 
 from millwheel.core.chunk import Chunk
 from millwheel.core.codec import shown
-from millwheel.core.model import SLOTS, Delivery, digest_of, is_derived, name_of, run_of
+from millwheel.core.model import (
+    SLOTS,
+    Delivery,
+    digest_of,
+    is_derived,
+    log_and_number,
+    name_of,
+    record_id,
+    run_of,
+)
 from millwheel.core.redaction import shown_key
 from millwheel.errors import NotTheSameAgain, StoreError, StoreUnavailable
 from millwheel.runtime.seen.seen_buckets import Buckets
@@ -469,10 +478,10 @@ class Dedup:
         """
         found: set[bytes] = set()
         for bucket, deliveries in maybe.items():
-            ids = [delivery.id for delivery in deliveries]
-            known = await (
-                self._known_names(ids) if bucket == NAMED else self._known_in(bucket, ids)
-            )
+            if bucket == NAMED:
+                known = await self._known_names([delivery.id for delivery in deliveries])
+            else:
+                known = await self._known_in(bucket, deliveries)
             names = {name_of(id_): id_ for id_ in known if is_derived(id_)}
             for delivery in deliveries:
                 if delivery.id in known:
@@ -484,17 +493,29 @@ class Dedup:
         self.dropped += len(found)
         return found
 
-    async def _known_in(self, bucket: int, ids: list[bytes]) -> set[bytes]:
-        """The given ids that a bucket has: all of them if it was dropped. All its records were then
-        acknowledged, so a record of it that arrives now is a late copy."""
+    async def _known_in(self, bucket: int, deliveries: list[Delivery[Any]]) -> set[bytes]:
+        """The ids of records that a bucket has: all of them if it was dropped. All its records were
+        then acknowledged, so a record of it that arrives now is a late copy."""
+        ids = [delivery.id for delivery in deliveries if is_derived(delivery.id)]
+        numbers: dict[int, list[int]] = {}
+        for delivery in deliveries:
+            if not is_derived(delivery.id):
+                log, number = log_and_number(delivery.id)
+                numbers.setdefault(log, []).append(number)
+        known: set[bytes] = set()
         try:
-            return await self.store.look_up_seen([bucket], self.computation, ids)
+            if ids:
+                known |= await self.store.look_up_seen([bucket], self.computation, ids)
+            if numbers:
+                seen = await self.store.look_up_numbers(bucket, self.computation, numbers)
+                known.update(record_id(log, seq) for log, of_log in seen.items() for seq in of_log)
         except StoreUnavailable:
             raise
         except StoreError:
             if not await self.buckets.is_gone(bucket):
                 raise
-            return set(ids)
+            return {delivery.id for delivery in deliveries}
+        return known
 
     async def _known_names(self, ids: list[bytes]) -> set[bytes]:
         """The given ids that the live buckets of user-supplied ids have; dropped buckets are

@@ -1,21 +1,19 @@
--- The newest id of each log in a bucket, by one step down the index for each log. Ids of rows and strong
--- productions are (log, number), and sort before all others.
+-- The newest number of each log in a bucket, by one step down the index for each log.
 WITH RECURSIVE newest AS (
     (
-        SELECT r.id FROM {table} AS r
-        WHERE r.computation = %(computation)s AND r.id < '80000000-0000-0000-0000-000000000000'
-        ORDER BY r.id DESC
+        SELECT r.log, r.last FROM {table} AS r
+        WHERE r.computation = %(computation)s
+        ORDER BY r.log DESC, r.last DESC
         LIMIT 1
     )
     UNION ALL
-    SELECT (
-        SELECT r.id FROM {table} AS r
-        WHERE r.computation = %(computation)s
-          AND r.id < (left(n.id::text, 18) || '-0000-000000000000')::uuid
-        ORDER BY r.id DESC
-        LIMIT 1
-    )
+    SELECT s.log, s.last
     FROM newest AS n
-    WHERE n.id IS NOT NULL
+    CROSS JOIN LATERAL (
+        SELECT r.log, r.last FROM {table} AS r
+        WHERE r.computation = %(computation)s AND r.log < n.log
+        ORDER BY r.log DESC, r.last DESC
+        LIMIT 1
+    ) AS s
 )
-SELECT n.id FROM newest AS n WHERE n.id IS NOT NULL
+SELECT n.log, n.last FROM newest AS n

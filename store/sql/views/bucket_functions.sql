@@ -18,8 +18,9 @@ BEGIN
             ('timer_change', NULL, '(interval_id, n)'),
             ('production', 'PRIMARY KEY (log, seq)', NULL),
             ('straggler', 'PRIMARY KEY (log, seq)', '(origin, place) WHERE origin <> 0'),
-            ('seen_record', 'PRIMARY KEY (computation, id, slot)', NULL)
-        ) AS p (parent, key, more) ON b.family = 'time' OR p.parent = 'seen_record'
+            ('seen_record', 'PRIMARY KEY (computation, id, slot)', NULL),
+            ('seen_run', 'PRIMARY KEY (computation, log, last)', NULL)
+        ) AS p (parent, key, more) ON b.family = 'time' OR p.parent IN ('seen_record', 'seen_run')
         WHERE b.id = bucket_id
     LOOP
         EXECUTE format(
@@ -45,8 +46,8 @@ BEGIN
         SELECT p.parent || '_' || g.id
         FROM gone AS g
         JOIN unnest(ARRAY[
-            'commit_record', 'state_change', 'timer_change', 'production', 'straggler', 'seen_record'
-        ]) AS p (parent) ON g.family = 'time' OR p.parent = 'seen_record'
+            'commit_record', 'state_change', 'timer_change', 'production', 'straggler', 'seen_record', 'seen_run'
+        ]) AS p (parent) ON g.family = 'time' OR p.parent IN ('seen_record', 'seen_run')
     LOOP
         EXECUTE format('DROP TABLE %I.%I', {schema_name}, name);
     END LOOP;

@@ -16,7 +16,7 @@ FROM (
             WHEN t.relation IN ('state', 'state_change', 'fold') THEN 'state'
             WHEN t.relation IN ('timer', 'timer_change') THEN 'timers'
             WHEN t.relation IN ('production', 'straggler', 'sent_record', 'taken_record') THEN 'records'
-            WHEN t.relation IN ('seen_record', 'sent_id') THEN 'seen ids'
+            WHEN t.relation IN ('seen_record', 'seen_run', 'sent_id') THEN 'seen ids'
             WHEN t.relation = 'commit_record' THEN 'commits'
             WHEN t.relation = 'dead_letter' THEN 'dead letters'
             WHEN t.relation IN (

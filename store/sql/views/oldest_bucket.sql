@@ -49,7 +49,7 @@ WITH oldest AS (
     JOIN pg_class AS own ON own.oid = p.tableoid
     JOIN pg_class AS c ON c.relnamespace = own.relnamespace AND c.relname IN (
         'commit_record_' || o.id, 'state_change_' || o.id, 'timer_change_' || o.id, 'production_' || o.id,
-        'straggler_' || o.id, 'seen_record_' || o.id
+        'straggler_' || o.id, 'seen_record_' || o.id, 'seen_run_' || o.id
     )
     JOIN pg_locks AS l ON l.relation = c.oid AND l.granted AND l.pid <> pg_backend_pid()
     JOIN pg_stat_activity AS a ON a.pid = l.pid

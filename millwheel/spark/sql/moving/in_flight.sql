@@ -6,9 +6,8 @@ SELECT
         WHERE g.source IS NOT NULL AND (
             jsonb_array_length(coalesce(l.acked -> g.id::text -> 1, '[]')) > 0
             OR EXISTS (
-                SELECT FROM {seen_record} AS s
-                WHERE s.id >= {record_id}(g.id, coalesce((l.acked -> g.id::text ->> 0)::bigint, 0))
-                  AND s.id < {record_id}(g.id + 1, 0)
+                SELECT FROM {seen_run} AS s
+                WHERE s.log = g.id AND s.last >= coalesce((l.acked -> g.id::text ->> 0)::bigint, 0)
             )
         )
     )
