@@ -29,6 +29,7 @@ from bench import (
     parked,
     rate,
     reader_wait,
+    seen,
     shares,
     slow,
     snapshot,
@@ -37,6 +38,7 @@ from bench import (
     takeover,
     timers,
     trees,
+    windows,
     workers,
 )  # fmt: skip
 from bench.peers import side_by_side
@@ -144,6 +146,17 @@ async def _commits(url: str, directory: Path, options: Options) -> Any:
 async def _shares(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await shares.measure(url, rounds=1 if quick else 5, records=20_000 if quick else 100_000)
+
+
+async def _seen(url: str, _: Path, options: Options) -> Any:
+    return await seen.measure(url, ids=700_000 if options.quick else 100_000_000)
+
+
+async def _windows(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await windows.measure(
+        url, directory, pairs=1 if quick else 5, records=100_000 if quick else 300_000
+    )
 
 
 async def _cells(url: str, directory: Path, options: Options) -> Any:
@@ -264,6 +277,7 @@ PARTS: dict[str, Part] = {
     "state-rows": _state_rows,
     "looks": _looks,
     "commits": _commits,
+    "seen": _seen,
     "shares": _shares,
     "cells": _cells,
     "slow": _slow,
@@ -278,6 +292,7 @@ PARTS: dict[str, Part] = {
     "kills": _kills,
     "evolving": _evolving,
     "trees": _trees,
+    "windows": _windows,
     "nexmark": _nexmark,
     **{f"growth-{name}": _growth(name) for name in growth.CURVES},
     "peers": _peers,
@@ -300,6 +315,7 @@ DEFAULT = tuple(
         *GROUPS["growth"],
         "peers",
         "reader-wait",
+        "seen",
         "spark",
         "spark-most-keys",
         "spark-start",

@@ -5,13 +5,15 @@ A record writes the state entries of its windows, which are named by the window'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from millwheel import Context, MapState, Record, Timer
+from millwheel.computations.grouping import by_window
 from millwheel.computations.panes import Panes, WindowState
-from millwheel.windows import Assigner, Span, instant
+from millwheel.windows import Assigner, Months, Span, Tumbling, instant
 
 V = TypeVar("V")
 A = TypeVar("A")
@@ -50,17 +52,31 @@ class FixedWindows(Generic[V, A, R]):
         elif not taken:
             self._panes.leave_out(record, ctx)
 
-    async def _take(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
-        panes = self._panes
-        name = span.start
+    async def process_group(self, records: Sequence[Record[V]], ctx: Context[Any]) -> None:
+        values = None
+        if isinstance(self._windows, (Tumbling, Months)):
+            values = by_window(self._windows, records, ctx.low_watermark_micros)
+        if values is None:
+            for record in records:
+                await self.process_record(record, ctx)
+            return
+        for span, of_window in values.items():
+            self._panes.add_all(await self._opened(span, ctx), of_window)
+
+    async def _opened(self, span: Span, ctx: Context[Any]) -> WindowState[A]:
+        """The state of a window that is not closed; the first record of it sets its timer."""
         windows: MapState[int, WindowState[A]] = ctx.state.open
-        window = await windows.get(name)
+        window = await windows.get(span.start)
         if window is None:
-            window = WindowState(panes.fold.init())
-            windows.put(name, window)
-            ctx.set_timer(instant(span.last), tag=str(name))
-        panes.add(window, record)
-        panes.send_early_if_due(name, span, window, record, ctx)
+            window = WindowState(self._panes.fold.init())
+            windows.put(span.start, window)
+            ctx.set_timer(instant(span.last), tag=str(span.start))
+        return window
+
+    async def _take(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
+        window = await self._opened(span, ctx)
+        self._panes.add(window, record)
+        self._panes.send_early_if_due(span.start, span, window, record, ctx)
 
     async def _amend(self, span: Span, record: Record[V], ctx: Context[Any]) -> None:
         panes = self._panes

@@ -27,7 +27,7 @@ class LateRecords:
         """Send a record on, or drop it; count it (``late_sent``, ``late_dropped``)."""
         if self.to is not None:
             ctx.count("late_sent")
-            ctx.produce(self.to, record.value)
+            ctx.produce(self.to, record.value, record.timestamp)
         else:
             self.drop(record, ctx)
 

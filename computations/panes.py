@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -95,6 +96,11 @@ class Panes(Generic[V, A, R]):
     def add(self, window: WindowState[A], record: Record[V]) -> None:
         window.accumulator = self.fold.add(window.accumulator, record.value)
         window.fresh += 1
+
+    def add_all(self, window: WindowState[A], values: Sequence[V]) -> None:
+        """As `add` for each value."""
+        window.accumulator = self.fold.added(window.accumulator, values)
+        window.fresh += len(values)
 
     def send_early_if_due(
         self, name: int, span: Span, window: WindowState[A], record: Record[V], ctx: Context[Any]

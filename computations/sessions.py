@@ -8,7 +8,9 @@ record writes its session's entry, and its place's if it is the first record the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -67,7 +69,7 @@ class Sessions(Generic[V, A, R]):
         panes = self._panes
         at = record.micros
         watermark = ctx.low_watermark_micros
-        joined = await self._neighbours(at, watermark, ctx)
+        joined = await self._neighbours(at, at, watermark, ctx)
         first = min([at, *(session.first for _, session in joined)])
         last = max([at, *(session.last for _, session in joined)])
         span = self._bounds(first, last)
@@ -97,17 +99,56 @@ class Sessions(Generic[V, A, R]):
             panes.send_early_if_due(name, span, session, record, ctx)
         ctx.state.open.put(name, session)
 
-    async def _neighbours(self, at: int, watermark: int, ctx: Context[Any]) -> list[Named[A]]:
-        """The sessions that a record at `at` belongs to, earliest first; it joins several into
-        one."""
-        place = at // self._gap
-        names = [await ctx.state.places.get(place + step) for step in (-1, 0, 1)]
+    async def process_group(self, records: Sequence[Record[V]], ctx: Context[Any]) -> None:
+        """As `process_record` for each. Records that extend one session go into it together."""
+        named = await self._one_session([record.micros for record in records], ctx)
+        if named is None:
+            for record in records:
+                await self.process_record(record, ctx)
+            return
+        name, session = named
+        self._panes.add_all(session, [record.value for record in records])
+        for place in dict.fromkeys(record.micros // self._gap for record in records):
+            ctx.state.places.put(place, name)
+        ctx.state.open.put(name, session)
+
+    async def _one_session(self, times: list[int], ctx: Context[Any]) -> Named[A] | None:
+        """The open session, extended, or the new one that takes all of some times.
+
+        Returns:
+            None: not all are on time and in order, or they open or join several.
+        """
+        first, last, gap = times[0], times[-1], self._gap
+        watermark = ctx.low_watermark_micros
+        if self._bounds(first, first).last < watermark:
+            return None
+        if not all(one <= other < one + gap for one, other in pairwise(times)):
+            return None
+        joined = await self._neighbours(first, last, watermark, ctx)
+        if not joined:
+            session = SessionState(self._panes.fold.init(), first=first, last=last)
+            ctx.set_timer(instant(self._span(session).last), tag=str(first))
+            return first, session
+        name, session = joined[0]
+        span = self._span(session)
+        if len(joined) > 1 or not span.start <= first < span.end or span.last < watermark:
+            return None
+        session.last = max(session.last, last)
+        return name, session
+
+    async def _neighbours(
+        self, first: int, last: int, watermark: int, ctx: Context[Any]
+    ) -> list[Named[A]]:
+        """The sessions that records from `first` to `last` belong to, earliest first; they join
+        several into one."""
+        places = range(first // self._gap - 1, last // self._gap + 2)
+        names = [await ctx.state.places.get(place) for place in places]
         found: list[Named[A]] = []
         for name in dict.fromkeys(names):
             session = None if name is None else await ctx.state.open.get(name)
             if session is not None:
                 span = self._span(session)
-                near = span.start < at + self._gap and at < span.end
+                near = span.start < last + self._gap and first < span.end
                 if near and self._takes(span, watermark):
                     found.append((name, session))
         return sorted(found, key=lambda named: named[1].first)

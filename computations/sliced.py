@@ -7,12 +7,13 @@ panes that each has sent is kept.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from millwheel import Context, MapState, Record, Timer
+from millwheel.computations.grouping import by_window
 from millwheel.computations.panes import Panes, WindowState
 from millwheel.windows import Sliding, Span, instant
 
@@ -64,22 +65,43 @@ class Sliced(Generic[V, A, R]):
         if not is_open and not panes.may_amend(newest.end, watermark):
             panes.leave_out(record, ctx)
             return
+        piece = await self._opened(place, newest, ctx)
+        piece.accumulator = panes.fold.add(piece.accumulator, record.value)
+        if place.last < watermark and panes.amends:
+            await self._amend(place, newest, watermark, ctx)
+
+    async def process_group(self, records: Sequence[Record[V]], ctx: Context[Any]) -> None:
+        values = by_window(self._slices, records, ctx.low_watermark_micros)
+        if values is None:
+            for record in records:
+                await self.process_record(record, ctx)
+            return
+        fold = self._panes.fold
+        for place, of_slice in values.items():
+            piece = await self._opened(place, self._windows.at(place.start), ctx)
+            piece.accumulator = fold.added(piece.accumulator, of_slice)
+
+    async def _opened(self, place: Span, newest: Span, ctx: Context[Any]) -> Slice[A]:
+        """A slice; the first record of it sees to the timer of the first open window with it.
+
+        Args:
+            newest: the last window with the slice.
+        """
+        watermark = ctx.low_watermark_micros
         slices: MapState[int, Slice[A]] = ctx.state.slices
         piece = await slices.get(place.start)
-        is_new = piece is None
-        if piece is None:
-            piece = Slice(panes.fold.init())
-            slices.put(place.start, piece)
-        piece.accumulator = panes.fold.add(piece.accumulator, record.value)
-        if is_new and is_open:
+        if piece is not None:
+            return piece
+        piece = Slice(self._panes.fold.init())
+        slices.put(place.start, piece)
+        if newest.last >= watermark:
             last = place if place.last >= watermark else self._slices.of(watermark)
             window = self._windows.ending(last)
             before = self._slices.of(place.start - 1).start
             # The windows of the slice before reach this slice, one closing after the other.
             if before < window.start or not await slices.contains(before):
                 ctx.set_timer(instant(window.last), tag=str(window.start))
-        if place.last < watermark and panes.amends:
-            await self._amend(place, newest, watermark, ctx)
+        return piece
 
     async def _amend(self, place: Span, newest: Span, watermark: int, ctx: Context[Any]) -> None:
         """Send the closed windows that contain the slice `place` again, from the first that accepts

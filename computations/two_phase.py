@@ -8,7 +8,7 @@ the first phase's timer at that instant holds its low watermark until the last o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from zlib import crc32
@@ -17,6 +17,7 @@ import msgspec
 
 from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
 from millwheel.computations.folds import Fold
+from millwheel.computations.grouping import by_window
 from millwheel.computations.timeline import MICROSECOND
 from millwheel.errors import GraphError
 from millwheel.windows import Span, Tumbling, instant, length, rule_of
@@ -240,8 +241,29 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         if span.last < ctx.low_watermark_micros:
             ctx.count("late_passed_on")
             alone = self._fold.add(self._fold.init(), record.value)
-            ctx.produce(self._to, Partial(_real_key(ctx.key), alone, 1))
+            ctx.produce(self._to, Partial(_real_key(ctx.key), alone, 1), record.timestamp)
             return
+        part = await self._opened(span, ctx)
+        part.accumulator = self._fold.add(part.accumulator, record.value)
+        part.records += 1
+        if part.records == self._flush_records:
+            self._send(span, part, ctx)
+
+    async def process_group(self, records: Sequence[Record[V]], ctx: Context[Parts]) -> None:
+        values = None
+        if self._flush_records is None:
+            values = by_window(self._windows, records, ctx.low_watermark_micros)
+        if values is None:
+            for record in records:
+                await self.process_record(record, ctx)
+            return
+        for span, of_window in values.items():
+            part = await self._opened(span, ctx)
+            part.accumulator = self._fold.added(part.accumulator, of_window)
+            part.records += len(of_window)
+
+    async def _opened(self, span: Span, ctx: Context[Parts]) -> Part[A]:
+        """The part of an open window; its first record sets the timers."""
         state = ctx.state
         part = await state.open.get(span.start)
         if part is None:
@@ -251,10 +273,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
             if self._flush_every is not None and not state.flush_set:
                 state.flush_set = True
                 ctx.set_timer(ctx.now + self._flush_every, _ALL, "wall")
-        part.accumulator = self._fold.add(part.accumulator, record.value)
-        part.records += 1
-        if part.records == self._flush_records:
-            self._send(span, part, ctx)
+        return part
 
     async def process_timer(self, timer: Timer, ctx: Context[Parts]) -> None:
         opened = ctx.state.open

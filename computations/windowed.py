@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from typing import Any, Generic, Protocol, TypeVar, get_args, runtime_checkable
 
 from millwheel import Computation, Context, Input, Record, Stream, Timer
 from millwheel.computations.counted import Counted
@@ -30,6 +30,15 @@ class Keeping(Protocol[V]):
     def state_type(self) -> Any: ...
     def process_record(self, record: Record[V], ctx: Context[Any]) -> Coroutine[Any, Any, None]: ...
     def process_timer(self, timer: Timer, ctx: Context[Any]) -> Coroutine[Any, Any, None]: ...
+
+
+@runtime_checkable
+class Grouping(Protocol[V]):
+    """An implementation that processes records of one key together."""
+
+    def process_group(
+        self, records: Sequence[Record[V]], ctx: Context[Any]
+    ) -> Coroutine[Any, Any, None]: ...
 
 
 class Windowed(Computation[V, Any], Generic[V, A, R]):
@@ -112,6 +121,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
             "accumulate": accumulate,
         }
         self._keeping = self._keep(windows, panes, subject, late)
+        keeping = self._keeping
+        self._group = keeping if early is None and isinstance(keeping, Grouping) else None
 
     @staticmethod
     def _keep(
@@ -179,6 +190,13 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
 
     def process_record(self, record: Record[V], ctx: Context[Any]) -> Coroutine[Any, Any, None]:
         return self._keeping.process_record(record, ctx)
+
+    async def process_group(self, records: Sequence[Record[V]], ctx: Context[Any]) -> None:
+        if self._group is not None:
+            await self._group.process_group(records, ctx)
+            return
+        for record in records:
+            await self._keeping.process_record(record, ctx)
 
     def process_timer(self, timer: Timer, ctx: Context[Any]) -> Coroutine[Any, Any, None]:
         return self._keeping.process_timer(timer, ctx)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Never, get_args, get_origin
 
 from typing_extensions import TypeVar
@@ -121,6 +121,28 @@ class Computation(Generic[V, S, B, T]):
     async def process_record(self, record: Record[V], ctx: Context[S, T]) -> None:
         """Called for each record of each input that is not read by broadcast."""
         raise NotImplementedError(f"{type(self).__name__} must define process_record")
+
+    process_group: Callable[[Sequence[Record[V]], Context[S, T]], Awaitable[None]] | None = None
+    """Define it as a method to process several records of one key in one call, where it saves time.
+
+    ```python
+    class Totals(Computation[Order, Spent]):
+        async def process_record(self, record: Record[Order], ctx: Context[Spent]) -> None:
+            ctx.state.cents += record.value.cents
+
+        async def process_group(
+            self, records: Sequence[Record[Order]], ctx: Context[Spent]
+        ) -> None:
+            ctx.state.cents += sum(record.value.cents for record in records)
+
+    pipeline.add(Totals(), ORDERS.by(customer))
+    ```
+
+    It must have the same effects as `process_record` for each of them, in their order. The engine
+    calls one or the other as it likes: records that arrive one by one, and those of a call that has
+    failed, are given to `process_record`. `Context.produce` takes the least of the timestamps,
+    unless it is given one.
+    """
 
     async def process_bundle(self, records: Sequence[Record[V]], ctx: Context[S, T]) -> None:
         """Called in place of `process_record` for each numbered bundle, if the class sets

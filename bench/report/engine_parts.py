@@ -284,6 +284,48 @@ def commits(found: Found) -> Section:
     )
 
 
+def seen(found: Found) -> Section:
+    """Numbers of seen records as runs, beside a row for each."""
+    return Section(
+        "The numbers of many seen records",
+        [
+            Ratio(f"{name}: runs / rows", found["runs"][key] / found["rows"][key])
+            for name, key in (
+                ("Bytes", "bytes"),
+                ("Look-up of a chunk that is there", "there"),
+                ("Look-up of one that is not", "missing"),
+            )
+        ],
+        [
+            Table(
+                ("kept as", "bytes an id", "newest ms", "chunk there ms", "chunk missing ms"),
+                [
+                    (
+                        name,
+                        found[name]["bytes"] / found["ids"],
+                        *(found[name][key] * 1e3 for key in ("newest", "there", "missing")),
+                    )
+                    for name in ("runs", "rows")
+                ],
+            )
+        ],
+    )
+
+
+def windows(found: Found) -> Section:
+    """Windows folded by chunk, beside one record at a time."""
+    return Section(
+        "Windows with many records of a chunk",
+        [Ratio(f"{kind}: rate together / one by one", of["ratio"]) for kind, of in found.items()],
+        [
+            Table(
+                ("windows", "records/s together", "CPU / one by one"),
+                [(kind, of["rate"], of["cpu"]) for kind, of in found.items()],
+            )
+        ],
+    )
+
+
 def shares(found: Found) -> Section:
     """Cost in Postgres of each part of a record."""
     lines = found["shares"]

@@ -12,7 +12,13 @@ from millwheel.errors import GraphError
 from millwheel.settings import Settings
 from millwheel.streams import Stream
 
-PROCESS = ("process_record", "process_timer", "process_broadcast", "process_bundle")
+PROCESS = (
+    "process_record",
+    "process_group",
+    "process_timer",
+    "process_broadcast",
+    "process_bundle",
+)
 """The methods that a computation may define; all of them are ``async def``."""
 
 

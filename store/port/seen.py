@@ -20,7 +20,7 @@ MOST_GAP = 512
 """A larger gap ends a run. As bits it takes 64 bytes, about as many as another run."""
 
 
-class Run(NamedTuple):
+class NumberRun(NamedTuple):
     """Numbers of one log that a computation has seen."""
 
     computation: int
@@ -58,7 +58,7 @@ class SeenIds:
             for number in chain.from_iterable(parts):
                 yield computation, record_id(log, number)
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[NumberRun]:
         """The numbers, in as few runs as the limits allow.
 
         Raises:
@@ -67,7 +67,7 @@ class SeenIds:
         for (computation, log), parts in self.numbers.items():
             numbers = parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts))
             for part in _cut(numbers):
-                yield Run(computation, log, part[0], part[-1], part)
+                yield NumberRun(computation, log, part[0], part[-1], part)
 
 
 def _cut(numbers: Sequence[int]) -> Iterator[Sequence[int]]:

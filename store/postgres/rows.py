@@ -12,7 +12,7 @@ from millwheel.core.chunk import Chunks, Columns
 from millwheel.core.model import Delivery
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.requests import DeadLetter, SettledRequest
-from millwheel.store.port.seen import Run
+from millwheel.store.port.seen import NumberRun
 from millwheel.store.port.states import StateRow, TimerChange
 from millwheel.store.postgres.arrays import (
     Packed,
@@ -44,7 +44,7 @@ def columns(found: Iterable[Any]) -> Sequence[Sequence[Any]]:
     return found.columns if isinstance(found, Columns) else list(zip(*found, strict=True))
 
 
-def run_arrays(runs: Iterable[Run]) -> Params:
+def run_arrays(runs: Iterable[NumberRun]) -> Params:
     """Runs of seen numbers; those with gaps as bits from the first number on."""
     found = list(runs)
     return {
@@ -56,7 +56,7 @@ def run_arrays(runs: Iterable[Run]) -> Params:
     }
 
 
-def _as_bits(run: Run) -> tuple[int, bytes]:
+def _as_bits(run: NumberRun) -> tuple[int, bytes]:
     """Number of bits, and the bits."""
     length = run.last - run.first + 1
     found = bytearray((length + 7) // 8)

@@ -68,12 +68,23 @@ Script = list[Item | float]
 """Items, and instants (in seconds) to which the watermark moves."""
 
 
-async def play(harness: Harness, steps: Iterable[Item | float]) -> None:
+async def play(harness: Harness, steps: Iterable[Item | float], *, together: bool = False) -> None:
+    """Play a script. Records with no watermark between them arrive together if that is said."""
+    items: list[Item] = []
+
+    async def arrive() -> None:
+        for some in [items] if together else [[item] for item in items]:
+            if some:
+                await harness.inject(ITEMS, *some)
+        items.clear()
+
     for step in steps:
         if isinstance(step, Item):
-            await harness.inject(ITEMS, step)
+            items.append(step)
         else:
+            await arrive()
             await harness.advance(ITEMS, at(step))
+    await arrive()
 
 
 def final_panes(panes: Iterable[Pane[Any]]) -> dict[tuple[Any, float, float], Any]:
@@ -122,6 +133,7 @@ class Trial:
     late: Literal["drop", "amend", "stream"]
     early: Early | None
     merges: bool
+    together: bool
     steps: tuple[tuple[str, int] | int, ...]
 
     def script(self) -> Script:
@@ -173,7 +185,14 @@ def trials(draw: Any, early: Any = earlies) -> Trial:
     slide, number = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     late, allowed = draw(lateness)
     return Trial(
-        slide * number, slide, allowed, late, draw(early), draw(st.booleans()), draw(steps_of)
+        slide * number,
+        slide,
+        allowed,
+        late,
+        draw(early),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(steps_of),
     )
 
 
@@ -206,7 +225,7 @@ def check_sliding(trial: Trial) -> None:
         pipeline = pipeline_of(windows, fold, **trial.options)
         pipeline.add(Check(), LISTS.by(lambda pane: pane.key))
         async with Harness(pipeline) as harness:
-            await play(harness, steps)
+            await play(harness, steps, together=trial.together)
             await harness.advance(ITEMS, at(500))
             panes = harness.produced(LISTS)
             assert final_panes(panes) == expected
@@ -285,7 +304,7 @@ def check_sessions(trial: Trial) -> None:
         pipeline = pipeline_of(Session(gap * SECOND), **trial.options)
         pipeline.add(Check(), LISTS.by(lambda pane: pane.key))
         async with Harness(pipeline) as harness:
-            await play(harness, steps)
+            await play(harness, steps, together=trial.together)
             await harness.advance(ITEMS, at(500))
             found = last_of_sessions(harness.produced(LISTS))
             assert found == expected
@@ -332,6 +351,36 @@ def test_sessions_equal_a_brute_force_merge(trial: Trial) -> None:
 @given(trials())
 def test_sessions_equal_a_brute_force_merge_long(trial: Trial) -> None:
     check_sessions(trial)
+
+
+TOGETHER: dict[str, Script] = {
+    "one session is made": [Item("a", 1, 0), Item("a", 2, 9), Item("a", 3, 40)],
+    "out of order": [Item("a", 1, 20), Item("a", 2, 0), Item("a", 3, 9), Item("a", 4, 12)],
+    "two sessions are joined": [
+        Item("a", 1, 0), Item("a", 2, 16), 1.0, Item("a", 3, 8), Item("a", 4, 12),
+    ],
+    "the start moves": [Item("a", 1, 16), 1.0, Item("a", 2, 8), Item("a", 3, 12)],
+    "on time, in a session that has closed": [
+        Item("a", 1, 0), 12.0, Item("a", 2, 5), Item("a", 3, 6),
+    ],
+    "some are late": [Item("a", 1, 30), 25.0, Item("a", 2, 26), Item("a", 3, 2), Item("a", 4, 27)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TOGETHER)
+@pytest.mark.parametrize("windows", [Session(10 * SECOND), Sliding(20 * SECOND, 10 * SECOND)])
+@pytest.mark.parametrize("late", ["drop", "amend", LATE])
+async def test_records_that_come_together_give_the_panes_of_one_by_one(
+    what: str, windows: Any, late: Any
+) -> None:
+    found: list[Any] = []
+    for together in (True, False):
+        async with Harness(pipeline_of(windows, late=late)) as harness:
+            await play(harness, TOGETHER[what], together=together)
+            await harness.advance(ITEMS, at(500))
+            sent = harness.produced(LATE) if late is LATE else []
+            found.append((harness.produced(LISTS), harness.counters("make_lists"), sent))
+    assert found[0] == found[1]
 
 
 # -- sessions ------------------------------------------------------------------------------
@@ -627,7 +676,7 @@ def test_panes_of_what_is_new_sum_up_to_panes_of_everything(trial: Trial, kind: 
     async def run(accumulate: bool) -> list[Pane[list[int]]]:
         pipeline = pipeline_of(kinds[kind], accumulate=accumulate, **trial.options)
         async with Harness(pipeline) as harness:
-            await play(harness, steps)
+            await play(harness, steps, together=trial.together)
             return harness.produced(LISTS)
 
     async def go() -> None:

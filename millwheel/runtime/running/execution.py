@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import getrefcount
-from typing import Any
+from typing import Any, cast
 
 from millwheel.context import Context
 from millwheel.core.chunk import Chunk
@@ -128,6 +128,7 @@ class Execution:
         call.watermark, call.promised, call.now = watermarks.input, watermarks.promised, now
         stream, values, micros = chunk.stream, chunk.values, chunk.micros
         settles = self._settles
+        together = None if settles else code.together
         effects.together = True
         self._chunk = chunk
         held = self._held = getrefcount(context)
@@ -141,6 +142,17 @@ class Execution:
                 start, mark = len(produced), None
                 if rows or statements or lines or letters or holds or counters:
                     mark = effects.mark()
+                if together is not None and len(places) > 1:
+                    call.micros = min(map(micros.__getitem__, places))
+                    found = [Record(key, values[place], micros[place], stream) for place in places]
+                    self._place = places[0]
+                    running = together(found, context).__await__()
+                    awaited = next(running, RAN)
+                    if awaited is not RAN:
+                        return Stop(done, start, mark, len(places), Waiting(running, awaited))
+                    if getrefcount(context) != held:
+                        context = self._renew_context()
+                    continue
                 for place in places:
                     self._place = place
                     if settles and place != places[0]:
@@ -235,6 +247,10 @@ class Execution:
                 left = await self._finish_begun(items, *begun)
                 if getrefcount(context) != held:
                     context = self._renew_context()
+            if begun is None and self._may_group(items):
+                left = await self._run_group(items)
+                if getrefcount(context) != held:
+                    context = self._renew_context()
             for item in left:
                 self.item = item
                 if self._settles and item is not items[0]:
@@ -258,6 +274,22 @@ class Execution:
             if is_ours(error):
                 raise_ours(error)
             return None
+
+    def _may_group(self, items: list[Item]) -> bool:
+        """Whether one call may process all items."""
+        if self._code.together is None or self._settles or len(items) == 1:
+            return False
+        return all(isinstance(item, Delivery) for item in items)
+
+    async def _run_group(self, items: list[Item]) -> list[Item]:
+        """Run all items in one call; gives those that are left: none."""
+        code, records = self._code, cast("list[Delivery[Any]]", items)
+        assert code.together is not None
+        self.item = records[0]
+        code.call.micros = min(record.micros for record in records)
+        await code.together(records, code.context)
+        self.ran += len(records)
+        return []
 
     async def _finish_begun(self, items: list[Item], begun: int, call: Waiting) -> list[Item]:
         self.item = items[begun - 1]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from millwheel.computation import Computation
 from millwheel.context import SPREAD, TIMERLESS, WEAK, Context, context_class
 from millwheel.core.effects import Call, Effects
 from millwheel.core.model import Record, Timer
@@ -17,6 +18,8 @@ from millwheel.runtime.seen.weak_ids import WeakIds
 Process = Callable[[Record[Any], Context[Any, Any]], Awaitable[None]]
 """The user's `process_record`, or a function around it."""
 
+ProcessGroup = Callable[[Sequence[Record[Any]], Context[Any, Any]], Awaitable[None]]
+
 
 class StepCode:
     """A step's user code, for one call after the other.
@@ -26,7 +29,10 @@ class StepCode:
         wrap: puts code around the user code of weak computations (tests).
     """
 
-    __slots__ = ("_wrap", "call", "computation", "context", "effects", "lineage", "process", "step")
+    __slots__ = (
+        "_wrap", "call", "computation", "context", "effects", "lineage", "process", "step",
+        "together",
+    )  # fmt: skip
 
     def __init__(self, step: Step, effects: Effects, *, wrap: Wrap | None = None) -> None:
         assert step.node.computation is not None
@@ -37,6 +43,10 @@ class StepCode:
         """Makes the ids of weak productions; None: its productions are strong."""
         self._wrap = wrap
         self.process = self._process()
+        one_by_one = step.node.is_weak or step.node.at_most_once
+        self.together = None if one_by_one else _together(self.computation)
+        """The user's method for several records of a key; None: they come one by one, as for weak
+        productions, whose ids are derived from a record."""
         self.call = Call(step.node.name, step.routes, effects)
         self.context = context_of(step, self.call)
 
@@ -73,6 +83,17 @@ class StepCode:
         if self.lineage is not None:
             process = _as_causes(process, self.lineage)
         return process
+
+
+def _together(computation: Computation[Any, Any, Any, Any]) -> ProcessGroup | None:
+    """The user's `process_group`, unless a class below it has a `process_record` of its own, which
+    it would pass by."""
+    for kind in type(computation).__mro__:
+        if "process_group" in vars(kind):
+            return computation.process_group
+        if "process_record" in vars(kind):
+            return None
+    return None
 
 
 class SharingCode(StepCode):
