@@ -7,7 +7,7 @@ from millwheel.store.memory import views
 from millwheel.store.memory.jsonb import jsonb_text
 from millwheel.store.memory.subject import MemorySubject
 from millwheel.store.memory.tables import StateKey
-from millwheel.store.port.states import OldState
+from millwheel.store.port.states import OldState, StoredEntry
 
 
 class MemoryStates(MemorySubject):
@@ -24,6 +24,22 @@ class MemoryStates(MemorySubject):
             self._entries((slot, computation, key), "", "", limit, also_first=True)
             for slot, key in keys
         ]
+
+    async def scan_states(
+        self, computation: int, slots: tuple[int, int], limit: int
+    ) -> list[StoredEntry]:
+        await self._called("scan_states")
+        keys = [
+            (slot, of, key)
+            for slot, of, key in self.tables.state
+            if of == computation and slots[0] <= slot < slots[1]
+        ]
+        found = [
+            StoredEntry(key[0], key[2], *entry)
+            for key in sorted(keys)
+            for entry in self._entries(key, "", "", limit, also_first=True)
+        ]
+        return found[:limit]
 
     async def load_entry(
         self, computation: int, slot: int, key: bytes, entry: str

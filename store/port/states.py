@@ -54,6 +54,15 @@ class TimerChange(NamedTuple):
     hold: int | None
 
 
+class StoredEntry(NamedTuple):
+    slot: int
+    key: bytes
+    entry: str
+    """Empty for the state object."""
+    value: bytes
+    version: int
+
+
 class StoreStates(Protocol):
     async def read_timer(
         self, interval_id: int, computation: int, slot: int, key: bytes, kind: str, tag: str
@@ -71,6 +80,13 @@ class StoreStates(Protocol):
         self, computation: int, keys: list[tuple[int, bytes]], limit: int
     ) -> list[list[tuple[str, bytes, int]]]:
         """The first `limit` entries of each key: (entry, value, version)."""
+        ...
+
+    async def scan_states(
+        self, computation: int, slots: tuple[int, int], limit: int
+    ) -> list[StoredEntry]:
+        """Up to `limit` entries of the keys of some slots ``[from, to)``, those of a key
+        together."""
         ...
 
     async def load_entry(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millwheel.core.model import SLOTS
-from millwheel.store.port.states import OldState
+from millwheel.store.port.states import OldState, StoredEntry
 from millwheel.store.postgres import arrays
 from millwheel.store.postgres.connections import Subject
 
@@ -31,6 +31,23 @@ class PostgresStates(Subject):
         for position, entry, value, version in rows:
             found[position - 1].append((entry, value.encode(), version))
         return found
+
+    async def scan_states(
+        self, computation: int, slots: tuple[int, int], limit: int
+    ) -> list[StoredEntry]:
+        rows = await self.connections.rows(
+            "scan_states",
+            {
+                "computation": computation,
+                "slot_from": slots[0],
+                "slot_to": slots[1],
+                "limit": limit,
+            },
+        )
+        return [
+            StoredEntry(slot, key.encode(), entry, value.encode(), version)
+            for slot, key, entry, value, version in rows
+        ]
 
     async def load_entry(
         self, computation: int, slot: int, key: bytes, entry: str

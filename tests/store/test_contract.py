@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -1148,6 +1149,17 @@ async def test_folded_entries_are_loaded_by_key_entry_and_range(site: Site) -> N
     assert a == [("", b'{"x": 1}', 2), *((f"m/{n:02}", b"%d" % n, 2) for n in range(4))]
     assert (seven, b, of_tuple) == ([("", b"4", 2)], [("", b"2", 2)], [("", b"3", 2)])
     assert await site.store.load_keys(owner.computation + 1, asked, 5) == [[]] * 5
+    found = await site.store.scan_states(owner.computation, (0, SLOTS), 1000)
+    assert {(slot, key) for slot, key, *_ in found} == {at(7), at("a"), at("b"), at(("a",))}
+    of_a = [entry[2:] for entry in found if entry.key == b'"a"']
+    assert of_a[:5] == a
+    assert len(of_a) == 32
+    assert found == sorted(found, key=itemgetter(0, 1, 2))
+    assert await site.store.scan_states(owner.computation, (0, SLOTS), 7) == found[:7]
+    slots = found[0].slot, found[-1].slot
+    within = [entry for entry in found if slots[0] <= entry.slot < slots[1]]
+    assert await site.store.scan_states(owner.computation, slots, 1000) == within
+    assert await site.store.scan_states(owner.computation + 1, (0, SLOTS), 1000) == []
     slot, text = at("a")
     assert await site.store.load_entry(owner.computation, slot, text, "m/07") == (b"7", 2)
     assert await site.store.load_entry(owner.computation, slot, text, "m/7") is None

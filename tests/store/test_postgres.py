@@ -1375,6 +1375,7 @@ def _walk(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 PLANNED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("load_keys", {"slot": [1, 2, 3], "key": ['"k1"'] * 3, "computation": 2, "limit": 64}, {}),
+    ("scan_states", {"slot_from": 0, "slot_to": 4096, "computation": 2, "limit": 4000}, {}),
     ("load_entry", {"slot": 1, "computation": 2, "key": '"k1"', "entry": "m/1"}, {}),
     (
         "scan_entries",

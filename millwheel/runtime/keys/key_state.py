@@ -19,7 +19,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from millwheel.core.chunk import Chunk
-from millwheel.core.codec import Codec, Migration, apply_migrations
+from millwheel.core.codec import Codec, Migration, apply_migrations, decode_key
 from millwheel.core.model import Key
 from millwheel.core.redaction import shown_key
 from millwheel.core.stored_form import Fidelity, first_difference
@@ -358,6 +358,12 @@ class StateCache:
         """The keys in memory, in the order of eviction's checks."""
         self._left = 0
         """The value of `size` after the last eviction."""
+        self.has_all = False
+        """Whether all stored states of the interval's keys are in memory: no other key has one."""
+        self.are_read = False
+        """Whether the reading of all states was begun."""
+        self.evicted = 0
+        """Number of keys that were dropped from memory."""
         self.looked_ahead = 0
         """Number of queued records with a state that is loaded or being loaded."""
         self.loaded_bytes = 0
@@ -417,8 +423,14 @@ class StateCache:
             found = self._keys[key_text] = KeyState(self, key, key_text, slot)
             self._queue.append(found)
             self.size += KEY_BYTES
-            found.loaded = found.complete = self.layout.stateless
+            found.loaded = found.complete = self.has_all or self.layout.stateless
         return found
+
+    def learn(self, slot: int, key_text: bytes, rows: list[tuple[str, bytes, int]]) -> None:
+        """Take all stored entries of a key, which no record has asked for."""
+        state = self.get(decode_key(key_text), key_text, slot)
+        if not state.loaded:
+            state.fill(rows, complete=True)
 
     def get_all(self, chunk: Chunk, by_key: Mapping[bytes, list[int]]) -> list[KeyState]:
         """The states of a chunk's keys, given the places of their records."""
@@ -454,6 +466,8 @@ class StateCache:
             else:
                 del self._keys[state.key_text]
                 self.size -= state.size
+                self.evicted += 1
+                self.has_all = False
         self._left = self.size
 
     def __len__(self) -> int:

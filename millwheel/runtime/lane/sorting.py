@@ -10,6 +10,7 @@ from millwheel.core.chunk import Chunk
 from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
+from millwheel.runtime.interval.all_states import read_all_states
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import KeyState
@@ -163,6 +164,9 @@ class Sorter:
             if place < len(states) or (not state.loaded and interval.states.has(state)):
                 state.fill(entries, complete=len(entries) < limit)
         interval.states.loaded_bytes = sum(state.size for state in wanted) // len(wanted)
+        if not interval.states.are_read:
+            interval.states.are_read = True
+            env.spawn(read_all_states(env, interval), "states")
 
     def _ahead(self, interval: Interval, known: set[bytes]) -> list[KeyState]:
         """States of the next queued records that are neither loaded nor being loaded."""
