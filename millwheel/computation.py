@@ -126,6 +126,8 @@ class Computation(Generic[V, S, B, T]):
     """Define it as a method to process several records of one key in one call, where it saves time.
 
     ```python
+    from collections.abc import Sequence
+
     class Totals(Computation[Order, Spent]):
         async def process_record(self, record: Record[Order], ctx: Context[Spent]) -> None:
             ctx.state.cents += record.value.cents

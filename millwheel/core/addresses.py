@@ -1,7 +1,7 @@
 """Keys chosen by the engine: those of spread and of broadcast records.
 
 A spread record's key is one of 1,024 numbers, one for each range of 64 slots. The slot of a number
-must never change, because the ids of seen records are kept by slot.
+must never change, because ids in no order of seen records are kept by slot.
 
 A broadcast record goes to each *cell* of its reader; cells divide the slots into equal parts. A
 cell's key is a JSON object, which no user's key is; its slot is the first of the cell, so that its
