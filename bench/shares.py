@@ -18,11 +18,10 @@ from psycopg import sql
 
 from bench.apart import apart
 from bench.meter import Cost, metered, wal_position
-from bench.rate import raw_store
+from bench.rate import ids_as_rows, raw_store
 from bench.server import drop
 from millwheel.core.chunk import Chunks, Columns
 from millwheel.store.port.commit import Commit
-from millwheel.store.port.seen import SeenIds
 
 SCHEMA = "bench_shares"
 BUNDLE = 500
@@ -33,12 +32,6 @@ Change = Callable[[Commit], None]
 
 def _without_ids(commit: Commit) -> None:
     commit.seen = {}
-
-
-def _ids_as_rows(commit: Commit) -> None:
-    """One row for each id, as for those of users and of weak productions."""
-    for bucket, seen in commit.seen.items():
-        commit.seen[bucket] = SeenIds([(0, computation, id_) for computation, id_ in seen])
 
 
 def _without_states(commit: Commit) -> None:
@@ -58,7 +51,7 @@ UNLOGGED = "unlogged"
 
 VARIANTS: dict[str, Change] = {
     "all": _nothing,
-    "a row for each id": _ids_as_rows,
+    "a row for each id": ids_as_rows,
     "no ids": _without_ids,
     "no state changes": _without_states,
     "no productions": _without_productions,

@@ -17,6 +17,7 @@ def rate(found: Found) -> Section:
         [
             Ratio("engine / raw SQL, bundles of 500", found["ratio"]),
             Ratio("CPU per record, engine / raw SQL", found["cpu"]),
+            *_beside_rows(found),
             Ratio("raw SQL, this layout / plain rows", found["layout"]),
             Ratio("three stages / (one stage / 3)", found["stages"]),
         ],
@@ -282,6 +283,16 @@ def commits(found: Found) -> Section:
             )
         ],
     )
+
+
+def _beside_rows(found: Found) -> list[Ratio]:
+    """The engine beside raw SQL with a row for each id; older results are without."""
+    if "ratio_rows" not in found:
+        return []
+    return [
+        Ratio("engine / raw SQL with a row for each id", found["ratio_rows"]),
+        Ratio("CPU per record, engine / raw SQL with a row for each id", found["cpu_rows"]),
+    ]
 
 
 def seen(found: Found) -> Section:

@@ -36,7 +36,7 @@ RATE = {
             "engine": {"rate": 51_200.0, "python_us": 20.0, "postgres_us": 12.0, "cpu_us": 32.0},
         }
     ],
-    "ratio": 0.512, "cpu": 2.67, "layout": 1.1, "stages": 1.0,
+    "ratio": 0.512, "cpu": 2.67, "ratio_rows": 0.6, "cpu_rows": 2.1, "layout": 1.1, "stages": 1.0,
 }  # fmt: skip
 
 
