@@ -134,9 +134,10 @@ def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) 
 
 
 def ids_as_rows(commit: Commit) -> None:
-    """Give each id of a commit a row, as those of users and of weak productions have."""
+    """Give each id of a commit a row, as those of weak productions have: with the first bit set."""
     for bucket, seen in commit.seen.items():
-        commit.seen[bucket] = SeenIds([(0, computation, id_) for computation, id_ in seen])
+        rows = [(0, computation, bytes([id_[0] | 0x80]) + id_[1:]) for computation, id_ in seen]
+        commit.seen[bucket] = SeenIds(rows)
 
 
 async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) -> Cost:

@@ -49,11 +49,12 @@ async def measure(url: str, *, ids: int) -> dict[str, Any]:
     """Every second chunk of a log was seen; those between were not."""
     store = await fresh_store(url, SCHEMA)
     bucket = await store.open_bucket("source", LOG, 0, 4 * ids)
+    rows_bucket = await store.open_bucket("named", 0, 0, 1)  # others refuse such rows
     chunks = ids // RUN
     with psycopg.connect(url, autocommit=True) as connection:
 
         def fill(table: str, statement: str) -> int:
-            name = sql.Identifier(SCHEMA, f"{table}_{bucket.id}")
+            name = sql.Identifier(SCHEMA, table)
             connection.execute(sql.SQL(statement).format(name), (chunks - 1,))
             connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(name))
             found = connection.execute(
@@ -68,12 +69,15 @@ async def measure(url: str, *, ids: int) -> dict[str, Any]:
 
         async def of_rows(numbers: Sequence[int]) -> int:
             asked = [record_id(LOG, number) for number in numbers]
-            return len(await store.look_up_seen([bucket.id], COMPUTATION, asked))
+            return len(await store.look_up_seen([rows_bucket.id], COMPUTATION, asked))
 
-        runs = {"bytes": fill("seen_run", AS_RUNS), **await _restart(store, bucket.id, chunks)}
+        runs = {
+            "bytes": fill(f"seen_run_{bucket.id}", AS_RUNS),
+            **await _restart(store, bucket.id, chunks),
+        }
         runs |= await _looked_up(of_runs, chunks)
-        rows: dict[str, Any] = {"bytes": fill("seen_record", AS_ROWS)}
-        name = sql.Identifier(SCHEMA, f"seen_record_{bucket.id}")
+        rows: dict[str, Any] = {"bytes": fill(f"seen_record_{rows_bucket.id}", AS_ROWS)}
+        name = sql.Identifier(SCHEMA, f"seen_record_{rows_bucket.id}")
         before = time.perf_counter()
         newest = connection.execute(sql.SQL(NEWEST).format(name)).fetchone()
         rows["newest"] = time.perf_counter() - before

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel import Context, MapState, Record, Timer
-from millwheel.computations.grouping import by_window
+from millwheel.computations.grouping import by_window, one_by_one
 from millwheel.computations.panes import Panes, WindowState
 from millwheel.windows import Assigner, Months, Span, Tumbling, instant
 
@@ -57,8 +57,7 @@ class FixedWindows(Generic[V, A, R]):
         if isinstance(self._windows, (Tumbling, Months)):
             values = by_window(self._windows, records, ctx.low_watermark_micros)
         if values is None:
-            for record in records:
-                await self.process_record(record, ctx)
+            await one_by_one(self.process_record, records, ctx)
             return
         for span, of_window in values.items():
             self._panes.add_all(await self._opened(span, ctx), of_window)

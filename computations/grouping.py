@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from millwheel import Record
+from millwheel import Context, Record
 from millwheel.windows import Months, Span, Tumbling
 
 V = TypeVar("V")
+
+
+Process = Callable[[Record[V], Context[Any]], Coroutine[Any, Any, None]]
+
+
+async def one_by_one(process: Process[V], records: Sequence[Record[V]], ctx: Context[Any]) -> None:
+    """Process records in their order."""
+    for record in records:
+        await process(record, ctx)
 
 
 def by_window(

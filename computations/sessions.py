@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel import Context, MapState, Record, Timer
+from millwheel.computations.grouping import one_by_one
 from millwheel.computations.panes import Panes, WindowState
 from millwheel.windows import LAST_INSTANT, Session, Span, instant
 
@@ -103,8 +104,7 @@ class Sessions(Generic[V, A, R]):
         """As `process_record` for each. Records that extend one session go into it together."""
         named = await self._one_session([record.micros for record in records], ctx)
         if named is None:
-            for record in records:
-                await self.process_record(record, ctx)
+            await one_by_one(self.process_record, records, ctx)
             return
         name, session = named
         self._panes.add_all(session, [record.value for record in records])

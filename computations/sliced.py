@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from millwheel import Context, MapState, Record, Timer
-from millwheel.computations.grouping import by_window
+from millwheel.computations.grouping import by_window, one_by_one
 from millwheel.computations.panes import Panes, WindowState
 from millwheel.windows import Sliding, Span, instant
 
@@ -73,8 +73,7 @@ class Sliced(Generic[V, A, R]):
     async def process_group(self, records: Sequence[Record[V]], ctx: Context[Any]) -> None:
         values = by_window(self._slices, records, ctx.low_watermark_micros)
         if values is None:
-            for record in records:
-                await self.process_record(record, ctx)
+            await one_by_one(self.process_record, records, ctx)
             return
         fold = self._panes.fold
         for place, of_slice in values.items():

@@ -17,7 +17,7 @@ import msgspec
 
 from millwheel import Computation, Context, Input, Key, MapState, Record, Stream, Timer
 from millwheel.computations.folds import Fold
-from millwheel.computations.grouping import by_window
+from millwheel.computations.grouping import by_window, one_by_one
 from millwheel.computations.timeline import MICROSECOND
 from millwheel.errors import GraphError
 from millwheel.windows import Span, Tumbling, instant, length, rule_of
@@ -254,8 +254,7 @@ class PreAggregate(Computation[V, Parts], Generic[V, A]):
         if self._flush_records is None:
             values = by_window(self._windows, records, ctx.low_watermark_micros)
         if values is None:
-            for record in records:
-                await self.process_record(record, ctx)
+            await one_by_one(self.process_record, records, ctx)
             return
         for span, of_window in values.items():
             part = await self._opened(span, ctx)

@@ -11,6 +11,7 @@ from millwheel import Computation, Context, Input, Record, Stream, Timer
 from millwheel.computations.counted import Counted
 from millwheel.computations.fixed_windows import FixedWindows
 from millwheel.computations.folds import Fold
+from millwheel.computations.grouping import one_by_one
 from millwheel.computations.panes import Late, Panes
 from millwheel.computations.sessions import Sessions
 from millwheel.computations.sliced import Sliced
@@ -194,9 +195,8 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
     async def process_group(self, records: Sequence[Record[V]], ctx: Context[Any]) -> None:
         if self._group is not None:
             await self._group.process_group(records, ctx)
-            return
-        for record in records:
-            await self._keeping.process_record(record, ctx)
+        else:
+            await one_by_one(self._keeping.process_record, records, ctx)
 
     def process_timer(self, timer: Timer, ctx: Context[Any]) -> Coroutine[Any, Any, None]:
         return self._keeping.process_timer(timer, ctx)

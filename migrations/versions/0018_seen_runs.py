@@ -43,6 +43,11 @@ BEGIN
         EXECUTE format(
             'DELETE FROM seen_record_%s WHERE id < ''80000000-0000-0000-0000-000000000000''', b.id
         );
+        -- Workers of former code that still run would write further ones, where nothing looks.
+        EXECUTE format(
+            'ALTER TABLE seen_record_%s ADD CONSTRAINT workers_of_older_code_have_to_be_restarted '
+            'CHECK (id >= ''80000000-0000-0000-0000-000000000000'')', b.id
+        );
     END LOOP;
 END
 $$
@@ -54,6 +59,10 @@ DECLARE
     b record;
 BEGIN
     FOR b IN SELECT id FROM bucket ORDER BY id LOOP
+        EXECUTE format(
+            'ALTER TABLE seen_record_%s '
+            'DROP CONSTRAINT IF EXISTS workers_of_older_code_have_to_be_restarted', b.id
+        );
         EXECUTE format(
             'INSERT INTO seen_record_%1$s (slot, computation, id) '
             'SELECT 0, computation, '

@@ -259,11 +259,12 @@ def check_bundles(label: str, computation: Computation[Any, Any, Any, Any]) -> N
         )
     if not defined:
         raise GraphError(f"{label!r} sets `bundles`, but defines no process_bundle to receive them")
-    if computation.defines("process_record"):
-        raise GraphError(
-            f"{label!r} defines both process_record and process_bundle; its records come in "
-            "bundles, so remove process_record, or `bundles` and process_bundle"
-        )
+    for method in ("process_record", "process_group"):
+        if computation.defines(method):
+            raise GraphError(
+                f"{label!r} defines both {method} and process_bundle; its records come in "
+                f"bundles, so remove {method}, or `bundles` and process_bundle"
+            )
 
 
 def check_sink_of_bundles(writer: Node, use: SinkUse) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
+from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.runtime.interval import all_states
 from millwheel.runtime.interval.interval import Interval
 from millwheel.settings import Settings
 from millwheel.testing import inject
 from tests.support.pipelines import QUICK, script, tally_pipeline
-from tests.support.values import ITEMS, Item, tally_of
+from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, tally_of, time_of
 from tests.support.worlds import Gate, World, read_on
 
 OLD = [Item(f"key {n % 30}", n) for n in range(60)]
@@ -144,4 +146,44 @@ async def test_states_of_another_version_wait_for_their_records() -> None:
     await world.turns(500)
     assert world.engines[-1].failure is None
     assert not world.have_all()
+    await world.close()
+
+
+async def test_a_broadcast_table_is_no_state_of_a_key() -> None:
+    """It is stored under a key that no record has."""
+    rules = Stream("rules", Item)
+
+    class Rules(msgspec.Struct):
+        numbers: list[int] = []
+
+    class Check(Computation[Item, Count, Item, Rules]):
+        writes = (TALLY,)
+
+        async def process_broadcast(self, record: Record[Item], shared: Rules) -> None:
+            shared.numbers.append(record.value.number)
+
+        async def process_record(self, record: Record[Item], ctx: Context[Count, Rules]) -> None:
+            ctx.state.count += 1
+            item = record.value
+            ctx.produce(TALLY, Counted(item.key, item.number, ctx.state.count))
+
+    items_, rules_ = script(ITEMS, OLD), script(rules, OLD[:5])
+    pipeline = Pipeline("tally", settings=FOLDED)
+    pipeline.inject(ITEMS, items_, timestamp=time_of)
+    pipeline.inject(rules, rules_, timestamp=time_of)
+    pipeline.add(Check(), ITEMS.by(key_of), rules.broadcast(), name="tally")
+    pipeline.sink(TALLY, Table("out", Counted, numbered=True))
+
+    class WithRules(Restarted):
+        def is_folded(self) -> bool:
+            return super().is_folded() and any(
+                k.startswith(b"{") for *_, k in self.store.tables.state
+            )
+
+    world = WithRules()
+    world.source, world.pipeline = items_, pipeline
+    await world.begin(Item("key 3", 100))
+    await world.until(world.have_all)
+    for interval in world.tallies():
+        assert all(isinstance(state.key, str) for state in interval.states._keys.values())
     await world.close()

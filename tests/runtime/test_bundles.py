@@ -1117,6 +1117,10 @@ class WithBoth(Plain):
         pass
 
 
+class WithGroup(Plain):
+    async def process_group(self, records: Sequence[Record[Item]], ctx: Context[None]) -> None: ...
+
+
 class WithBroadcast(Plain):
     async def process_broadcast(self, record: Any, shared: Any) -> None:
         pass
@@ -1139,6 +1143,7 @@ REFUSED: list[tuple[Computation[Any, Any], dict[str, Any], str]] = [
     (WithState(), {}, "keeps state by key"),
     (WithTimer(), {}, "has timers by key"),
     (WithBoth(), {}, "both process_record and process_bundle"),
+    (WithGroup(), {}, "both process_group and process_bundle"),
     (WithBroadcast(), {}, "a table built from a broadcast"),
     (WithoutBundles(), {}, "no limits for its bundles"),
     (WithoutMethod(), {}, "defines no process_bundle"),

@@ -164,3 +164,41 @@ async def test_effects_of_groups_happen_once(kind: type[Add]) -> None:
     await assert_exactly_once(
         pipeline_of(kind()), [inject(ITEMS, value) for value in VALUES], {OUT: VALUES}
     )
+
+
+async def test_broadcast_records_are_no_group() -> None:
+    """They change the table, one by one, and the records of keys are still grouped."""
+
+    class Rules(msgspec.Struct):
+        numbers: list[int] = []
+
+    class Both(Computation[Item, Sum, Item, Rules]):
+        writes = (OUT,)
+
+        def __init__(self) -> None:
+            self.groups: list[int] = []
+
+        async def process_broadcast(self, record: Record[Item], shared: Rules) -> None:
+            shared.numbers.append(record.value.number)
+
+        async def process_record(self, record: Record[Item], ctx: Context[Sum, Rules]) -> None:
+            ctx.produce(OUT, Item(record.value.key, len(ctx.shared.numbers), 0))
+
+        async def process_group(
+            self, records: Sequence[Record[Item]], ctx: Context[Sum, Rules]
+        ) -> None:
+            self.groups.append(len(records))
+            for record in records:
+                await self.process_record(record, ctx)
+
+    rules, both = Stream("rules", Item), Both()
+    pipeline = Pipeline("groups", settings=QUICK)
+    pipeline.inject(ITEMS, script(ITEMS, []), timestamp=time_of)
+    pipeline.inject(rules, script(rules, []), timestamp=time_of)
+    pipeline.add(both, ITEMS.by(key_of), rules.broadcast(), name="both")
+    async with Harness(pipeline) as harness:
+        await harness.inject(rules, *VALUES[:6])
+        assert both.groups == []
+        await harness.inject(ITEMS, *VALUES)
+        assert {item.number for item in harness.produced(OUT)} == {6}
+    assert both.groups == [10, 10]

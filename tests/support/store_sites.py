@@ -484,8 +484,8 @@ class Owner:
         return made
 
     def seen(self, number: int, *, slot: int | None = None) -> tuple[int, int, bytes]:
-        """The id of a user: (slot, computation, id)."""
-        id_ = record_id(1, number)
+        """The id of a weak production: (slot, computation, id)."""
+        id_ = b"\x80" + number.to_bytes(11, "big") + bytes(4)
         return (number * 7919 % SLOTS if slot is None else slot, self.computation, id_)
 
     def numbers(self, *numbers: int, log: int = 1) -> SeenIds:

@@ -10,6 +10,7 @@ import asyncio
 from itertools import groupby
 from operator import itemgetter
 
+from millwheel.core.addresses import CELL_MARK
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.interval.interval import Interval, Ownership
 
@@ -47,6 +48,8 @@ async def read_all_states(env: Environment, interval: Interval) -> None:
         if any(row.version != states.version for row in rows):
             return  # each is migrated when a record needs it
         for (slot, key), of_key in groupby(rows, key=itemgetter(0, 1)):
+            if key.startswith(CELL_MARK):
+                continue  # a broadcast table, which has been loaded
             states.learn(slot, key, [(row.entry, row.value, row.version) for row in of_key])
         if states.size > env.settings.cache_bytes // CACHE_SHARE:
             return

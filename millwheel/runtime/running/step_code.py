@@ -99,7 +99,7 @@ def _together(computation: Computation[Any, Any, Any, Any]) -> ProcessGroup | No
 class SharingCode(StepCode):
     """User code with keys that share tables, built from broadcast records."""
 
-    __slots__ = ("_of_keys", "_table", "_tables")
+    __slots__ = ("_of_keys", "_table", "_tables", "_together_of_keys")
 
     def __init__(
         self, step: Step, effects: Effects, tables: BroadcastTables, *, wrap: Wrap | None = None
@@ -108,7 +108,7 @@ class SharingCode(StepCode):
         self._tables = tables
         self._table: BroadcastTable | None = None
         """The table that the present key shares; None: the key is a cell's own."""
-        self._of_keys = self.process
+        self._of_keys, self._together_of_keys = self.process, self.together
 
     def renew(self) -> Context[Any, Any]:
         self.call.share(self._table)  # code that has kept the former table changes no later record
@@ -119,8 +119,10 @@ class SharingCode(StepCode):
         table."""
         if isinstance(state, BroadcastTable):
             self._table, self.process = None, self._process_broadcast
+            self.together = None
         else:
             self._table, self.process = self._tables.of(state.slot), self._of_keys
+            self.together = self._together_of_keys
         self.call.share(self._table)
 
     def check(self) -> None:

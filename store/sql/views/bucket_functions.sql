@@ -1,6 +1,9 @@
 -- The tables of buckets, made and dropped with the owner's rights: a worker decides when, and owns none of them. (The owner
 -- of a table can attach code to it that runs with the rights of all who read or change it, decision 61.)
 --
+-- Workers of code before version 0018 write numbers of logs to seen_record, where nothing looks for them since then: their
+-- commits are refused. (Ids of users may look like such numbers, and have buckets of their own.)
+--
 -- Makes the tables of a bucket that has a row. CREATE + INHERIT, not PARTITION OF, which would wait for readers of the
 -- parents (decision 1).
 CREATE OR REPLACE FUNCTION {make_bucket}(bucket_id bigint) RETURNS void
@@ -10,7 +13,12 @@ DECLARE
     part record;
 BEGIN
     FOR part IN
-        SELECT p.parent, p.parent || '_' || b.id AS name, p.key, p.more
+        SELECT
+            p.parent, p.parent || '_' || b.id AS name, p.key, p.more,
+            CASE WHEN p.parent = 'seen_record' AND b.family <> 'named' THEN
+                'CONSTRAINT workers_of_older_code_have_to_be_restarted '
+                'CHECK (id >= ''80000000-0000-0000-0000-000000000000'')'
+            END AS refusal
         FROM {bucket} AS b
         JOIN (VALUES
             ('commit_record', 'PRIMARY KEY (interval_id, n)', NULL),
@@ -25,7 +33,8 @@ BEGIN
     LOOP
         EXECUTE format(
             'CREATE TABLE %1$I.%2$I (%3$s)', {schema_name}, part.name,
-            concat_ws(', ', format('LIKE %I.%I INCLUDING STORAGE', {schema_name}, part.parent), part.key)
+            concat_ws(', ', format('LIKE %I.%I INCLUDING STORAGE', {schema_name}, part.parent), part.key,
+                part.refusal)
         );
         IF part.more IS NOT NULL THEN
             EXECUTE format('CREATE INDEX ON %I.%I %s', {schema_name}, part.name, part.more);
