@@ -17,6 +17,11 @@ DO $$
 DECLARE
     b record;
 BEGIN
+    -- A worker that still runs may be writing ids, or making a bucket.
+    LOCK TABLE bucket IN SHARE ROW EXCLUSIVE MODE;
+    FOR b IN SELECT id FROM bucket ORDER BY id LOOP
+        EXECUTE format('LOCK TABLE seen_record_%s IN ACCESS EXCLUSIVE MODE', b.id);
+    END LOOP;
     FOR b IN SELECT id, family FROM bucket ORDER BY id LOOP
         EXECUTE format(
             'CREATE TABLE seen_run_%s (LIKE seen_run INCLUDING STORAGE, '
@@ -58,6 +63,11 @@ DO $$
 DECLARE
     b record;
 BEGIN
+    -- A worker that still runs may be writing ids, or making a bucket.
+    LOCK TABLE bucket IN SHARE ROW EXCLUSIVE MODE;
+    FOR b IN SELECT id FROM bucket ORDER BY id LOOP
+        EXECUTE format('LOCK TABLE seen_record_%s IN ACCESS EXCLUSIVE MODE', b.id);
+    END LOOP;
     FOR b IN SELECT id FROM bucket ORDER BY id LOOP
         EXECUTE format(
             'ALTER TABLE seen_record_%s '

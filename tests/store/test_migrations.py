@@ -19,6 +19,7 @@ from alembic.script import ScriptDirectory
 from psycopg import sql
 from sqlalchemy import MetaData, create_engine, pool
 
+from millwheel.core.model import record_id
 from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.migrate import FIRST, HEAD, migrate, require_version, schema_version
@@ -278,6 +279,35 @@ async def test_numbers_that_were_rows_become_runs(
     assert await found() == before
     assert await postgres.query("SELECT count(*) FROM {t}", t="seen_record") == [(2,)]
     await owner.write(owner.fill(owner.commit(), 3, first=10))
+
+
+async def test_what_a_worker_writes_as_its_schema_is_migrated_is_not_lost(
+    postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be in the middle of a commit: its number is looked for afterwards."""
+    owner, schema = await Owner.take(postgres.store), postgres.schema
+    await owner.write(owner.fill(owner.commit(), 3))
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _: command.downgrade(config, "0017"))
+        migrate(schema.url, schema.name)
+    bucket = owner.commit().bucket
+    with (
+        psycopg.connect(schema.url) as worker,
+        psycopg.connect(schema.url, autocommit=True) as look,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        table = sql.Identifier(schema.name, f"seen_record_{bucket}")
+        worker.execute(
+            sql.SQL("INSERT INTO {} VALUES (1, %s, %s)").format(table),
+            (owner.computation, uuid.UUID(bytes=record_id(1, 77))),
+        )
+        migrating = pool.submit(migrate, schema.url, schema.name)
+        while not look.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
+            assert not migrating.done()
+        worker.commit()
+        migrating.result(60)
+    found = await postgres.store.look_up_numbers(bucket, owner.computation, {1: range(100)})
+    assert found == {1: {0, 1, 2, 77}}
 
 
 def test_a_migration_that_fails_leaves_nothing(
