@@ -22,13 +22,13 @@ from bench.cells import Arrive, Ball, Cell, Pass, connect, engine_of, number_of,
 from bench.cells import pipeline as stages
 from bench.server import fresh_store
 from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
-from millwheel.core.model import Delivery, from_micros
+from millwheel.core.model import from_micros
 from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.sent_log import SentLog
-from millwheel.runtime.network.frames import RecordRow
-from millwheel.runtime.network.sender import Sender
+from millwheel.runtime.network.frames import Deliver, DeliverChunk, Frame, Loose
+from millwheel.runtime.network.links import WorkerLink
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.script import Script, inject
 
@@ -149,15 +149,18 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
     """
     sink = Sink()
     sent = 0
-    row = Sender._row
+    send = WorkerLink.send
 
-    def counting(sender: Sender, delivery: Delivery[Any]) -> RecordRow:
+    def counting(link: WorkerLink, frame: Frame) -> None:
         nonlocal sent
-        sent += 1
-        return row(sender, delivery)
+        if isinstance(frame, DeliverChunk):
+            sent += len(frame.chunk.numbers)
+        elif isinstance(frame, Deliver | Loose):
+            sent += len(frame.records)
+        send(link, frame)
 
     async with two_workers(url, sink) as (_, script, _):
-        Sender._row = counting  # type: ignore[method-assign, assignment]
+        WorkerLink.send = counting  # type: ignore[method-assign, assignment]
         try:
             total = 0
             for length, factor in ((5.0, 1), (seconds, 10), (5.0, 1)):
@@ -173,7 +176,7 @@ async def slow_sink(url: str, seconds: float) -> dict[str, float]:
                     sink.took.clear()
                     await sink.took.wait()
         finally:
-            Sender._row = row  # type: ignore[method-assign]
+            WorkerLink.send = send  # type: ignore[method-assign]
     return {
         "injected": total,
         "sent": sent,

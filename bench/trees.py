@@ -31,7 +31,14 @@ from millwheel.runtime.engine import Engine
 from millwheel.runtime.environment import Options
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.modes.weak import Weak
-from millwheel.runtime.network.frames import Acknowledge, Deliver, Loose, RootReport, decode
+from millwheel.runtime.network.frames import (
+    Acknowledge,
+    Deliver,
+    DeliverChunk,
+    Loose,
+    RootReport,
+    decode,
+)
 from millwheel.runtime.network.handshake import Identity
 from millwheel.runtime.network.links import Links
 from millwheel.runtime.process.load import Process
@@ -338,6 +345,8 @@ async def traffic(
                 counted["bytes"] += len(body)
             elif isinstance(frame, Loose) or (isinstance(frame, Deliver) and frame.log in logs):
                 counted["records"] += len(frame.records)
+            elif isinstance(frame, DeliverChunk) and frame.log in logs:
+                counted["records"] += len(frame.chunk.numbers)
             return FAIR
 
         site.network.weather = count

@@ -17,6 +17,7 @@ from millwheel.runtime.network.frames import (
     Acknowledge,
     Ask,
     Deliver,
+    DeliverChunk,
     Frame,
     Gap,
     Loose,
@@ -37,6 +38,26 @@ STORED = greeting.Secret(b"thirty-two bytes of the store's.", "store")
 
 TALK: list[Frame] = [
     Deliver(1, 9, 1, 5, 7, 0, [(3, "words", b'"a"', 65535, -5, 6, 8, 3, b"", False, b'"x"', 1, 0)]),
+    DeliverChunk(
+        1,
+        9,
+        1,
+        5,
+        7,
+        0,
+        frames.WireChunk(
+            "words",
+            3,
+            True,
+            0,
+            [3, 1 << 62],
+            [b'"a"', b"7"],
+            [65535, 0],
+            [-5, 0],
+            [6, 0],
+            [b'"x"', b"1"],
+        ),
+    ),
     Acknowledge(1, 7, [(3, 3), (5, 1 << 62)]),
     NotMine(1, 1, 5),
     Gap(1, 1, 5, 3),
@@ -100,6 +121,10 @@ def row(size: int) -> frames.RecordRow:
     return (1, "s", b"1", 0, 0, 0, 0, size, b"", False, b"x" * size, 1, 0)
 
 
+def chunk(size: int) -> frames.WireChunk:
+    return frames.WireChunk("s", 1, False, 7, [1], [b"1"], [0], [0], [0], [b"x" * size])
+
+
 @everywhere
 async def test_a_longer_frame_ends_the_link_and_does_not_raise(site: Site) -> None:
     one, two_, link = await two(site, SMALL)
@@ -127,6 +152,7 @@ async def test_every_message_gets_through_both_ways(site: Site) -> None:
     one, two_, link = await two(site, SMALL)
     messages: list[Frame] = [
         Deliver(1, 1, 1, 1, 1, 0, [row(9)]),
+        DeliverChunk(1, 1, 1, 1, 1, 0, chunk(9)),
         Ask(1, 2, 3, 4, 5),
         Report([]),
         Acknowledge(1, 1, [(1, 2)]),

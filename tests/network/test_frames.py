@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from msgspec import structs
 from millwheel.errors import PeerError, UsageError
 from millwheel.runtime.network import frames
 from millwheel.runtime.network.frames import (
+    Delivering,
     Frame,
     Hello,
     Introduction,
@@ -27,11 +28,17 @@ from millwheel.runtime.network.frames import (
 from millwheel.runtime.network.handshake import Handshake, Identity, Secret
 from millwheel.runtime.network.peer_ports import Limits
 
+S = TypeVar("S", bound=msgspec.Struct)
 LIMIT = 1 << 20
 NONCES = (b"1" * 32, b"2" * 32)
 SECRET = Secret(b"sixteen bytes or more", "given")
 
-KINDS = [kind for kind in Frame.__subclasses__() if kind.__struct_config__.tag]
+KINDS = [
+    kind
+    for base in (Frame, Delivering)
+    for kind in base.__subclasses__()
+    if kind.__struct_config__.tag
+]
 NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1)
 
 
@@ -51,6 +58,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(values(parts[0]), values(parts[1]), max_size=3)
     if hint is float:
         return st.floats(0, 100)
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return frame_of(hint)
     return st.from_type(hint)
 
 
@@ -65,7 +74,7 @@ def restricted(kind: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
     return st.lists(values(get_args(kind)[0]), min_size=meta.min_length or 0, max_size=3)
 
 
-def frame_of(kind: type[Frame]) -> st.SearchStrategy[Frame]:
+def frame_of(kind: type[S]) -> st.SearchStrategy[S]:
     hints = get_type_hints(kind, vars(frames), include_extras=True)
     return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
 
@@ -74,7 +83,7 @@ FRAMES = st.one_of(*map(frame_of, KINDS))
 
 
 def test_every_kind_is_tried() -> None:
-    assert len(KINDS) == 18
+    assert len(KINDS) == 19
 
 
 @given(FRAMES)

@@ -42,6 +42,7 @@ from tests.support.clusters import (
     number_of,
 )
 from tests.support.drawing import examples
+from tests.support.peers import next_of
 from tests.support.pipelines import Tally, script
 from tests.support.values import ITEMS, TALLY, Counted, key_of, time_of
 from tests.support.worlds import Gate
@@ -541,7 +542,7 @@ def test_what_waited_elsewhere_comes_before_what_came_meanwhile() -> None:
     remote.insert([delivery(number) for number in (3, 4)])
     stream = remote.streams[1]
     stream.begin(1)
-    assert [d.seq for d in stream.take(9, 100)[1]] == [3, 4, 5, 6]
+    assert next_of(stream, 9, 100) == [3, 4, 5, 6]
 
 
 class Silent:

@@ -35,6 +35,7 @@ from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import AGAIN, SHARED, Recount, check, counting, many, number_of
 from tests.support.drawing import examples
+from tests.support.peers import next_of
 from tests.support.pipelines import Tally, script
 from tests.support.rolling_clusters import Rolling
 from tests.support.sessions import until, waiting_for_a_lock
@@ -353,18 +354,18 @@ def test_a_frame_has_no_more_than_it_may_and_a_long_record_one_to_itself() -> No
             )
         )  # fmt: skip
     stream.begin(1)
-    frames = [stream.take(9, 100)[1] for _ in range(7)]
-    assert [[d.seq for d in frame] for frame in frames] == [[0, 1], [2], [3], [4], [5], [6], []]
+    frames = [next_of(stream, 9, 100) for _ in range(7)]
+    assert frames == [[0, 1], [2], [3], [4], [5], [6], []]
 
 
 def test_a_halted_stream_sends_nothing_until_it_begins_anew() -> None:
     stream = outgoing(1, 2, 3)
     stream.begin(1)
-    assert [d.seq for d in stream.take(2, 100)[1]] == [1, 2]
+    assert next_of(stream, 2, 100) == [1, 2]
     stream.halted = True
     assert stream.take(9, 100)[1] == []
     stream.begin(2)
-    assert [d.seq for d in stream.take(9, 100)[1]] == [1, 2, 3]
+    assert next_of(stream, 9, 100) == [1, 2, 3]
 
 
 def test_a_halted_stream_is_tried_again_ever_more_seldom() -> None:

@@ -20,7 +20,6 @@ import pytest
 
 from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.runtime.engine import Engine
-from millwheel.runtime.network.frames import Deliver
 from millwheel.runtime.running.step_code import Process, StepCode
 from millwheel.store.port.commit import Commit
 from millwheel.store.port.placement import Wish
@@ -126,7 +125,7 @@ def prepare(cluster: Cluster, engine: Engine, place: str, event: str, when: str,
                 death,
                 when,
                 courier.receiver.receive,
-                lambda link, frame: isinstance(frame, Deliver),
+                lambda link, frame: True,
             )
         case "send":
             for mode in (interval.mode for interval in intervals):

@@ -18,6 +18,7 @@ from millwheel.runtime.network.frames import (
     Acknowledge,
     Ask,
     Deliver,
+    DeliverChunk,
     EdgeReport,
     Frame,
     Gap,
@@ -82,7 +83,7 @@ class Courier:
 
     def received(self, link: Link, frame: Frame) -> None:
         match frame:
-            case Deliver():
+            case Deliver() | DeliverChunk():
                 self.receiver.receive(link, frame)
             case Acknowledge():
                 self.answers.acknowledged(link, frame)

@@ -11,6 +11,7 @@ A connection begins with the greeting (`millwheel.runtime.network.handshake`): `
 frame              goes  says
 =================  ====  ===========================================================================
 `Deliver`          →     records of one log for one receiving interval, after number `previous`
+`DeliverChunk`     →     the same for a chunk, in columns
 `Ask`              →     all records up to this number were sent: did they arrive?
 `Report`           →     the stored low watermarks of some intervals, by slots (paper 7.2)
 `Acknowledge`      ←     these numbers of the log are durable at the receiver, or duplicates
@@ -43,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Annotated, TypeAlias, cast
+from typing import Annotated, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -51,7 +52,9 @@ from millwheel.core.codec import MAX_KEY_BYTES
 from millwheel.core.model import MAX_TIME, MIN_TIME, SLOTS
 from millwheel.errors import PeerError
 
-VERSION = 6
+T = TypeVar("T")
+
+VERSION = 7
 
 GREETING_BYTES = 4096
 """Longest frame accepted from a peer before its proof."""
@@ -129,6 +132,9 @@ microseconds, whether it is an idle partition of a source)."""
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 
 
+Column: TypeAlias = Annotated[list[T], msgspec.Meta(max_length=FRAME_RECORDS)]
+
+
 class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base class."""
 
@@ -166,8 +172,8 @@ class Refuse(Frame, frozen=True, array_like=True, gc=False, tag=4):
     reason: str
 
 
-class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
-    """Records of one log for one receiving interval, in the order of their numbers.
+class Delivering(Frame, frozen=True, array_like=True, gc=False):
+    """Base class: records of one log for one receiving interval, in the order of their numbers.
 
     `epoch` counts the starts of this stream; `previous` is the last number of the previous frame,
     -1 in an epoch's first frame.
@@ -180,7 +186,33 @@ class Deliver(Frame, frozen=True, array_like=True, gc=False, tag=5):
     receiver: Number
     """The computation of the receiving interval."""
     previous: Before
+
+
+class Deliver(Delivering, frozen=True, array_like=True, gc=False, tag=5):
     records: Annotated[list[RecordRow], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
+
+
+class WireChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Records of one stream, whose log and numbers give their ids. The columns have one length."""
+
+    stream: str
+    version: TypeVersion
+    """Of the stream's type."""
+    of_source: bool
+    """Whether the log is a replayable source's, and the records its rows."""
+    stamp: Number
+    """0 for rows of a source: each one's number is its stamp."""
+    numbers: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
+    key_texts: Column[KeyText]
+    slots: Column[Slot]
+    micros: Column[Micros]
+    holds: Column[Micros]
+    values: Column[bytes]
+    """The values as JSON."""
+
+
+class DeliverChunk(Delivering, frozen=True, array_like=True, gc=False, tag=19):
+    chunk: WireChunk
 
 
 class Acknowledge(Frame, frozen=True, array_like=True, gc=False, tag=6):
@@ -266,7 +298,8 @@ class Goodbye(Frame, frozen=True, array_like=True, gc=False, tag=12):
 
 
 Message: TypeAlias = (
-    Deliver | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose | RootReport
+    Deliver | DeliverChunk | Ask | Report | Acknowledge | NotMine | Gap | Progress | TooNew | Loose
+    | RootReport
 )  # fmt: skip
 
 _Any = Message | Hello | Proof | Introduction | Welcome | Refuse | Ping | Pong | Goodbye
@@ -278,7 +311,7 @@ _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(_Any)
 
 _WITH_RECORDS = frozenset(
     bytes((0x90 | 1 + len(kind.__struct_fields__), cast(int, kind.__struct_config__.tag)))
-    for kind in (Deliver, Loose)
+    for kind in (Deliver, DeliverChunk, Loose)
 )
 """The first two bytes (array length, kind) of bodies that may be longer than `CONTROL_BYTES`."""
 

@@ -10,17 +10,11 @@ arrive by way of a third one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import ge
-from typing import Any
 
-import msgspec
-
-from millwheel.core.addresses import cell_address
-from millwheel.core.chunk import together
-from millwheel.core.codec import apply_migrations, decode_key, is_key, leads, reason
-from millwheel.core.model import Delivery, log_of_tree, record_id
+from millwheel.core.chunk import Chunk, together
 from millwheel.errors import MigrationFailed, PeerError
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
@@ -28,21 +22,31 @@ from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.network.frames import (
     FRAME_RUNS,
-    ID_BYTES,
     Acknowledge,
     Ask,
     Deliver,
+    DeliverChunk,
     Gap,
     Loose,
     NotMine,
     Progress,
-    RecordRow,
     Run,
     TooNew,
 )
 from millwheel.runtime.network.peer_ports import Link
 from millwheel.runtime.network.remote_intervals import RemoteIntervals
 from millwheel.runtime.network.trust import ClaimStatus
+from millwheel.runtime.network.wire_records import (
+    migrate,
+    migrate_rows,
+    numbers_of,
+    read,
+    read_loose,
+    slots_of,
+    types_of,
+    types_of_rows,
+    unreadable,
+)
 from millwheel.runtime.network.wire_stream import NOTHING, Incoming, Verdict
 
 QUESTIONS_KEPT = 10_000
@@ -71,12 +75,12 @@ class Receiver:
         """Deferred questions by link, then by log and receiving interval; each with the number of
         refreshes that had begun at its arrival."""
 
-    def receive(self, link: Link, frame: Deliver) -> None:
+    def receive(self, link: Link, frame: Deliver | DeliverChunk) -> None:
         """A sender that does not know of a split yet sends records of slots that the interval no
         longer has."""
-        seqs = [row[0] for row in frame.records]
+        seqs = numbers_of(frame)
         interval = self._exchange.held(frame.interval)
-        if interval is None or not _has_slots(interval, frame.records):
+        if interval is None or not _has_slots(interval, slots_of(frame)):
             self._refused["not mine"] += 1
             link.send(NotMine(frame.log, frame.epoch, frame.interval))
             return
@@ -87,15 +91,16 @@ class Receiver:
             )
         if not frame.previous < seqs[0] or any(map(ge, seqs, islice(seqs, 1, None))):
             raise PeerError(f"the numbers of the records of log {frame.log} do not ascend")
-        deliveries = [self._delivery(frame.log, interval.step, row) for row in frame.records]
+        streams = self._env.graph.streams
+        records = read(frame, interval.step, streams)
         question = Ask(frame.log, frame.sequencer, frame.epoch, frame.interval, seqs[-1])
         if not self._trusts(link, question):
             return
-        if not self._can_read(link, interval.step, frame.records):
+        if not self._can_read(link, interval.step, types_of(frame)):
             self._refused["too new"] += 1
             link.send(TooNew(frame.log, frame.epoch, frame.interval))
             return
-        if not self._migrate(deliveries, frame.records):
+        if not self._succeeds(lambda: migrate(frame, records, streams)):
             return
         name = (frame.log, frame.interval)
         stream = self._incoming.get(name)
@@ -112,7 +117,9 @@ class Receiver:
                 link.send(Gap(frame.log, frame.epoch, frame.interval, stream.last))
             case Verdict.TAKEN:
                 self._ack_links[frame.log] = link
-                interval.intake.extend(together(deliveries))
+                interval.intake.extend(
+                    [records] if isinstance(records, Chunk) else together(records)
+                )
                 interval.wake()
 
     def _trusts(self, link: Link, question: Ask) -> bool:
@@ -203,81 +210,36 @@ class Receiver:
         rows = [row for _, row in frame.records]
         if not all(row[8] for row in rows):
             raise PeerError("a record in no log has no id")
-        found = [self._delivery(log_of_tree(token), step, row) for token, row in frame.records]
-        if not self._can_read(link, step, rows):
+        streams = self._env.graph.streams
+        found = read_loose(frame.records, step, streams)
+        if not self._can_read(link, step, types_of_rows(rows)):
             self._refused["too new"] += 1
-        elif self._migrate(found, rows):
+        elif self._succeeds(lambda: migrate_rows(found, rows, streams)):
             self._refused["loose"] += self._exchange.trees.receive(step, found, link.peer)
 
-    def _can_read(self, link: Link, step: Step, rows: Iterable[RecordRow]) -> bool:
+    def _can_read(self, link: Link, step: Step, types: Iterable[tuple[str, int]]) -> bool:
         """Whether the computation reads the frame's streams in their versions. If not, the peer's
         code must be of another generation, or it is a `PeerError`."""
-        streams = self._env.graph.streams
-        for name, version in {(row[1], row[11]) for row in rows}:
-            stream = streams.get(name) if name in step.codecs else None
-            if stream is None or not leads(stream.migrations, version, stream.version):
-                if self._remotes.trust.generation(link.peer) == self._env.generation:
-                    raise PeerError(
-                        f"records of version {version} of stream {name[:100]!r} for "
-                        f"{step.node.label!r}, which no code of generation {self._env.generation} "
-                        "sends"
-                    )
-                return False
-        return True
-
-    def _delivery(self, log: int, step: Step, row: RecordRow) -> Delivery[Any]:
-        """A value of another version is not migrated yet."""
-        seq, name, key_text, slot, ts, hold, stamp, _, id_, named, encoded, version, origin = row
-        if id_ and len(id_) != ID_BYTES:
-            raise PeerError(f"a record of stream {name[:100]!r} has an id of {len(id_)} bytes")
-        try:
-            key = decode_key(key_text)
-        except Exception as error:
+        found = unreadable(types, step, self._env.graph.streams)
+        if found is not None and self._remotes.trust.generation(link.peer) == self._env.generation:
+            name, version = found
             raise PeerError(
-                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}: "
-                f"{reason(error)[:200]}"
-            ) from error
-        if not is_key(key) and not _is_cell(step, key_text, slot):
-            raise PeerError(
-                f"a record of stream {name[:100]!r} with the key {key_text[:100]!r}, which is not "
-                "a str, an int or a tuple of these"
+                f"records of version {version} of stream {name[:100]!r} for {step.node.label!r}, "
+                f"which no code of generation {self._env.generation} sends"
             )
-        stream = self._env.graph.streams.get(name)
-        try:
-            if stream is not None and version == stream.version:
-                value = stream.codec.decode(encoded)
-            else:
-                value = msgspec.json.decode(encoded)
-        except Exception as error:
-            raise PeerError(
-                f"a record of stream {name[:100]!r} with the value {encoded[:100]!r}: "
-                f"{reason(error)[:200]}"
-            ) from error
-        return Delivery(
-            key, value, ts, name, key_text, slot, step.id, hold, len(encoded), encoded, log, seq,
-            stamp, id_ or record_id(log, seq), 0, named, origin,
-        )  # fmt: skip
+        return found is None
 
-    def _migrate(self, deliveries: list[Delivery[Any]], rows: Iterable[RecordRow]) -> bool:
+    def _succeeds(self, migrate: Callable[[], None]) -> bool:
         """Whether the values could be migrated.
 
         A failure stops the worker: the peer is not at fault, and the same code would receive the
         same record again.
         """
-        for delivery, row in zip(deliveries, rows, strict=True):
-            stream, version = self._env.graph.streams[delivery.stream], row[11]
-            if version == stream.version:
-                continue
-            subject = f"stream {stream.name!r}, key {delivery.key_text.decode()}"
-            decode = stream.codec.decode
-            try:
-                delivery.encoded = apply_migrations(
-                    delivery.encoded, version, stream.version, stream.migrations, subject, decode
-                )
-            except MigrationFailed as error:
-                self._env.fail(error)
-                return False
-            delivery.value = decode(delivery.encoded)
+        try:
+            migrate()
+        except MigrationFailed as error:
+            self._env.fail(error)
+            return False
         return True
 
     def acknowledge(self, log: int, receiver: int, seqs: Iterable[int]) -> None:
@@ -302,14 +264,9 @@ class Receiver:
             streams.pop(interval.id, None)
 
 
-def _is_cell(step: Step, key_text: bytes, slot: int) -> bool:
-    grain = step.node.grain
-    return step.node.cells > 0 and cell_address(slot // grain, grain)[1:] == (key_text, slot)
-
-
-def _has_slots(interval: Interval, rows: Iterable[RecordRow]) -> bool:
+def _has_slots(interval: Interval, slots: Sequence[int]) -> bool:
     low, high = interval.slots
-    return all(low <= row[3] < high for row in rows)
+    return low <= min(slots) and max(slots) < high
 
 
 def _runs(seqs: Iterable[int]) -> list[Run]:

@@ -69,25 +69,19 @@ class Remote:
         return taken
 
     def append(self, item: Chunk | Delivery[Any]) -> None:
-        """A row that a source sent to an own interval is encoded here: the source may have given
-        JSON in another form."""
-        if isinstance(item, Chunk):
-            for delivery in item.apart():
-                self._keep(delivery)
-            return
-        if not item.encoded or item.log == item.origin:
-            item.encoded = self._sender.encode(item)
-            item.size = len(item.encoded)
-        self._keep(item)
-
-    def _keep(self, delivery: Delivery[Any]) -> None:
-        if delivery.in_tree:
-            self._sender.keep_loose(self, delivery)
-            return
-        stream = self.streams.get(delivery.log)
+        """A single row that a source sent to an own interval is encoded here: the source may have
+        given JSON in another form. The rows of a chunk are encoded when it is cut."""
+        if not isinstance(item, Chunk):
+            if not item.encoded or item.log == item.origin:
+                item.encoded = self._sender.encode(item)
+                item.size = len(item.encoded)
+            if item.in_tree:
+                self._sender.keep_loose(self, item)
+                return
+        stream = self.streams.get(item.log)
         if stream is None:
-            stream = self.streams[delivery.log] = Outgoing(once=self.step.node.at_most_once)
-        stream.append(delivery)
+            stream = self.streams[item.log] = Outgoing(once=self.step.node.at_most_once)
+        stream.append(item)
         self._sender.has_work(self)
 
     def insert(self, deliveries: Iterable[Delivery[Any]]) -> None:
@@ -124,10 +118,7 @@ class Remote:
                 self._sender.finish_sent(self, log, numbers)
         streams, self.streams = self.streams, {}
         loose, self.loose = self.loose, deque()
-        return [
-            *(stream.unacked[seq] for stream in streams.values() for seq in sorted(stream.unacked)),
-            *loose,
-        ]
+        return [*(record for stream in streams.values() for record in stream.left()), *loose]
 
 
 def in_order(delivery: Delivery[Any]) -> tuple[int, int]:

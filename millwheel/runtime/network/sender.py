@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from millwheel.core.model import Delivery, is_derived
+from millwheel.core.model import Delivery
 from millwheel.runtime.environment import Environment
 from millwheel.runtime.exchange.exchange import Exchange
 from millwheel.runtime.interval.interval import Interval
@@ -24,16 +24,15 @@ from millwheel.runtime.network.frames import (
     FRAME_RECORDS,
     FRAME_REPORTS,
     Ask,
-    Deliver,
     EdgeReport,
     Loose,
-    RecordRow,
     Report,
     RootReport,
 )
 from millwheel.runtime.network.peer_ports import Link
 from millwheel.runtime.network.peers import Peers
 from millwheel.runtime.network.remote import Remote
+from millwheel.runtime.network.wire_records import frame_of, row_of
 from millwheel.runtime.network.wire_stream import Due, Outgoing
 
 FRAME_BYTES = 1 << 20
@@ -172,16 +171,25 @@ class Sender:
             if not taken:
                 break
             link.send(
-                Deliver(
-                    log, owner.commits.sequencer, stream.epoch, remote.id, remote.step.id, previous,
-                    [self._row(delivery) for delivery in taken],
+                frame_of(
+                    (
+                        log,
+                        owner.commits.sequencer,
+                        stream.epoch,
+                        remote.id,
+                        remote.step.id,
+                        previous,
+                    ),
+                    taken,
+                    self._env.graph.streams,
                 )
-            )  # fmt: skip
+            )
         return stream.is_sent
 
     def _send_loose(self, remote: Remote, link: Link) -> None:
         while not link.full and (taken := remote.take_loose(FRAME_RECORDS, FRAME_BYTES)):
-            link.send(Loose(remote.step.id, [(d.token, self._row(d)) for d in taken]))
+            streams = self._env.graph.streams
+            link.send(Loose(remote.step.id, [(d.token, row_of(d, streams)) for d in taken]))
         self._exchange.wake.set()  # wake intervals that wait for room in this queue
 
     def encode(self, delivery: Delivery[Any]) -> bytes:
@@ -191,15 +199,6 @@ class Sender:
         encoded = codec.encode(delivery.value)
         codec.check(encoded, delivery.value)
         return encoded
-
-    def _row(self, delivery: Delivery[Any]) -> RecordRow:
-        stream = self._env.graph.streams[delivery.stream]
-        return (
-            delivery.seq, delivery.stream, delivery.key_text, delivery.slot, delivery.micros,
-            delivery.hold, delivery.stamp, delivery.size,
-            delivery.id if delivery.named or is_derived(delivery.id) else b"",
-            delivery.named, delivery.encoded, stream.version, delivery.origin,
-        )  # fmt: skip
 
     def report(self, owner: int, reports: list[EdgeReport]) -> None:
         """A lost report is harmless: it causes a replay."""

@@ -40,13 +40,14 @@ is dropped by its id.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from operator import itemgetter
-from typing import Any
+from itertools import accumulate, islice
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
 
+from millwheel.core.chunk import Chunk
 from millwheel.core.model import Delivery
 from millwheel.errors import PeerError
 from millwheel.runtime.network.frames import Run
@@ -65,6 +66,9 @@ QUESTIONS = 3
 Epoch = tuple[int, int]
 """Sequencer of the sending interval, and a number that rises with every stream of its owner: a
 stream to a split or merged interval is above all streams before."""
+
+
+Sent: TypeAlias = Chunk | Delivery[Any]
 
 
 class Due(enum.Enum):
@@ -100,9 +104,9 @@ class Outgoing:
         self._oldest = NOTHING
         """The first un-ACKed record at `_quiet_since`."""
         self._asked = 0
-        self.unacked: dict[int, Delivery[Any]] = {}
-        """Un-ACKed records by number, in order."""
-        self._unsent: deque[Delivery[Any]] = deque()
+        self.unacked: dict[int, Sent] = {}
+        """The numbers of un-ACKed records, in order, each with the record or its chunk."""
+        self._unsent: deque[Sent] = deque()
         self.epoch = 0
         """0 before the first."""
         self.halted = False
@@ -119,11 +123,15 @@ class Outgoing:
             self.receiver = worker
             self.highest_sent = NOTHING
 
-    def append(self, delivery: Delivery[Any]) -> None:
+    def append(self, item: Sent) -> None:
         """A duplicate of an un-ACKed record is not sent: numbers on the wire ascend."""
-        if delivery.seq not in self.unacked:
-            self._unsent.append(delivery)
-        self.unacked[delivery.seq] = delivery
+        numbers = _numbers(item)
+        if self.unacked.keys().isdisjoint(numbers):
+            self.unacked.update(dict.fromkeys(numbers, item))
+            self._unsent.append(item)
+        elif type(item) is Chunk:
+            for delivery in item.apart():
+                self.append(delivery)
 
     def begin(self, number: int) -> list[int]:
         """All un-ACKed records are sent in an epoch above all earlier ones; returns the numbers
@@ -134,7 +142,7 @@ class Outgoing:
         self._quiet_since = float("inf")
         self._asked = 0
         self.last = NOTHING
-        self._unsent = deque(self.unacked.values())
+        self._unsent = deque(dict.fromkeys(self.unacked.values()))
         return dropped
 
     def drop_sent(self) -> list[int]:
@@ -142,7 +150,7 @@ class Outgoing:
         numbers."""
         if not self._once:
             return []
-        unsent = {delivery.seq for delivery in self._unsent}
+        unsent = {number for item in self._unsent for number in _numbers(item)}
         dropped = [seq for seq in self.unacked if seq not in unsent]
         for seq in dropped:
             del self.unacked[seq]
@@ -152,28 +160,63 @@ class Outgoing:
     def is_sent(self) -> bool:
         return not self._unsent and not (self.unacked and (self.halted or self.held))
 
-    def take(self, records: int, size: int) -> tuple[int, list[Delivery[Any]]]:
-        """The number sent before, and the next records.
+    def take(self, records: int, size: int) -> tuple[int, Chunk | list[Delivery[Any]]]:
+        """The number sent before, and the next records: of one chunk, or single ones.
 
         `size` limits their bytes together; a single record may be larger.
         """
         previous = self.last
-        taken: list[Delivery[Any]] = []
         if self.halted or self.held:
-            return previous, taken
-        unsent, unacked = self._unsent, self.unacked
-        while unsent and len(taken) < records:
-            delivery = unsent[0]
-            if delivery.seq in unacked:  # otherwise it was acknowledged before its resend
-                size -= delivery.size
-                if taken and size < 0:
-                    break
-                taken.append(delivery)
-            unsent.popleft()
+            return previous, []
+        taken = self._take(records, size)
         if taken:
-            self.last = taken[-1].seq
+            self.last = taken.numbers[-1] if isinstance(taken, Chunk) else taken[-1].seq
             self.highest_sent = max(self.highest_sent, self.last)
         return previous, taken
+
+    def _take(self, records: int, size: int) -> Chunk | list[Delivery[Any]]:
+        unsent = self._unsent
+        taken: list[Delivery[Any]] = []
+        while unsent and len(taken) < records:
+            item = unsent[0]
+            left = self._left(item)
+            if left is None:  # it was acknowledged before its resend
+                unsent.popleft()
+            elif isinstance(left, Chunk):
+                if taken:
+                    break
+                unsent.popleft()
+                fitting = _fitting(left, records, size)
+                if fitting < len(left):
+                    left, rest = left.split(fitting)
+                    unsent.appendleft(rest)
+                return left
+            else:
+                size -= left.size
+                if taken and size < 0:
+                    break
+                taken.append(left)
+                unsent.popleft()
+        return taken
+
+    def _left(self, item: Sent) -> Sent | None:
+        """The part of it that is un-ACKed."""
+        unacked = self.unacked
+        if not isinstance(item, Chunk):
+            return item if item.seq in unacked else None
+        places = [place for place, number in enumerate(item.numbers) if number in unacked]
+        if len(places) == len(item):
+            return item
+        return item.part(places) if places else None
+
+    def left(self) -> list[Delivery[Any]]:
+        """All un-ACKed records, in order."""
+        found: list[Delivery[Any]] = []
+        for item in dict.fromkeys(self.unacked.values()):
+            part = self._left(item)
+            found += part.apart() if isinstance(part, Chunk) else [part] if part else []
+        found.sort(key=attrgetter("seq"))
+        return found
 
     def acknowledge(self, runs: Sequence[Run]) -> list[int]:
         """Returns the numbers that were sent to the present receiver and un-ACKed.
@@ -245,6 +288,17 @@ class Outgoing:
 
 
 _end_of_run = itemgetter(1)
+
+
+def _numbers(item: Sent) -> Sequence[int]:
+    return item.numbers if isinstance(item, Chunk) else (item.seq,)
+
+
+def _fitting(chunk: Chunk, records: int, size: int) -> int:
+    """How many of its first records fit into these limits; at least one."""
+    if chunk.size <= size:
+        return min(records, len(chunk))
+    return min(records, bisect_right(list(accumulate(map(len, chunk.encoded))), size) or 1)
 
 
 def _both(numbers: Iterable[int], ranges: Iterable[range]) -> list[int]:
