@@ -110,7 +110,7 @@ def _read_chunk(log: int, step: Step, wire: WireChunk, streams: Streams) -> Chun
     if len({len(getattr(wire, name)) for name in _COLUMNS}) > 1:
         raise PeerError(f"the columns of a chunk of stream {wire.stream[:100]!r} differ in length")
     chunk = Chunk(wire.stream, step.id, source=log if wire.of_source else 0)
-    chunk.log, chunk.stamp = log, 0 if wire.of_source else wire.stamp
+    chunk.log, chunk.stamp = log, wire.stamp
     chunk.numbers = wire.numbers
     chunk.keys = _read_keys(wire, step)
     chunk.key_texts, chunk.slots = wire.key_texts, wire.slots
