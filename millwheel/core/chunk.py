@@ -4,7 +4,8 @@ numbers.
 No record needs an object of its own on its way to user code, and a rule for the whole chunk is one
 comparison:
 
-* a chunk whose first number is greater than the newest one seen of its log is new (I2, I14);
+* a chunk whose first number is greater than the newest one seen of its log is new (I2, I14); one
+  with ids of the user is new if a filter, or one look-up, knows none of them;
 * the records of one commit have one stamp, so one bucket keeps their ids;
 * a chunk in flight becomes durable, and is acknowledged, as a whole (I1).
 
@@ -32,8 +33,8 @@ class Chunk:
     """A new production has no log and no numbers before its commit is built."""
 
     __slots__ = (
-        "bucket", "encoded", "holds", "key_texts", "keys", "log", "micros", "numbers", "origin",
-        "receiver", "slots", "stamp", "stream", "values",
+        "bucket", "encoded", "holds", "key_texts", "keys", "log", "micros", "names", "numbers",
+        "origin", "receiver", "slots", "stamp", "stream", "values",
     )  # fmt: skip
 
     def __init__(self, stream: str, receiver: int, *, source: int = 0) -> None:
@@ -45,6 +46,8 @@ class Chunk:
         self.bucket = 0
         """The receiver's bucket that keeps the ids."""
         self.numbers: Sequence[int] = ()
+        self.names: list[bytes] = []
+        """User-supplied ids; empty: log and numbers give the ids."""
         self.keys: Sequence[Key] = []
         self.key_texts: list[bytes] = []
         self.slots: list[int] = []
@@ -64,7 +67,7 @@ class Chunk:
         return sum(map(len, self.encoded))
 
     def ids(self) -> list[bytes]:
-        return [record_id(self.log, number) for number in self.numbers]
+        return self.names or [record_id(self.log, number) for number in self.numbers]
 
     def part(self, places: Sequence[int]) -> Chunk:
         part = Chunk(self.stream, self.receiver)
@@ -72,6 +75,7 @@ class Chunk:
         part.bucket = self.bucket
         take = _taker(places)
         part.numbers = take(self.numbers) if len(self.numbers) else ()
+        part.names = take(self.names) if self.names else []
         for name in _COLUMNS:
             setattr(part, name, take(getattr(self, name)))
         return part
@@ -85,19 +89,20 @@ class Chunk:
 
     def apart(self) -> list[Delivery[Any]]:
         stamps: Iterable[int] = self.numbers if self.origin else repeat(self.stamp)
+        is_named = bool(self.names)
         columns = zip(
             self.keys, self.values, self.micros, self.key_texts, self.slots, self.holds,
             self.encoded,
-            self.numbers or repeat(0), stamps,
+            self.numbers or repeat(0), stamps, self.names or repeat(None),
             strict=False,
         )  # fmt: skip
         return [
             Delivery(
                 key, value, micros, self.stream, key_text, slot, self.receiver, hold,
                 len(text) or ASSUMED_ROW_BYTES, text, self.log, number, stamp,
-                record_id(self.log, number), self.bucket, False, self.origin,
+                name or record_id(self.log, number), self.bucket, is_named, self.origin,
             )
-            for key, value, micros, key_text, slot, hold, text, number, stamp in columns
+            for key, value, micros, key_text, slot, hold, text, number, stamp, name in columns
         ]  # fmt: skip
 
 

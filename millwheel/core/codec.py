@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -150,10 +150,14 @@ def decode_key(encoded: bytes) -> Key:
     return cast(Key, tuple(key) if isinstance(key, list) else key)
 
 
-def named_id(scope: str, name: str) -> bytes:
-    """The first bit is not set; ids of weak productions have it set."""
-    digest = hashlib.blake2b(f"{scope}\0{name}".encode(), digest_size=16).digest()
-    return bytes([digest[0] & 0x7F]) + digest[1:]
+def named_ids(scope: str, names: Iterable[bytes]) -> list[bytes]:
+    """Ids of 16 bytes for names, given as UTF-8, that are unique within the scope.
+
+    The first bit is not set; ids of weak productions have it set.
+    """
+    prefix, digest_of = scope.encode() + b"\0", hashlib.blake2b
+    digests = [digest_of(prefix + name, digest_size=16).digest() for name in names]
+    return [d if d[0] < 0x80 else bytes((d[0] & 0x7F,)) + d[1:] for d in digests]
 
 
 _FIXED = (

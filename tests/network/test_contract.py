@@ -51,6 +51,7 @@ TALK: list[Frame] = [
             True,
             0,
             [3, 1 << 62],
+            [b"1" * 16, b"2" * 16],
             [b'"a"', b"7"],
             [65535, 0],
             [-5, 0],
@@ -122,7 +123,7 @@ def row(size: int) -> frames.RecordRow:
 
 
 def chunk(size: int) -> frames.WireChunk:
-    return frames.WireChunk("s", 1, False, 7, [1], [b"1"], [0], [0], [0], [b"x" * size])
+    return frames.WireChunk("s", 1, False, 7, [1], [], [b"1"], [0], [0], [0], [b"x" * size])
 
 
 @everywhere

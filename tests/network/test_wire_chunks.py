@@ -93,6 +93,7 @@ def wired(**changes: Any) -> WireChunk:
     """Three rows of a source, as the engine sends them."""
     fields: dict[str, Any] = {
         "stream": "items", "version": 1, "of_source": True, "stamp": 0, "numbers": [4, 5, 9],
+        "names": [],
         "key_texts": [b'"a"', b"7", b'["x",2]'], "slots": [1, 2, 3], "micros": [10, 20, 30],
         "holds": [10, 25, 30], "values": [b'{"key":"a","number":%d}' % n for n in range(3)],
     }  # fmt: skip
@@ -135,6 +136,17 @@ def test_a_chunk_arrives_as_it_was_sent() -> None:
         assert [each.stamp for each in found.apart()] == ([4, 5, 9] if of_source else [77] * 3)
 
 
+def test_the_ids_of_users_cross_with_their_chunk() -> None:
+    graph = Graph()
+    sent = graph.read(names=[b"%016d" % number for number in range(3)])
+    frame = frame_of((3, 1, 1, 1, 7, -1), sent, graph.streams)
+    found = read(decode(bytes(encode(frame, 1 << 20)[4:])), graph.step, graph.streams)  # type: ignore[arg-type]
+    assert isinstance(found, Chunk)
+    assert [(each.id, each.named) for each in found.apart()] == [
+        (b"%016d" % number, True) for number in range(3)
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -142,6 +154,7 @@ def test_a_chunk_arrives_as_it_was_sent() -> None:
             ({column: getattr(wired(), column)[:2]}, "the columns of a chunk .* differ in length")
             for column in ("key_texts", "slots", "micros", "holds", "values")
         ),
+        ({"names": [b"1" * 16] * 2}, "the columns of a chunk .* differ in length"),
         ({"key_texts": [b'"a"', b"7", b"{"]}, "with the key b'{'"),
         ({"key_texts": [b'"a"', b"7", b"1.5"]}, "which is not a str, an int or a tuple of these"),
         ({"key_texts": [b'"a"', b"null", b"7"]}, "b'null'.* is not a str, an int or a tuple"),
@@ -167,6 +180,7 @@ def test_a_chunk_that_cannot_be_read_is_the_fault_of_its_peer(
         {"holds": [0, 0, 1 << 62]},
         {"key_texts": [b"", b"1", b"2"]},
         {"key_texts": [b'"' + b"x" * 5000 + b'"', b"1", b"2"]},
+        {"names": [b"1" * 16, b"2" * 15, b"3" * 16]},
         {"stamp": -1},
         {"version": 1 << 15},
     ],

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millwheel.core.chunk import Chunk
 from millwheel.core.clock import VirtualClock
-from millwheel.core.codec import named_id
+from millwheel.core.codec import named_ids
 from millwheel.core.model import MAX_TIME, NAME_BYTES, RUN_BYTES, Delivery, record_id
 from millwheel.errors import InvariantBroken, NotTheSameAgain, StoreError
 from millwheel.runtime.interval.filter_restoring import rebuild
@@ -36,7 +37,7 @@ def ids(kind: str, start: int, count: int) -> list[bytes]:
     if kind == "many logs":
         return [record_id(number, 3) for number in range(start, start + count)]
     if kind == "named":
-        return [named_id("words", f'"{number}"') for number in range(start, start + count)]
+        return named_ids("words", (b'"%d"' % number for number in range(start, start + count)))
     chance = random.Random(start)
     return [_words.pack(chance.getrandbits(64), chance.getrandbits(64)) for _ in range(count)]
 
@@ -443,7 +444,7 @@ async def test_user_ids_go_to_a_bucket_that_has_not_ended() -> None:
 
 def named(number: int) -> Delivery[int]:
     made = delivery(number, 0)
-    made.id, made.named = named_id("words", f'"{number}"'), True
+    (made.id,), made.named = named_ids("words", [b'"%d"' % number]), True
     return made
 
 
@@ -679,3 +680,91 @@ def test_an_ack_for_what_was_not_sent_counts_for_nothing() -> None:
     log = SentLog(1, holds, first=3)
     log.acknowledge([5, 1])
     assert (log.first, log.unacked, log.unacked_bytes, len(holds)) == (3, 0, 0, 0)
+
+
+def together(*numbers: int, log: int = 5) -> Chunk:
+    """A chunk of records with user-supplied ids."""
+    chunk = Chunk("words", 1, source=log)
+    chunk.numbers = range(100, 100 + len(numbers))
+    chunk.names = [named(number).id for number in numbers]
+    chunk.keys, chunk.key_texts = list(numbers), [b"%d" % number for number in numbers]
+    chunk.values, chunk.encoded = list(numbers), [b"1"] * len(numbers)
+    chunk.slots = chunk.micros = chunk.holds = [0] * len(numbers)
+    return chunk
+
+
+async def test_a_chunk_of_new_user_ids_asks_nobody() -> None:
+    _, dedup, _ = await three_named()
+    chunk = together(7, 8, 9)
+    assert dedup.doubtful_names(chunk) == []
+    assert dedup.admit(chunk)
+    assert chunk.bucket == dedup.buckets.named()[-1]
+    assert list(dedup.in_flight) == [chunk]
+    assert dedup.chunk_landed(chunk) == []
+    assert not dedup.in_flight
+    assert dedup.doubtful_names(together(7, 10, log=6)) == [named(7).id], "the filter knows it"
+
+
+async def test_a_chunk_with_user_ids_that_were_seen_asks_for_these() -> None:
+    _, dedup, _ = await three_named()
+    doubtful = dedup.doubtful_names(together(0, 7, 2))
+    assert doubtful == [named(0).id, named(2).id]
+    assert await dedup.known_names(doubtful) == set(doubtful)
+    assert dedup.maybes == 2
+
+
+async def test_while_ids_are_not_rebuilt_all_of_a_chunk_are_asked_for() -> None:
+    _, dedup, _ = await three_named()
+    dedup.seen_in(dedup.buckets.named()[0]).ready = False
+    doubtful = dedup.doubtful_names(together(7, 8))
+    assert doubtful == [named(7).id, named(8).id]
+    assert await dedup.known_names(doubtful) == set()
+
+
+async def test_a_chunk_with_a_user_id_twice_or_in_flight_is_sorted_one_by_one() -> None:
+    _, dedup, _ = await three_named()
+    assert dedup.doubtful_names(together(7, 8, 7)) is None
+    chunk = together(7, 8)
+    assert dedup.doubtful_names(chunk) == []
+    dedup.admit(chunk)
+    assert dedup.doubtful_names(together(6, 8, log=6)) is None
+    dedup.sort([named(9)])
+    assert dedup.doubtful_names(together(9, 10)) is None
+
+
+async def test_copies_of_user_ids_in_a_chunk_are_acknowledged_with_it() -> None:
+    """Another record with the id needs an ACK; the same row again does not."""
+    _, dedup, _ = await three_named()
+    chunk = together(7, 8)
+    dedup.doubtful_names(chunk)
+    dedup.admit(chunk)
+    other, again = named(8), named(7)
+    other.log, other.seq = 6, 3
+    again.log, again.seq = 5, 100
+    assert dedup.sort([other, again, other]) == ([], {}, [])
+    assert list(dedup.held()) == [other]
+    assert dedup.chunk_landed(chunk) == [other]
+    assert list(dedup.held()) == []
+    assert dedup.dropped == 3
+
+
+@pytest.mark.parametrize("way", ["taken apart", "started over"])
+async def test_copies_stay_with_a_record_whose_chunk_is_taken_apart(way: str) -> None:
+    _, dedup, _ = await three_named()
+    chunk = together(7, 8)
+    dedup.doubtful_names(chunk)
+    dedup.admit(chunk)
+    other = named(8)
+    other.log, other.seq = 6, 3
+    dedup.sort([other])
+    if way == "started over":
+        assert [copy.id for copy in dedup.start_over()] == [*chunk.names, other.id]
+        assert not dedup.in_flight
+        assert dedup.doubtful_names(together(7)) == [named(7).id]
+        return
+    first, second = dedup.take_apart(chunk)
+    assert (first.named, second.id, second.seq) == (True, other.id, 101)
+    third = named(7)
+    third.log, third.seq = 6, 4
+    dedup.sort([third])
+    assert dedup.landed([first.id, second.id]) == [first, second, third, other]

@@ -168,10 +168,10 @@ class Interval:
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether user code may run on a whole chunk: its records need no ids, tables or special
+        """Whether user code may run on a whole chunk: its records need no tables or special
         mode."""
         node = self.step.node
-        one_by_one = node.named or node.is_weak or node.at_most_once or self.tables is not None
+        one_by_one = node.is_weak or node.at_most_once or self.tables is not None
         return node.exactly_once and not one_by_one and self.mode.is_strong
 
     # -- its queue --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 from millwheel.core.chunk import Chunk, Chunks, Columns, Outbox
@@ -101,7 +101,10 @@ def number(interval: Interval, outbox: Outbox, stamp: int) -> list[Chunk]:
 
 def _note_seen(seen: defaultdict[int, SeenIds], work: IntervalWork) -> None:
     for chunk in work.chunks:
-        seen[chunk.bucket].add_numbers(chunk.receiver, chunk.log, chunk.numbers)
+        if chunk.names:
+            seen[chunk.bucket].rows += zip(chunk.slots, repeat(chunk.receiver), chunk.names)
+        else:
+            seen[chunk.bucket].add_numbers(chunk.receiver, chunk.log, chunk.numbers)
     for item in work.items:
         if type(item) is not Delivery:
             continue

@@ -254,7 +254,7 @@ class Committer:
                 ids = [item.id for item in work.items if type(item) is Delivery]
                 acknowledged += interval.dedup.landed(ids)
             for chunk in work.chunks:
-                interval.dedup.chunk_landed(chunk)
+                acknowledged += interval.dedup.chunk_landed(chunk)
             chunks += work.chunks
         self._env.processed += commit.count
         exchange.acknowledge(acknowledged, chunks)

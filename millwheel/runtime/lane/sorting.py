@@ -45,6 +45,8 @@ class Sorter:
         Returns:
             None: the chunk is not in flight, and its records must be sorted one by one.
         """
+        if chunk.names and not await self._are_new(interval, chunk, on_wait):
+            return None
         by_key: dict[bytes, list[int]] = {}
         for place, key_text in enumerate(chunk.key_texts):
             same = by_key.get(key_text)
@@ -71,6 +73,18 @@ class Sorter:
             on_wait()
             await self.load(interval, missing)
         return list(zip(states, by_key.values(), strict=True))
+
+    async def _are_new(self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]) -> bool:
+        """Whether a chunk's user-supplied ids have never been seen, asking the store if need be."""
+        doubtful = interval.dedup.doubtful_names(chunk)
+        if not doubtful:
+            return doubtful is not None
+        on_wait()
+        try:
+            return not await self._env.patiently(lambda: interval.dedup.known_names(doubtful))
+        except BaseException:
+            interval.intake.put_first([chunk])  # it is in no other place
+            raise
 
     async def sort(
         self, interval: Interval, items: list[Item], on_wait: Callable[[], None]

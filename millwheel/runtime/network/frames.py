@@ -93,6 +93,7 @@ Micros = Annotated[int, msgspec.Meta(ge=MIN_TIME, le=MAX_TIME)]
 Slot = Annotated[int, msgspec.Meta(ge=0, lt=SLOTS)]
 KeyText = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_KEY_BYTES)]
 Id = Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)]
+Name = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 TypeVersion = Annotated[int, msgspec.Meta(ge=0, lt=1 << 15)]
 
 RecordRow: TypeAlias = tuple[
@@ -193,7 +194,7 @@ class Deliver(Delivering, frozen=True, array_like=True, gc=False, tag=5):
 
 
 class WireChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Records of one stream, whose log and numbers give their ids. The columns have one length."""
+    """Records of one stream. The columns have one length."""
 
     stream: str
     version: TypeVersion
@@ -203,6 +204,8 @@ class WireChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stamp: Number
     """0 for rows of a source: each one's number is its stamp."""
     numbers: Annotated[list[Number], msgspec.Meta(min_length=1, max_length=FRAME_RECORDS)]
+    names: Column[Name]
+    """User-supplied ids; empty: log and numbers give the ids."""
     key_texts: Column[KeyText]
     slots: Column[Slot]
     micros: Column[Micros]

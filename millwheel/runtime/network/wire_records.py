@@ -49,7 +49,8 @@ def frame_of(
         return Deliver(*header, [row_of(delivery, streams) for delivery in taken])
     chunk = WireChunk(
         taken.stream, streams[taken.stream].version, bool(taken.origin), taken.stamp,
-        list(taken.numbers), taken.key_texts, taken.slots, taken.micros, taken.holds, taken.encoded,
+        list(taken.numbers), taken.names, taken.key_texts, taken.slots, taken.micros, taken.holds,
+        taken.encoded,
     )  # fmt: skip
     return DeliverChunk(*header, chunk)
 
@@ -107,11 +108,12 @@ def read(frame: Received, step: Step, streams: Streams) -> Chunk | list[Delivery
 
 
 def _read_chunk(log: int, step: Step, wire: WireChunk, streams: Streams) -> Chunk:
-    if len({len(getattr(wire, name)) for name in _COLUMNS}) > 1:
+    columns = {len(getattr(wire, name)) for name in _COLUMNS} | {len(wire.names or wire.numbers)}
+    if len(columns) > 1:
         raise PeerError(f"the columns of a chunk of stream {wire.stream[:100]!r} differ in length")
     chunk = Chunk(wire.stream, step.id, source=log if wire.of_source else 0)
     chunk.log, chunk.stamp = log, wire.stamp
-    chunk.numbers = wire.numbers
+    chunk.numbers, chunk.names = wire.numbers, wire.names
     chunk.keys = _read_keys(wire, step)
     chunk.key_texts, chunk.slots = wire.key_texts, wire.slots
     chunk.micros, chunk.holds = wire.micros, wire.holds

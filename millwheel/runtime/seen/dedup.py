@@ -223,6 +223,8 @@ class Dedup:
         self.in_flight: dict[bytes | Chunk, Delivery[Any] | Chunk] = {}
         """Received and not durable yet, in the order of arrival."""
         self._chunks: set[Chunk] = set()
+        self._named: dict[bytes, Chunk] = {}
+        """User-supplied ids of the chunks in flight."""
         self._derived: dict[bytes, Delivery[Any]] = {}
         """Weak productions in flight, by the name in the id."""
         self._joined: dict[bytes, list[Delivery[Any]]] = {}
@@ -247,9 +249,33 @@ class Dedup:
             )
         return found
 
+    def doubtful_names(self, chunk: Chunk) -> list[bytes] | None:
+        """Note a chunk's user-supplied ids.
+
+        Returns:
+            Those that may have been seen, to be looked up; None: some are in flight, or twice in
+            the chunk, and its records must be sorted one by one.
+        """
+        ids = chunk.names
+        taken = (self.in_flight.keys(), self._named.keys())
+        if len(set(ids)) < len(ids) or not all(known.isdisjoint(ids) for known in taken):
+            return None
+        names = self._names()
+        chunk.bucket = names.bucket
+        return [id_ for id_ in ids if names.add(id_)]
+
     def admit(self, chunk: Chunk) -> bool:
-        """Put a chunk in flight if all its records are newer than the newest of their log;
-        otherwise they must be sorted one by one."""
+        """Put a chunk in flight if all its records are newer than the newest of their log, or their
+        user-supplied ids are known to be new; otherwise they must be sorted one by one."""
+        if chunk.names:
+            self._named.update(dict.fromkeys(chunk.names, chunk))
+        elif not self._advances(chunk):
+            return False
+        self.in_flight[chunk] = chunk
+        self._chunks.add(chunk)
+        return True
+
+    def _advances(self, chunk: Chunk) -> bool:
         log, origin = chunk.log, chunk.origin
         first, last = chunk.numbers[0], chunk.numbers[-1]
         if origin:
@@ -266,13 +292,24 @@ class Dedup:
             return False
         known.newest[log] = last
         chunk.bucket = bucket.id
-        self.in_flight[chunk] = chunk
-        self._chunks.add(chunk)
         return True
 
-    def chunk_landed(self, chunk: Chunk) -> None:
+    def chunk_landed(self, chunk: Chunk) -> list[Delivery[Any]]:
+        """Take a durable chunk out of flight; gives the copies that have joined its records, to be
+        acknowledged with it."""
         del self.in_flight[chunk]
+        self._take_out(chunk)
+        joined: list[Delivery[Any]] = []
+        if self._joined:
+            for name in chunk.names:
+                joined += self._joined.pop(name, ())
+        self.dropped += len(joined)
+        return joined
+
+    def _take_out(self, chunk: Chunk) -> None:
         self._chunks.remove(chunk)
+        for name in chunk.names:
+            del self._named[name]
 
     def take_apart(self, chunk: Chunk) -> list[Delivery[Any]]:
         """Replace a chunk in flight by its records, in the same place; if its interval has started
@@ -281,7 +318,7 @@ class Dedup:
         in_flight = self.in_flight
         if chunk not in self._chunks:
             return records
-        self._chunks.remove(chunk)
+        self._take_out(chunk)
         behind = []
         while (last := in_flight.popitem())[0] is not chunk:
             behind.append(last)
@@ -328,6 +365,10 @@ class Dedup:
                 self._join(first, delivery)  # type: ignore[arg-type]
                 continue
             if delivery.named:
+                if (chunk := self._named.get(id_)) is not None:
+                    number = chunk.numbers[chunk.names.index(id_)]
+                    self._join_row(id_, chunk.log, number, delivery)
+                    continue
                 if names is None:
                     names = self._names()
                 delivery.bucket = names.bucket
@@ -389,11 +430,16 @@ class Dedup:
     def _join(self, first: Delivery[Any], newcomer: Delivery[Any]) -> None:
         if newcomer.id != first.id:
             self._compare(first.id, newcomer)
-        copies = self._joined.get(first.id, [])
-        if any(newcomer.seq == c.seq and newcomer.log == c.log for c in (first, *copies)):
+        self._join_row(first.id, first.log, first.seq, newcomer)
+
+    def _join_row(self, id_: bytes, log: int, seq: int, newcomer: Delivery[Any]) -> None:
+        """Let a copy join the record in flight with this id, log and number."""
+        copies = self._joined.get(id_, [])
+        places = [(log, seq), *((copy.log, copy.seq) for copy in copies)]
+        if (newcomer.log, newcomer.seq) in places:
             self.dropped += 1
         else:
-            self._joined[first.id] = [*copies, newcomer]
+            self._joined[id_] = [*copies, newcomer]
 
     def _compare(self, known: bytes, newcomer: Delivery[Any]) -> None:
         """Compare a weak production with the known one of the same name. It is a copy, whatever its
@@ -443,12 +489,11 @@ class Dedup:
         arrival."""
         copies: list[Delivery[Any]] = []
         for item in self.in_flight.values():
-            if type(item) is Chunk:
-                copies += item.apart()
-            else:
-                copies += (item, *self._joined.get(item.id, ()))  # type: ignore[union-attr, arg-type]
+            for record in item.apart() if type(item) is Chunk else (item,):
+                copies += (record, *self._joined.get(record.id, ()))  # type: ignore[union-attr, arg-type]
         self.in_flight.clear()
         self._chunks.clear()
+        self._named.clear()
         self._derived.clear()
         self._joined.clear()
         return copies
@@ -468,6 +513,13 @@ class Dedup:
             size = max((len(f) for f in self._spans.values()), default=0)
             capacity = max(self._capacity, int(size * SPARE))
             found = self._spans[span] = Seen(capacity, ready=True, room=ROOM)
+        return found
+
+    async def known_names(self, ids: list[bytes]) -> set[bytes]:
+        """Look up and count user-supplied ids that may have been seen; gives those that the table
+        has."""
+        found = await self._known_names(ids)
+        self.maybes += len(ids)
         return found
 
     async def look_up(self, maybe: dict[int, list[Delivery[Any]]]) -> set[bytes]:

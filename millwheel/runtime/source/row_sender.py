@@ -5,7 +5,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from millwheel.core.chunk import ASSUMED_ROW_BYTES, Chunk
-from millwheel.core.codec import named_id
+from millwheel.core.codec import named_ids
 from millwheel.core.counters import BAD_ROWS
 from millwheel.core.model import (
     MAX_TIME,
@@ -49,7 +49,6 @@ class RowSender:
             node.injection, self._stream.name, partition, (node.name, env.graph.name)
         )
         self._route = interval.step.routes[self._stream.name]
-        self._named = any(reader.step.node.named for reader in self._route.readers)
 
     def send(self, rows: Sequence[Row]) -> None:
         """Send rows to all readers of the stream; bad rows become dead letters.
@@ -82,7 +81,7 @@ class RowSender:
         if end - first == len(numbers):
             numbers = range(first, end)
         readers = self._route.readers
-        if self._named or injection.watermark is not None or first < log.known_end or not readers:
+        if injection.watermark is not None or first < log.known_end or not readers:
             return False
         if self._asked.any_of(numbers):
             return False
@@ -108,6 +107,8 @@ class RowSender:
                 chunk.encoded = encoded
                 addresses = reader.addresses(values, chunk.stream, numbers)
                 chunk.keys, chunk.key_texts, chunk.slots = addresses
+                if reader.step.node.named:
+                    chunk.names = named_ids(_scope(reader), chunk.key_texts)
                 parts += reader.step.cut(chunk)
             for destination, part in parts:
                 if not destination.is_here:  # another worker takes the stored form alone
@@ -194,7 +195,7 @@ class RowSender:
         named = reader.step.node.named
         id_ = record_id(log, offset)
         if named:
-            id_ = named_id(reader.step.node.writes[0].name, key_text.decode())
+            (id_,) = named_ids(_scope(reader), [key_text])
         destination = reader.step.interval_of(slot)
         encoded = b""
         if route.codec.mutable or not destination.is_here:
@@ -244,6 +245,11 @@ class RowSender:
                 stamp=self._env.now(),
             )
         )
+
+
+def _scope(reader: StreamReader) -> str:
+    """The stream within which ids of the user are unique."""
+    return reader.step.node.writes[0].name
 
 
 def _is_plain(row: Row) -> bool:

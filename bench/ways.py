@@ -1,0 +1,141 @@
+"""The careful ways beside the plain one: ids of users, weak productions, code that awaits, and a
+further stage."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from bench import workload
+from bench.apart import apart
+from bench.meter import Cost, metered
+from bench.server import drop, fresh_store
+from bench.workload import BALANCES, PAYMENTS, Account, Balance, KeepBalance, Payment, payments_file
+from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
+from millwheel.runtime.engine import Engine
+from millwheel.sources import Source
+
+SCHEMA = "bench_ways"
+AWAITED_SECONDS = 0.005
+PASSED = Stream("passed", Payment)
+
+
+class Pass(Computation[Payment, None]):
+    """Forwards each payment."""
+
+    writes = (PASSED,)
+
+    async def process_record(self, record: Record[Payment], ctx: Context[None]) -> None:
+        ctx.produce(PASSED, record.value)
+
+
+class Ask(Computation[Payment, Account]):
+    """Adds up payments after a pause, as if a service were asked."""
+
+    writes = (BALANCES,)
+
+    async def process_record(self, record: Record[Payment], ctx: Context[Account]) -> None:
+        await asyncio.sleep(AWAITED_SECONDS)
+        account = ctx.state
+        account.payments += 1
+        account.total += record.value.amount
+        ctx.produce(BALANCES, Balance(record.value.account, account.payments, account.total))
+
+
+def plain(source: Source, settings: Settings | None = None) -> Pipeline:
+    return workload.pipeline(SCHEMA, source, settings)
+
+
+def with_ids(source: Source) -> Pipeline:
+    """Each payment has its own time, which is given as its id."""
+    built = Pipeline(SCHEMA)
+    built.inject(
+        PAYMENTS,
+        source,
+        timestamp=lambda payment: payment.at,
+        lateness=timedelta(seconds=10),
+        id=lambda payment: payment.at.isoformat(),
+    )
+    built.add(KeepBalance(), PAYMENTS.by(lambda payment: payment.account))
+    built.sink(BALANCES, Discard())
+    return built
+
+
+def passing(source: Source, **options: Any) -> Pipeline:
+    """A stage without state before the plain one."""
+    built = Pipeline(SCHEMA)
+    built.inject(
+        PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=timedelta(seconds=10)
+    )
+    built.add(Pass(), PAYMENTS.by(lambda payment: payment.account), **options)
+    built.add(KeepBalance(), PASSED.by(lambda payment: payment.account))
+    built.sink(BALANCES, Discard())
+    return built
+
+
+def weak(source: Source) -> Pipeline:
+    return passing(source, productions="weak")
+
+
+def tree(source: Source) -> Pipeline:
+    return passing(source, productions="weak", acknowledgement="tree")
+
+
+def awaiting(source: Source) -> Pipeline:
+    built = Pipeline(SCHEMA)
+    built.inject(
+        PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=timedelta(seconds=10)
+    )
+    built.add(Ask(), PAYMENTS.by(lambda payment: payment.account))
+    built.sink(BALANCES, Discard())
+    return built
+
+
+def two_stages(source: Source) -> Pipeline:
+    return workload.pipeline(SCHEMA, source, stages=2)
+
+
+WAYS: dict[str, Callable[[Source], Pipeline]] = {
+    "plain": plain,
+    "ids of users": with_ids,
+    "two stages": two_stages,
+    "passed on": passing,
+    "passed on, weak": weak,
+    "passed on, tree": tree,
+    "awaiting": awaiting,
+}
+
+
+async def rate(url: str, directory: Path, records: int, way: str) -> Cost:
+    """Measure one way, from the first row read to the last ACK stored."""
+    store = await fresh_store(url, SCHEMA)
+    engine = Engine(WAYS[way](payments_file(directory, records)), store)
+    await engine.start()
+    with metered(url, records) as cost:
+        await engine.run()
+    await engine.stop()
+    await store.close()
+    drop(url, SCHEMA)
+    return cost
+
+
+async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:
+    """Measure all ways in turns."""
+    found: list[dict[str, Cost]] = []
+    for number in range(pairs):
+        costs = {way: await apart(rate, url, directory, records, way) for way in WAYS}
+        found.append(costs)
+        print(f"  pair {number + 1}:")
+        for name, cost in costs.items():
+            print(f"    {name:15} {cost}")
+    return {
+        way: {
+            "rate": statistics.median(costs[way].rate / costs["plain"].rate for costs in found),
+            "cpu": statistics.median(costs[way].cpu_us / costs["plain"].cpu_us for costs in found),
+        }
+        for way in WAYS
+    }
