@@ -146,8 +146,12 @@ def slot_of(key_text: bytes) -> int:
 
 
 def decode_key(encoded: bytes) -> Key:
-    key = msgspec.json.decode(encoded)
-    return cast(Key, tuple(key) if isinstance(key, list) else key)
+    return decode_keys([encoded])[0]
+
+
+def decode_keys(encoded: Iterable[bytes]) -> list[Key]:
+    keys: list[Any] = list(map(msgspec.json.decode, encoded))
+    return [tuple(key) if type(key) is list else key for key in keys]
 
 
 def named_ids(scope: str, names: Iterable[bytes]) -> list[bytes]:

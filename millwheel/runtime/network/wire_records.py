@@ -12,7 +12,7 @@ import msgspec
 
 from millwheel.core.addresses import cell_address
 from millwheel.core.chunk import Chunk
-from millwheel.core.codec import apply_migrations, decode_key, is_key, leads, reason
+from millwheel.core.codec import apply_migrations, decode_key, decode_keys, is_key, leads, reason
 from millwheel.core.model import Delivery, Key, is_derived, log_of_tree, record_id
 from millwheel.errors import PeerError
 from millwheel.runtime.interval.step import Step
@@ -124,7 +124,7 @@ def _read_chunk(log: int, step: Step, wire: WireChunk, streams: Streams) -> Chun
 
 def _read_keys(wire: WireChunk, step: Step) -> list[Key]:
     try:
-        keys = list(map(decode_key, wire.key_texts))
+        keys = decode_keys(wire.key_texts)
     except Exception:
         keys = []
     if keys and _PLAIN.issuperset(map(type, keys)):

@@ -43,7 +43,7 @@ import enum
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -228,10 +228,10 @@ class Outgoing:
         if not unacked:
             return []
         first, highest_sent = next(iter(unacked)), self.highest_sent
-        about = [
-            range(max(low, first), min(high, highest_sent) + 1)
-            for low, high in islice(runs, bisect_left(runs, first, key=_end_of_run), None)
-        ]
+        later = runs[bisect_left(runs, first, key=_end_of_run) :]
+        if later and (later[0][0] < first or later[-1][1] > highest_sent):
+            later = [(max(low, first), min(high, highest_sent)) for low, high in later]
+        about = [range(low, high + 1) for low, high in later]
         if sum(map(len, about)) <= len(unacked):
             found = [seq for numbers in about for seq in numbers if seq in unacked]
         else:  # a source's numbers have gaps, or a peer acknowledges more than it received
