@@ -38,6 +38,7 @@ from bench import (
     takeover,
     timers,
     trees,
+    ways,
     windows,
     workers,
 )  # fmt: skip
@@ -155,6 +156,13 @@ async def _seen(url: str, _: Path, options: Options) -> Any:
 async def _windows(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await windows.measure(
+        url, directory, pairs=1 if quick else 5, records=100_000 if quick else 300_000
+    )
+
+
+async def _ways(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await ways.measure(
         url, directory, pairs=1 if quick else 5, records=100_000 if quick else 300_000
     )
 
@@ -292,6 +300,7 @@ PARTS: dict[str, Part] = {
     "kills": _kills,
     "evolving": _evolving,
     "trees": _trees,
+    "ways": _ways,
     "windows": _windows,
     "nexmark": _nexmark,
     **{f"growth-{name}": _growth(name) for name in growth.CURVES},

@@ -14,8 +14,16 @@ from bench import workload
 from bench.apart import apart
 from bench.meter import Cost, metered
 from bench.server import drop, fresh_store
-from bench.workload import BALANCES, PAYMENTS, Account, Balance, KeepBalance, Payment, payments_file
-from millwheel import Computation, Context, Discard, Pipeline, Record, Settings, Stream
+from bench.workload import (
+    BALANCES,
+    PAYMENTS,
+    Account,
+    Balance,
+    KeepBalance,
+    Payment,
+    payments_file,
+)
+from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
 from millwheel.runtime.engine import Engine
 from millwheel.sources import Source
 
@@ -30,6 +38,7 @@ class Pass(Computation[Payment, None]):
     writes = (PASSED,)
 
     async def process_record(self, record: Record[Payment], ctx: Context[None]) -> None:
+        """Process one record."""
         ctx.produce(PASSED, record.value)
 
 
@@ -39,6 +48,7 @@ class Ask(Computation[Payment, Account]):
     writes = (BALANCES,)
 
     async def process_record(self, record: Record[Payment], ctx: Context[Account]) -> None:
+        """Process one record."""
         await asyncio.sleep(AWAITED_SECONDS)
         account = ctx.state
         account.payments += 1
@@ -46,8 +56,9 @@ class Ask(Computation[Payment, Account]):
         ctx.produce(BALANCES, Balance(record.value.account, account.payments, account.total))
 
 
-def plain(source: Source, settings: Settings | None = None) -> Pipeline:
-    return workload.pipeline(SCHEMA, source, settings)
+def plain(source: Source) -> Pipeline:
+    """Build the workload of `bench.rate`."""
+    return workload.pipeline(SCHEMA, source)
 
 
 def with_ids(source: Source) -> Pipeline:
@@ -78,14 +89,17 @@ def passing(source: Source, **options: Any) -> Pipeline:
 
 
 def weak(source: Source) -> Pipeline:
+    """The stage without state has weak productions."""
     return passing(source, productions="weak")
 
 
 def tree(source: Source) -> Pipeline:
+    """The same, acknowledged by trees."""
     return passing(source, productions="weak", acknowledgement="tree")
 
 
 def awaiting(source: Source) -> Pipeline:
+    """Build the workload with code that awaits."""
     built = Pipeline(SCHEMA)
     built.inject(
         PAYMENTS, source, timestamp=lambda payment: payment.at, lateness=timedelta(seconds=10)
@@ -96,6 +110,7 @@ def awaiting(source: Source) -> Pipeline:
 
 
 def two_stages(source: Source) -> Pipeline:
+    """Build the workload with a further stage of the same kind."""
     return workload.pipeline(SCHEMA, source, stages=2)
 
 
@@ -132,10 +147,13 @@ async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dic
         print(f"  pair {number + 1}:")
         for name, cost in costs.items():
             print(f"    {name:15} {cost}")
-    return {
+    result = {
         way: {
             "rate": statistics.median(costs[way].rate / costs["plain"].rate for costs in found),
             "cpu": statistics.median(costs[way].cpu_us / costs["plain"].cpu_us for costs in found),
         }
         for way in WAYS
     }
+    for way, of in result.items():
+        print(f"{way:15}: {of['rate']:.2f} of the plain rate at {of['cpu']:.2f} of its CPU")
+    return result

@@ -323,6 +323,15 @@ def seen(found: Found) -> Section:
     )
 
 
+def ways(found: Found) -> Section:
+    """The careful ways beside the plain one."""
+    return Section(
+        "Ids of users, weak productions, code that awaits, and a further stage",
+        [Ratio(f"{way}: rate / plain", of["rate"]) for way, of in found.items()],
+        [Table(("way", "CPU / plain"), [(way, of["cpu"]) for way, of in found.items()])],
+    )
+
+
 def windows(found: Found) -> Section:
     """Windows folded by chunk, beside one record at a time."""
     return Section(

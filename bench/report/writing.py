@@ -42,6 +42,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "evolving": engine_parts.evolving,
     "kills": engine_parts.kills,
     "trees": engine_parts.trees,
+    "ways": engine_parts.ways,
     "windows": engine_parts.windows,
     "nexmark": wide_parts.nexmark,
     **wide_parts.GROWTH,
