@@ -96,19 +96,37 @@ class Keep(Computation[Item, Any]):
         ctx.produce(SEEN, Seen(item.number, " ".join(texts)))
 
 
-def pipeline_of(state_type: Any, source: Any, settings: Settings = QUICK) -> Pipeline:
+class SetAgain(Keep):
+    """Sets, at each record, what has the stored JSON already and another form in memory."""
+
+    async def process_record(self, record: Record[Item], ctx: Context[Any]) -> None:
+        state = ctx.state
+        texts = [look(state)]
+        if isinstance(state, Visits):
+            texts.append(repr(await state.last.get("all")))
+            state.last.put("all", {"pair": (1, 2)})
+        if isinstance(state, Rate):
+            state.balance = -0.0
+        else:
+            state.info = {"pair": (1, 2)}
+        ctx.produce(SEEN, Seen(record.value.number, " ".join(texts)))
+
+
+def pipeline_of(keep: Keep, source: Any, settings: Settings = QUICK) -> Pipeline:
     pipeline = Pipeline("stored", settings=settings)
     pipeline.inject(ITEMS, source, timestamp=time_of)
-    pipeline.add(Keep(state_type), ITEMS.by(lambda item: "all"))
+    pipeline.add(keep, ITEMS.by(lambda item: "all"), name="keep")
     pipeline.sink(SEEN, Table("seen", Seen))
     return pipeline
 
 
-async def seen(state_type: Any, parts: Sequence[int], settings: Settings = QUICK) -> list[Any]:
+async def seen(
+    state_type: Any, parts: Sequence[int], settings: Settings = QUICK, kind: type[Keep] = Keep
+) -> list[Any]:
     """The states that user code sees at the items, with a new engine after each part of them."""
     items = [Item(page, number, number) for number, page in enumerate(PAGES)]
     source = script(ITEMS, items[: parts[0]])
-    world = World(pipeline_of(state_type, source, settings))
+    world = World(pipeline_of(kind(state_type), source, settings))
     for first, until in zip(parts, [*parts[1:], None], strict=True):
         engine = await world.start()
         await world.until(engine.done.is_set)
@@ -129,6 +147,17 @@ async def test_a_stop_changes_nothing_that_user_code_sees(state_type: Any, chunk
     assert len({text for _, text in once}) > 1
     for parts in ([1, 2, 3, 4, 5, 6, 7, 8, 9], [2, 4, 9], [5, 9]):
         assert await seen(state_type, parts, settings) == once
+
+
+@pytest.mark.parametrize("state_type", [Visits, Plain, Rate])
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+async def test_what_is_set_again_is_seen_as_it_is_stored(state_type: Any, chunk: int) -> None:
+    """Its text has not changed, but its form in memory has."""
+    settings = replace(QUICK, chunk_records=chunk)
+    texts = [text for _, text in await seen(state_type, [len(PAGES)], settings, SetAgain)]
+    assert not any("(1, 2)" in text or "-0.0" in text for text in texts)
+    assert len(set(texts[1:])) == 1
+    assert state_type is Rate or "[1, 2]" in texts[1]
 
 
 class Odd(Computation[Item, Plain]):

@@ -194,7 +194,10 @@ class KeyState:
         layout, encoded = cache.layout, before
         if self.opened is not UNKNOWN:
             encoded = layout.encode(self.opened)
-            if encoded not in (before, layout.empty):
+            known = encoded in (before, layout.empty)
+            if not (
+                known and layout.codec.is_kept(encoded)
+            ):  # known text may be set in another form
                 encoded = self._reread(encoded)
             if encoded == layout.empty:
                 encoded = None
@@ -211,7 +214,7 @@ class KeyState:
         is_small = self._encoded is None or len(self._encoded) <= SETTLED_BYTES
         if is_small and self.opened is not UNKNOWN and layout.codec.fidelity != Fidelity.FULL:
             encoded = layout.encode(self.opened)
-            if encoded != self._encoded and not layout.codec.is_kept(encoded):
+            if not layout.codec.is_kept(encoded):
                 self._reread(encoded)
         if self._entries is not None:
             self._entries.settle()

@@ -298,7 +298,9 @@ class Entries:
             if cell.codec is None:
                 raise InvariantBroken(f"entry {entry!r} of key {self._key.key!r} has no codec")
             encoded = None if cell.value is ABSENT else cell.codec.encode(cell.value)
-            if encoded is not None and encoded != cell.encoded:
+            if encoded is not None and not (
+                encoded == cell.encoded and cell.codec.is_kept(encoded)
+            ):
                 before = cell.value
                 encoded, cell.value = cell.codec.settle(encoded, before)
                 if self._cache.compares:
@@ -320,7 +322,7 @@ class Entries:
             ):
                 continue
             encoded = codec.encode(value)
-            if encoded != cell.encoded and not codec.is_kept(encoded):
+            if not codec.is_kept(encoded):
                 cell.value = codec.settle(encoded, value)[1]
                 if self._cache.compares:
                     self._cache.compare(value, cell.value, codec)
