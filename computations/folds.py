@@ -27,6 +27,7 @@ import msgspec
 
 from millwheel.core.distribution import install
 from millwheel.core.equality import canonical_json, exact_sum
+from millwheel.core.stored_form import Sum
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 
@@ -127,6 +128,7 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
             record.
     """
     kind = type(zero)
+    zero = cast(Any, zero) + kind()  # not minus zero
     plus: Callable[[Any, Any], Any] = exact_sum if kind is Decimal else _sum
     kinds: tuple[type, ...] = (kind, int)
 
@@ -147,7 +149,8 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
         added = sum(numbers, cast(Any, sum_)) if kind is int else reduce(plus, numbers, sum_)  # type: ignore[comparison-overlap]
         return cast(N, added)
 
-    return Fold(lambda: zero, add, _same, kind, plus, add_all=add_all)
+    accumulator = Sum if kind is float else kind
+    return Fold(lambda: zero, add, _same, accumulator, plus, add_all=add_all)
 
 
 def _other_zero(number: object) -> str:
@@ -158,7 +161,7 @@ def _other_zero(number: object) -> str:
 
 
 class Mean(msgspec.Struct, frozen=True):
-    sum: float = 0.0
+    sum: Sum = 0.0
     count: int = 0
 
 

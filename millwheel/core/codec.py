@@ -221,7 +221,7 @@ def _float_fields(info: inspect.Type) -> dict[str, bool] | None:
     simple = (inspect.FloatType, inspect.IntType, inspect.NoneType)
     found: dict[str, bool] = {}
     for field in info.fields:
-        kind = field.type
+        kind = field.type.type if isinstance(field.type, inspect.Metadata) else field.type
         if _may_hold_float(kind):
             members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
             if not all(isinstance(member, simple) for member in members):

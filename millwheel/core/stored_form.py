@@ -14,7 +14,7 @@ from datetime import datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum
 from math import copysign
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import inspect
@@ -36,6 +36,11 @@ _IN_NO_ORDER = (
 )
 _NOT_AS_STORED = (*_IN_NO_ORDER, inspect.DateTimeType, inspect.TimeType)
 
+_NEVER_MINUS_ZERO = "millwheel: never minus zero"
+
+Sum: TypeAlias = Annotated[float, msgspec.Meta(extra={_NEVER_MINUS_ZERO: True})]
+"""A float that is 0.0 or a sum that began with it, and so never minus zero: the store keeps it."""
+
 
 def may_come_reordered(info: inspect.Type) -> bool:
     """Parts may be in an order that the store does not keep, or of no fixed type."""
@@ -53,7 +58,7 @@ class Fidelity(IntEnum):
 def fidelity(info: inspect.Type) -> Fidelity:
     """Proven from the type's parts alone."""
     found = Fidelity.FULL
-    for part in parts_of(info):
+    for part in parts_of(info, _parts_but_sums):
         if isinstance(part, _NOT_AS_STORED) or _is_any_number(part):
             return Fidelity.NONE
         if hasattr(getattr(part, "cls", None), "__post_init__"):
@@ -63,19 +68,14 @@ def fidelity(info: inspect.Type) -> Fidelity:
     return found
 
 
+def _parts_but_sums(info: inspect.Type) -> Iterable[inspect.Type]:
+    is_sum = isinstance(info, inspect.Metadata) and _NEVER_MINUS_ZERO in (info.extra or ())
+    return () if is_sum else parts(info)
+
+
 def _is_any_number(info: inspect.Type) -> bool:
     kinds = set(map(type, info.types)) if isinstance(info, inspect.UnionType) else set()
     return {inspect.IntType, inspect.FloatType} <= kinds
-
-
-def parts_of(info: inspect.Type) -> Iterator[inspect.Type]:
-    todo, seen = [info], set()
-    while todo:
-        part = todo.pop()
-        if id(part) not in seen:
-            seen.add(id(part))
-            yield part
-            todo += parts(part)
 
 
 def parts(info: inspect.Type) -> Iterable[inspect.Type]:
@@ -86,6 +86,18 @@ def parts(info: inspect.Type) -> Iterable[inspect.Type]:
                 yield part.type
             elif isinstance(part, inspect.Type):
                 yield part
+
+
+def parts_of(
+    info: inspect.Type, parts: Callable[[inspect.Type], Iterable[inspect.Type]] = parts
+) -> Iterator[inspect.Type]:
+    todo, seen = [info], set()
+    while todo:
+        part = todo.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            todo += parts(part)
 
 
 def are_in_order(encoded: Sequence[bytes], values: Sequence[Any]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from functools import reduce
 from typing import Any, TypedDict
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -18,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from millwheel.computations import Fold, mean, total
 from millwheel.core.codec import Codec
-from millwheel.core.stored_form import Fidelity, fidelity, first_difference
+from millwheel.core.stored_form import Fidelity, Sum, fidelity, first_difference
 from millwheel.store.memory.jsonb import jsonb_text
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -58,6 +60,11 @@ class Late:
         self.rates = [*self.rates, Rate(1.0)]
 
 
+class Total(msgspec.Struct):
+    total: Sum = 0.0
+    count: int = 0
+
+
 class Named(TypedDict):
     b: int
     a: int
@@ -74,6 +81,8 @@ class Named(TypedDict):
         (dict[str, int], Fidelity.NONE),
         (Named, Fidelity.NONE),
         (datetime, Fidelity.NONE),
+        (list[Total], Fidelity.FULL),
+        (tuple[Total, Rate], Fidelity.BUT_MINUS_ZERO),
         (list[Any], Fidelity.NONE),
         (Late, Fidelity.NONE),
     ],
@@ -154,3 +163,17 @@ def test_a_number_that_is_not_odd_is_left_alone() -> None:
     assert codec.is_kept(b'{"rate":0.0}')
     assert not codec.is_kept(codec.encode(Rate(-0.0)))
     assert math.copysign(1, codec.settle(codec.encode(Rate(-0.0)), Rate(-0.0))[1].rate) == 1
+
+
+def test_sums_of_floats_are_never_minus_zero() -> None:
+    folds: list[Fold[Any, Any, Any]] = [total(float, -0.0), mean(float)]
+    for fold in folds:
+        value = -0.0
+        for values in ([value], [value, value], [5e-324, -5e-324], [1.0, -1.0, value]):
+            one = reduce(fold.add, values, fold.init())
+            many = fold.added(fold.init(), values)
+            both = fold.merge(fold.init(), one) if fold.merge else one
+            codec: Codec[Any] = Codec(fold.accumulator, what="a test")
+            assert codec.fidelity == Fidelity.FULL
+            for found in (one, many, both, fold.init()):
+                assert b"-0.0" not in codec.encode(found)

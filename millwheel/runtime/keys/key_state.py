@@ -194,10 +194,8 @@ class KeyState:
         layout, encoded = cache.layout, before
         if self.opened is not UNKNOWN:
             encoded = layout.encode(self.opened)
-            known = encoded in (before, layout.empty)
-            if not (
-                known and layout.codec.is_kept(encoded)
-            ):  # known text may be set in another form
+            # A text that is known may come from a value that is not.
+            if not (encoded in (before, layout.empty) and layout.codec.is_kept(encoded)):
                 encoded = self._reread(encoded)
             if encoded == layout.empty:
                 encoded = None
