@@ -110,7 +110,7 @@ class StagingWriter(DataSourceArrowWriter):
         table: tuple[str, str],
         batch: str,
         columns: Sequence[str],
-        json: Sequence[str],
+        json: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._table = table
@@ -124,11 +124,16 @@ class StagingWriter(DataSourceArrowWriter):
         text = statement("staging/copy", staging=sql.Identifier(*self._table), columns=names)
         rows = 0
         with writing(self._store) as connection, connection.cursor().copy(text) as copy:
-            for batch in map(in_utc, iterator):
-                for row in zip(*(self._values(batch, name) for name in self._columns), strict=True):
+            for batch in iterator:
+                for row in self.rows(batch):
                     copy.write_row((*row, attempt))
                     rows += 1
         return Attempt(attempt, rows)
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        """The rows of a batch, with the columns of the table."""
+        found = in_utc(batch)
+        return zip(*(self._values(found, name) for name in self._columns), strict=True)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         counted = [message for message in messages if isinstance(message, Attempt)]

@@ -1,10 +1,10 @@
 """A stand-in for Spark's stateful operator: the engine on Spark without Java.
 
 The source, the operators and the tables are the product's own. Only what Spark does between them is
-done here, by its rules: an operator gets the rows of a batch grouped by key, in no order, then the
-timers that the watermark has passed; the watermark of a batch is the greatest mark of the batches
-before, less the delay; a row that is not after the watermark of the batch before would be dropped,
-and is an error here, since no row of the product may be.
+done here, by its rules: an operator gets the rows of a batch grouped by step and bucket, in no
+order, then the timers that the watermark has passed; the watermark of a batch is the greatest mark
+of the batches before, less the delay; a row that is not after the watermark of the batch before
+would be dropped, and is an error here, since no row of the product may be.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -21,20 +22,23 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.stateful_processor import TimerValues
 
-from millwheel.core.codec import slot_of
 from millwheel.core.model import EPOCH, MIN_TIME
+from millwheel.spark.engine.buckets import DIRECTORY, PAGES
 from millwheel.spark.engine.input import InputReader
-from millwheel.spark.engine.operator import CELLS, TIMERS, LevelOperator
+from millwheel.spark.engine.moved_keys import START_COLUMNS, packing, unpacked
+from millwheel.spark.engine.operator import LevelOperator
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.query_progress import StoredQuery
-from millwheel.spark.engine.staged_results import COLUMNS, Results
-from millwheel.spark.staging import StagingWriter
+from millwheel.spark.engine.result_writer import PARCELS, ResultWriter
+from millwheel.spark.engine.staged_results import Results
 
 QUERY = "6e7f5b1c-3c1d-4a53-9f0a-5a1b4f3f0001"
 """The id of the query."""
 
-Group = tuple[str, str]
-START = Row("kind", "name", "value", "version", "due")
+BUCKETS = 64
+Group = tuple[str, int]
+"""A step, and a bucket of its keys."""
+START = Row("receiver", "bucket", "keys")
 
 
 class KeptMap:
@@ -42,7 +46,7 @@ class KeptMap:
 
     def __init__(self) -> None:
         self.of: dict[Group, dict[Any, Any]] = defaultdict(dict)
-        self.group: Group = ("", "")
+        self.group: Group = ("", 0)
 
     def getValue(self, key: Any) -> Any:
         return self.of[self.group].get(key)
@@ -63,7 +67,7 @@ class Kept:
     def __init__(self) -> None:
         self.maps: dict[str, KeptMap] = defaultdict(KeptMap)
         self.timers: dict[Group, set[int]] = defaultdict(set)
-        self.group: Group = ("", "")
+        self.group: Group = ("", 0)
 
     def begin(self, group: Group) -> None:
         self.group = group
@@ -99,14 +103,15 @@ class Task:
         self._floor = floor
         self.kept = Kept()
 
-    def begin_with(self, group: Group, row: Row) -> None:
+    def begin_with(self, row: Row) -> None:
         operator = self._operator()
         with closing(operator):
+            group = row.receiver, row.bucket
             self.kept.begin(group)
             operator.handleInitialState(key=group, initialState=row, timerValues=TimerValues(0, 0))
 
     def _operator(self) -> LevelOperator:
-        operator = LevelOperator(self._target, self._level, self._floor)
+        operator = LevelOperator(self._target, self._level, BUCKETS, self._floor)
         operator.init(self.kept)  # type: ignore[arg-type]
         return operator
 
@@ -120,7 +125,7 @@ class Task:
         groups: dict[Group, list[Row]] = defaultdict(list)
         for row in rows:
             assert millis(row.mark) > batch.before, ("Spark would drop this row as late", row)
-            groups[row.receiver, row.key].append(row)
+            groups[row.receiver, row.bucket].append(row)
         found: list[Row] = []
         for group, own in groups.items():
             self.kept.begin(group)
@@ -162,7 +167,7 @@ class StandIn:
         self.watermark = 0
         """The watermark of the last batch, in milliseconds."""
         self._store = store
-        self._reader = InputReader(target, rows, begins_with=begins_with)
+        self._reader = InputReader(target, rows, BUCKETS, begins_with=begins_with)
         floor = MIN_TIME if begins_with is None else begins_with["mark"]
         self._rows = rows
         self._random = random.Random(seed)
@@ -174,21 +179,23 @@ class StandIn:
         self.batches = 0
 
     def begin_with(self, start: Iterable[tuple[Any, ...]]) -> None:
-        """Give the operators states and timers: rows of the table ``spark_start``."""
-        for receiver, key, *rest in start:
-            level = self.plan.levels[receiver] - 1
-            tasks = self._levels[level]
-            tasks[hash((receiver, key)) % len(tasks)].begin_with((receiver, key), START(*rest))
+        """Give the operators states and timers: rows of the table ``spark_start``, in batches of a
+        few."""
+        for rows in batched(start, 7):
+            columns = dict(zip(START_COLUMNS, zip(*rows, strict=True), strict=True))
+            for batch in packing(BUCKETS)(iter([pa.RecordBatch.from_pydict(columns)])):
+                for row in made_rows(batch):
+                    tasks = self._levels[self.plan.levels[row.receiver] - 1]
+                    tasks[hash((row.receiver, row.bucket)) % len(tasks)].begin_with(START(*row))
 
     def kept(self) -> Iterator[tuple[Any, ...]]:
         """States and timers, as rows of the staging table in which they go back."""
         for task in (task for tasks in self._levels for task in tasks):
-            for (receiver, key), cells in task.kept.maps[CELLS].of.items():
-                for (entry,), (value, version) in cells.items():
-                    yield receiver, key, CELLS, entry, value, version, None, slot_of(key.encode())
-            for (receiver, key), timers in task.kept.maps[TIMERS].of.items():
-                for (tag,), (due,) in timers.items():
-                    yield receiver, key, TIMERS, tag, None, None, due, slot_of(key.encode())
+            for (receiver, _), pages in task.kept.maps[PAGES].of.items():
+                stored = [content for (number,), (content,) in pages.items() if number > DIRECTORY]
+                columns = {"receiver": [receiver] * len(stored), "content": stored}
+                for batch in unpacked(iter([pa.RecordBatch.from_pydict(columns)])):
+                    yield from (tuple(row.values()) for row in batch.to_pylist())
 
     def run(self, most: int | None = None) -> None:
         """Do batches until nothing is new, or so many."""
@@ -228,7 +235,7 @@ class StandIn:
             self._random.shuffle(rows)
             found: list[Row] = []
             for number, task in enumerate(tasks):
-                own = [r for r in rows if hash((r.receiver, r.key)) % len(tasks) == number]
+                own = [r for r in rows if hash((r.receiver, r.bucket)) % len(tasks) == number]
                 found += task.run(own, batch)
             rows = found
         return rows
@@ -247,7 +254,7 @@ class Frame:
         """How often the operators have run."""
 
     def select(self, *columns: str) -> Frame:
-        assert columns == COLUMNS
+        assert columns == (PARCELS,)
         return self
 
     @property
@@ -272,9 +279,15 @@ class Frame:
             return
         given = self._options
         place = given["pipeline"], given["staging"]
-        writer = StagingWriter(self._store, place, given["batch"], COLUMNS, ())
-        table = pa.table({name: [getattr(row, name) for row in rows] for name in COLUMNS})
+        writer = ResultWriter(self._store, place, given["batch"])
+        table = pa.table({PARCELS: [row[PARCELS] for row in rows]})
         writer.commit([writer.write(iter(table.to_batches()))])
+
+
+def batched(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    left = iter(rows)
+    while batch := list(islice(left, size)):
+        yield batch
 
 
 def made_rows(batch: pa.RecordBatch) -> list[Row]:

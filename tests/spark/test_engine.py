@@ -45,16 +45,20 @@ from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
 from millwheel.spark.engine import running
 from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
-from millwheel.spark.engine.moving import COLUMNS as STATE_COLUMNS
+from millwheel.spark.engine.moved_keys import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.query import BatchDone, QueryRun
 from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
+from millwheel.spark.engine.result_writer import PARCELS, ResultWriter
 from millwheel.spark.engine.running import deploy_on_spark, run_on_spark
-from millwheel.spark.engine.staged_results import COLUMNS, Results
+from millwheel.spark.engine.staged_results import Results
 from millwheel.spark.engine.stream_rows import (
+    StreamRow,
     column_text,
+    decode_rows,
+    encode_rows,
     mark_of,
     micros_of_watermark,
     millis_of_timer,
@@ -64,7 +68,7 @@ from millwheel.spark.staging import StagingWriter
 from millwheel.store.console.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
 from tests.following import service as following
-from tests.spark.stand_in import QUERY, Batch, StandIn, made_rows
+from tests.spark.stand_in import BUCKETS, QUERY, Batch, StandIn, made_rows
 from tests.support import spark_pipelines
 from tests.support.spark_inputs import write_flights, write_lines
 from tests.support.spark_pipelines import FILE, FINAL, LINES, Line, Seen, Word
@@ -387,12 +391,12 @@ def staged(place: Place) -> Iterator[tuple[StoredQuery, Callable[[], int]]]:
     assert before is not None
     with closing(Results(stored, SparkPlan.of(spark_pipelines.hours()).graph, {})) as results:
         results.prepare()
-        writer = StagingWriter(place.url, ("flights", "staging_of_spark"), QUERY, COLUMNS, ())
+        writer = ResultWriter(place.url, ("flights", "staging_of_spark"), QUERY)
+        counted = [
+            StreamRow(b"", "counter", f'["x", "x", {n}]'.encode(), 0, False, n) for n in (1, 2)
+        ]
         tasks = [
-            pa.RecordBatch.from_pydict(
-                {"stream": ["counter"], "value": [f'["x", "x", {n}]'], "seq": [n], "micros": [0]}
-            )
-            for n in (1, 2)
+            pa.RecordBatch.from_pydict({PARCELS: [encode_rows([counter])]}) for counter in counted
         ]
         writer.commit([writer.write(iter([rows])) for rows in tasks])
         yield stored, partial(results.move, before, QUERY, QUERY)
@@ -622,7 +626,7 @@ def test_a_batch_that_runs_again_has_the_same_rows(
     for _ in range(4):
         offsets.append(reader.latestOffset(offsets[-1], ReadMaxRows(100)))
     reader.stop()
-    again = InputReader(f"{MODULE}:words", 100)
+    again = InputReader(f"{MODULE}:words", 100, BUCKETS)
     for start, end in pairwise(json.loads(json.dumps(offsets))):
         one = [
             row
@@ -637,7 +641,7 @@ def test_a_batch_that_runs_again_has_the_same_rows(
             for row in made_rows(b)
         ]
         assert one == two
-        assert len(one) == 101, "and the clock"
+        assert sum(len(decode_rows(row.rows)) for row in one) == 101, "and the clock"
     assert reader.latestOffset(offsets[2], ReadMaxRows(100)) == offsets[3], (
         "a reader that has read further goes back"
     )

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import UsageError
+from millwheel.spark.engine.stream_rows import micros_of_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +32,36 @@ def lines_of(spark: SparkSession, checkpoint: str, file: str) -> list[str] | Non
         return [row.value for row in spark.read.text(f"{checkpoint}/{file}").collect()]
     except AnalysisException:
         return None
+
+
+def offset_of(spark: SparkSession, checkpoint: str, batch: int) -> dict[str, Any] | None:
+    """The offset of the source at the end of a batch; None: the batch was not begun.
+
+    `UsageError` if the state of the checkpoint cannot be read by this version.
+    """
+    lines = lines_of(spark, checkpoint, f"offsets/{batch}")
+    if lines is None:
+        return None
+    offset: dict[str, Any] = json.loads(lines[2])
+    refuse_former_checkpoint(checkpoint, offset)
+    return offset
+
+
+def watermark_of(spark: SparkSession, checkpoint: str, batch: int) -> int | None:
+    """The low watermark of a batch that was begun, in microseconds; None: nothing was promised."""
+    lines = lines_of(spark, checkpoint, f"offsets/{batch}")
+    assert lines is not None
+    return micros_of_watermark(json.loads(lines[1])["batchWatermarkMs"])
+
+
+def refuse_former_checkpoint(checkpoint: str, offset: Mapping[str, Any]) -> None:
+    if "buckets" not in offset:
+        raise UsageError(
+            f"the checkpoint {checkpoint} was made by an earlier version of millwheel, which kept "
+            "the state of each key apart, and this version does not read it: with the earlier one, "
+            "move the pipeline back to the engine (millwheel spark return); with this one, to "
+            "Spark again (millwheel spark take), with another checkpoint"
+        )
 
 
 def query_of(spark: SparkSession, checkpoint: str) -> str | None:

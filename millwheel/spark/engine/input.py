@@ -17,7 +17,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -41,8 +40,9 @@ from millwheel.spark.engine.stream_rows import (
     CLOCK,
     COUNTER,
     LETTER,
-    RESULT,
     SCHEMA,
+    Packing,
+    Parcel,
     StreamRow,
     counter_row,
     letter_row,
@@ -51,7 +51,8 @@ from millwheel.spark.engine.stream_rows import (
 
 FORMAT = "millwheel_injectors"
 READ_ROWS = 1_000
-BATCH_ROWS = 5_000
+PACKED_ROWS = 20_000
+"""Rows that are packed together: of few, a bucket would get a parcel of one or two."""
 DISCOVER_SECONDS = 1.0
 """Pause between two looks for new partitions."""
 LOOK_SECONDS = 0.05
@@ -64,12 +65,8 @@ PATIENCE_SECONDS = 60.0
 TYPES = pa.schema(
     [
         ("receiver", pa.string()),
-        ("key", pa.string()),
-        ("stream", pa.string()),
-        ("value", pa.string()),
-        ("micros", pa.int64()),
-        ("late", pa.bool_()),
-        ("seq", pa.int64()),
+        ("bucket", pa.int32()),
+        ("rows", pa.binary()),
         ("mark", pa.timestamp("us", tz="UTC")),
     ]
 )
@@ -87,6 +84,7 @@ class SourcePart(InputPartition):
     until: int
     """One past the number of the last row."""
     mark: int
+    buckets: int
 
 
 @dataclass
@@ -99,8 +97,8 @@ class ClockPart(InputPartition):
 class InjectedSource(DataSource):
     """The source of a query.
 
-    Options: ``target``; ``rows``, the most of a batch; ``keep_open``; ``begins_with``, an offset as
-    JSON.
+    Options: ``target``; ``rows``, the most of a batch; ``buckets`` of each step; ``keep_open``;
+    ``begins_with``, an offset as JSON.
     """
 
     @classmethod
@@ -114,6 +112,7 @@ class InjectedSource(DataSource):
         return InputReader(
             self.options["target"],
             int(self.options["rows"]),
+            int(self.options["buckets"]),
             keep_open=self.options.get("keep_open") == "true",
             begins_with=json.loads(self.options.get("begins_with", "null")),
         )
@@ -124,6 +123,7 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Args:
         rows: most rows of a batch.
+        buckets: number of buckets of each step, which the offset keeps.
         keep_open: leave event time at the last data when bounded sources end.
         begins_with: the first offset; None: the beginning of all partitions.
     """
@@ -132,6 +132,7 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         target: str,
         rows: int,
+        buckets: int,
         *,
         keep_open: bool = False,
         begins_with: dict[str, Any] | None = None,
@@ -139,7 +140,8 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = target
         self._rows = rows
         self._keep_open = keep_open
-        self._begins_with = begins_with or {"mark": MIN_TIME, "partitions": {}}
+        begins_with = begins_with or {"mark": MIN_TIME, "partitions": {}}
+        self._begins_with = {**begins_with, "buckets": buckets}
         self._ahead: ReadAhead | None = None
 
     # -- in the driver's process ----------------------------------------------------------
@@ -166,9 +168,8 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = start["partitions"].get(name) or place["first"]
             if before["next"] < place["next"]:
                 injector, _, identity = name.partition(" ")
-                found.append(
-                    SourcePart(injector, identity, before["position"], place["next"], mark)
-                )
+                position, until = before["position"], place["next"]
+                found.append(SourcePart(injector, identity, position, until, mark, end["buckets"]))
         return found
 
     def stop(self) -> None:
@@ -194,18 +195,22 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             opened = OpenPart(plan, step, partition)
             runner.run(opened.open())
             try:
-                while rows := runner.run(opened.read()):
-                    yield _batch(rows)
+                while not opened.ended:
+                    if parcels := runner.run(opened.read()):
+                        yield _batch(parcels)
             finally:
                 opened.close()
 
 
-def _clock(mark: int) -> StreamRow:
-    return StreamRow(RESULT, "0", CLOCK, "", mark, False, 0, mark_of(mark))
+def _clock(mark: int) -> Parcel:
+    packing = Packing(1)
+    packing.add_result(0, StreamRow(b"", CLOCK, b"", mark, False, 0))
+    (parcel,) = packing.take(mark_of(mark))
+    return parcel
 
 
-def _batch(rows: Sequence[StreamRow]) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True)
+def _batch(parcels: Sequence[Parcel]) -> pa.RecordBatch:
+    columns = zip(*parcels, strict=True)
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, TYPES.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=TYPES)
 
@@ -249,7 +254,7 @@ class ReadAhead:
             share = limit // max(1, len(hungry))
         promised = min(injector.promised(places) for injector in self._injectors)
         mark = max(start["mark"], promised)
-        found = {"mark": mark, "partitions": places}
+        found = {**start, "mark": mark, "partitions": places}
         return start if found == start else found
 
 
@@ -442,26 +447,32 @@ class OpenPart:
         self._partition = _partition(node, part.identity)
         self._rules = RowRules(node.injection, self._stream.name, self._partition)
         self._next = -1
+        self._packing = Packing(part.buckets)
         self._mark = mark_of(part.mark)
         self._reader: Reader
 
     async def open(self) -> None:
         self._reader = await self._partition.open(self._stream.value_type, self._part.position)
 
-    async def read(self) -> list[StreamRow]:
-        """The next rows; an empty list at the end. `InputError` if rows are missing that the driver
-        has read."""
-        found: list[StreamRow] = []
+    @property
+    def ended(self) -> bool:
+        return self._next >= self._part.until
+
+    async def read(self) -> list[Parcel]:
+        """Pack the next rows. `InputError` if rows are missing that the driver has read."""
+        left = PACKED_ROWS
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._next < self._part.until and len(found) < BATCH_ROWS:
+        while not self.ended and left > 0:
             rows = await self._reader.read(READ_ROWS)
             if not rows:
                 await self._wait(deadline)
                 continue
-            kept = [row for row in rows if row.offset < self._part.until]
+            for row in rows:
+                if row.offset < self._part.until and row.watermark is None:
+                    self._pack(row)
             self._next = rows[-1].offset + 1
-            found += chain.from_iterable(map(self._rows, kept))
-        return found
+            left -= len(rows)
+        return list(self._packing.take(self._mark))
 
     def close(self) -> None:
         self._reader.close()
@@ -480,31 +491,31 @@ class OpenPart:
         except TimeoutError:
             pass
 
-    def _rows(self, row: Row) -> Iterator[StreamRow]:
-        if row.watermark is not None:
-            return
-        if row.error is not None:
-            yield from self._given_up(row, row.error)
-            return
-        try:
-            made = list(self._addressed(row))
-        except Exception as error:
-            yield from self._given_up(row, self._rules.blame(row, error))
-        else:
-            yield from made
+    def _pack(self, row: Row) -> None:
+        error = row.error
+        if error is None:
+            try:
+                made = list(self._addressed(row))
+            except Exception as wrong:
+                error = self._rules.blame(row, wrong)
+            else:
+                for receiver, slot, each in made:
+                    self._packing.add(receiver, slot, each)
+                return
+        self._give_up(row, error)
 
-    def _addressed(self, row: Row) -> Iterator[StreamRow]:
+    def _addressed(self, row: Row) -> Iterator[tuple[str, int, StreamRow]]:
+        """The row for each step that reads it, with the name of the step and the key's slot."""
         micros = self._rules.time_of(row)
         encoded = self._stream.codec.encode(row.value)
         self._stream.codec.check(encoded, row.value)
+        stream = self._stream.name
         for reader in self._route.readers:
-            _, key_text, _ = reader.address(row.value, self._stream.name, row.offset)
-            yield StreamRow(
-                reader.step.name, key_text.decode(), self._stream.name, encoded.decode(),
-                micros, False, row.offset, self._mark,
-            )  # fmt: skip
+            _, key_text, slot = reader.address(row.value, stream, row.offset)
+            made = StreamRow(key_text, stream, encoded, micros, False, row.offset)
+            yield reader.step.name, slot, made
 
-    def _given_up(self, row: Row, error: InputError) -> Iterator[StreamRow]:
+    def _give_up(self, row: Row, error: InputError) -> None:
         self._rules.check_may_go_on(row, error)
         name = self._step.name
         letter = self._rules.letter(
@@ -514,7 +525,7 @@ class OpenPart:
             (LETTER, letter_row(name, letter)),
             (COUNTER, counter_row(name, BAD_ROWS, 1)),
         ):
-            yield StreamRow(RESULT, "0", kind, value, 0, False, row.offset, self._mark)
+            self._packing.add_result(0, StreamRow(b"", kind, value, 0, False, row.offset))
 
 
 def _partition(node: Node, identity: str) -> Partition:

@@ -14,10 +14,10 @@ that was late for its sender is late here too.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from millwheel.context import end_context
@@ -26,6 +26,7 @@ from millwheel.core.counters import DEAD_LETTERS, DUPLICATES_DROPPED, PROCESSED
 from millwheel.core.effects import Effects
 from millwheel.core.model import MAX_TIME, Delivery, Firing, Key, Timer
 from millwheel.errors import SparkRefused, UserCodeError
+from millwheel.graph.node import Node
 from millwheel.runtime.interval.giving_up import give_up
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.keys.key_state import KeyState, StateCache
@@ -61,31 +62,39 @@ class Outcome:
     has made so far."""
 
 
+class KeyEntries:
+    """The entries of the key that runs: name -> encoded value and state version."""
+
+    def __init__(self) -> None:
+        self.of: Mapping[str, tuple[bytes, int]] = {}
+
+    def load(self, entry: str) -> Entry | None:
+        found = self.of.get(entry)
+        return None if found is None else (entry, *found)
+
+    def between(self, after: str, before: str) -> Iterator[Entry]:
+        """The entries with names between two, both exclusive, in order."""
+        for entry in sorted(name for name in self.of if after < name < before):
+            yield (entry, *self.of[entry])
+
+
 class StepRunner:
     """Runs the keys of one step in one task.
 
     Args:
-        load: reads an entry of the present key.
-        load_all: reads all entries of the present key, sorted by name.
+        entries: those of the present key.
         is_first: whether the step is of level 1.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        load: Callable[[str], Entry | None],
-        load_all: Callable[[], Sequence[Entry]],
-        *,
-        is_first: bool,
-    ) -> None:
+    def __init__(self, step: Step, entries: KeyEntries, *, is_first: bool) -> None:
         node = step.node
         assert node.layout is not None
         assert node.computation is not None
         self.step = step
         self.is_first = is_first
-        self.has_timers = node.computation.defines("process_timer") or node.named
-        self._load = load
-        self._load_all = load_all
+        self.keeps = not node.layout.stateless or node.named or _has_timers(node)
+        """Whether anything is kept of a key."""
+        self._entries = entries
         self._layout = node.layout
         self._states = StateCache(
             node.layout,
@@ -97,13 +106,8 @@ class StepRunner:
             scan_entries=self._scan,
         )
 
-    def run(
-        self,
-        key_text: bytes,
-        rows: Sequence[StreamRow],
-        timers: Mapping[str, int],
-        moment: Moment,
-        loop: asyncio.AbstractEventLoop,
+    async def run(
+        self, key_text: bytes, rows: Sequence[StreamRow], timers: Mapping[str, int], moment: Moment
     ) -> Outcome:
         """Run the records of a key, in the order of their places, and its timers that are due.
 
@@ -111,11 +115,6 @@ class StepRunner:
             UserCodeError: user code failed, and its computation has ``on_error="fail"``.
             SparkRefused: user code used a part of `Context` that Spark does not have.
         """
-        return loop.run_until_complete(self._run(key_text, rows, timers, moment))
-
-    async def _run(
-        self, key_text: bytes, rows: Sequence[StreamRow], timers: Mapping[str, int], moment: Moment
-    ) -> Outcome:
         for careful in (False, True):
             state = self._state(key_text)
             run = KeyRun(self.step, state, timers, moment, careful=careful)
@@ -146,7 +145,7 @@ class StepRunner:
         if self._layout.stateless:
             state.fill([], complete=True)
         else:
-            plain = self._load("")
+            plain = self._entries.load("")
             state.fill([] if plain is None else [plain], complete=False)
         return state
 
@@ -158,29 +157,27 @@ class StepRunner:
         found = []
         codecs, id_ = self.step.codecs, self.step.id
         for row in sorted(rows, key=_place):
-            encoded = row.value.encode()
             item: Delivery[Any] = Delivery(
-                state.key, codecs[row.stream].decode(encoded), row.micros, row.stream,
+                state.key, codecs[row.stream].decode(row.value), row.micros, row.stream,
                 state.key_text, state.slot,
-                id_, row.micros, len(encoded), encoded, 0, row.seq,
+                id_, row.micros, len(row.value), row.value, 0, row.seq,
             )  # fmt: skip
             found.append((item, row.late))
         return found
 
     async def _fetch(self, state: KeyState, entry: str) -> tuple[bytes, int] | None:
-        found = self._load(entry)
+        found = self._entries.load(entry)
         return None if found is None else found[1:]
 
     async def _scan(self, state: KeyState, after: str, before: str, limit: int) -> list[Entry]:
-        """Spark's maps have no order: the first look at a range reads all entries of the key."""
-        return [entry for entry in self._load_all() if after < entry[0] < before][:limit]
+        return list(islice(self._entries.between(after, before), limit))
 
 
 class IdRunner(StepRunner):
     """Runs a relay that drops records with user-supplied ids that it has seen; an id is its key.
 
-    Spark calls a task in the order of a hash of the ids. So a record keeps the place that its
-    source gave it, and the records of a key reach the readers in the order of the source.
+    A task runs ids in an order of its own. So a record keeps the place that its source gave it,
+    and the records of a key reach the readers in the order of the source.
 
     The engine remembers ids for a time by the clock; here it is event time, the only time that an
     operator has.
@@ -192,13 +189,13 @@ class IdRunner(StepRunner):
         super().__init__(*args, **options)
         self._retention = int(retention_seconds * 1e6)
 
-    async def _run(
+    async def run(
         self, key_text: bytes, rows: Sequence[StreamRow], timers: Mapping[str, int], moment: Moment
     ) -> Outcome:
         due = timers.get(self.FORGET)
         is_known = due is not None and due >= moment.watermark
         new = [] if is_known else sorted(rows, key=_place)[:1]
-        done = await super()._run(key_text, new, {}, moment)
+        done = await super().run(key_text, new, {}, moment)
         if len(rows) > len(new):
             done.effects.count(DUPLICATES_DROPPED, len(rows) - len(new))
         if new:
@@ -328,9 +325,13 @@ class KeyRun:
         )
 
 
+def _has_timers(node: Node) -> bool:
+    return node.computation is not None and node.computation.defines("process_timer")
+
+
 def _late_use(error: UserCodeError) -> None:
     """The error is raised where the context is used."""
 
 
-def _place(row: StreamRow) -> tuple[int, str, str]:
+def _place(row: StreamRow) -> tuple[int, str, bytes]:
     return row.seq, row.stream, row.value

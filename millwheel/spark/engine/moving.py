@@ -33,7 +33,6 @@ from millwheel.store.postgres.statements import Statements
 LOOK_SECONDS = 0.5
 """Pause between two looks whether records are in flight."""
 STAGING = "staging_of_state"
-COLUMNS = ("receiver", "key", "kind", "name", "value", "version", "due", "slot")
 
 
 class Moving:

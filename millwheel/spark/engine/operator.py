@@ -1,41 +1,43 @@
 """One level of the graph as an operator of Spark, with the state and timers of its keys (paper
 section 4).
 
-Spark groups the rows of a batch by step and key, and calls the operator once for each group, and
-once more for each group with a timer that its watermark has passed. Rows for other levels, and
-results, pass through.
+Spark groups the rows of a batch by step and bucket of keys (`buckets`), and calls the operator once
+for each group, and once more for each group with a timer that its watermark has passed. The
+operator runs the keys of the bucket one after the other, and Spark has one timer for all of theirs.
+Rows for other levels, and results, pass through.
 
-State is one map a key: the entries of the view ``states``, each with its JSON and its version;
-timers are another. So a pipeline is moved to Spark and back by copying rows, and migrations keep
-working.
+What is kept of a key is that of the views ``states`` and ``timers``, each entry with its JSON and
+its version. So a pipeline is moved to Spark and back by copying rows, and migrations keep working.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
-    MapState,
     StatefulProcessor,
     StatefulProcessorHandle,
     TimerValues,
 )
 
-from millwheel.core.model import MIN_TIME
-from millwheel.spark.engine.key_run import Entry, IdRunner, Moment, Outcome, StepRunner
+from millwheel.core.model import MAX_TIME, MIN_TIME
+from millwheel.spark.engine.buckets import PAGE_CONTENT, PAGE_NUMBER, PAGES, Bucket, KeptKey
+from millwheel.spark.engine.key_run import IdRunner, KeyEntries, Moment, Outcome, StepRunner
+from millwheel.spark.engine.moved_keys import decode_keys
 from millwheel.spark.engine.plan import SparkPlan, planned
 from millwheel.spark.engine.stream_rows import (
-    BUNCHES,
     COUNTER,
     LETTER,
-    RESULT,
     TABLE,
+    Packing,
+    Parcel,
     StreamRow,
     counter_row,
+    decode_rows,
     letter_row,
     mark_of,
     micros_of_watermark,
@@ -43,8 +45,10 @@ from millwheel.spark.engine.stream_rows import (
     table_row,
 )
 
-CELLS, TIMERS = "cells", "timers"
-"""Names of the two maps; also the kinds of rows of a state to begin with."""
+PARCEL = Row(*Parcel._fields)
+
+Rows = Mapping[bytes, list[StreamRow]]
+"""Key as JSON -> its records in this batch."""
 
 
 class LevelOperator(StatefulProcessor):
@@ -53,13 +57,15 @@ class LevelOperator(StatefulProcessor):
     Args:
         target: MODULE:PIPELINE.
         level: the level, from 1.
+        buckets: the number of buckets of each step; that of the checkpoint.
         floor: the least low watermark, in microseconds: Spark's begins in 1970, also for a pipeline
             that was moved.
     """
 
-    def __init__(self, target: str, level: int, floor: int = MIN_TIME) -> None:
+    def __init__(self, target: str, level: int, buckets: int, floor: int = MIN_TIME) -> None:
         self._target = target
         self._level = level
+        self._buckets = buckets
         self._floor = floor
 
     # -- called by Spark, which gives the arguments by name -------------------------------
@@ -67,13 +73,12 @@ class LevelOperator(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         plan = planned(self._target)
         self._handle = handle
-        self._cells = handle.getMapState(CELLS, "entry STRING", "value STRING, version INT")
-        self._timers = handle.getMapState(TIMERS, "tag STRING", "due BIGINT")
+        self._pages = handle.getMapState(PAGES, PAGE_NUMBER, PAGE_CONTENT)
         self._loop = asyncio.new_event_loop()
         self._plan = plan
         self._seq = 0
-        self._place: int | None = None
-        self._key_cells = KeyCells(self._cells)
+        self._packing = Packing(self._buckets)
+        self._entries = KeyEntries()
         self._runners = {
             name: self._runner(plan, name)
             for name, level in plan.levels.items()
@@ -87,23 +92,28 @@ class LevelOperator(StatefulProcessor):
         if runner is None:
             yield from rows
             return
-        yield from self._run(runner, key[1], [StreamRow(*row) for row in rows], timerValues)
+        by_key: dict[bytes, list[StreamRow]] = {}
+        for row in rows:
+            for each in decode_rows(row.rows):
+                by_key.setdefault(each.key, []).append(each)
+        yield from self._run(runner, key[1], by_key, timerValues)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[Row]:
-        yield from self._run(self._runners[key[0]], key[1], [], timerValues)
+        yield from self._run(self._runners[key[0]], key[1], {}, timerValues)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """Take over an entry or a timer that was exported from the engine."""
+        """Take over keys that were exported from the engine: a part of the bucket."""
         if key[0] not in self._runners:
             return
-        if initialState.kind == CELLS:
-            entry = (initialState.value, initialState.version)
-            self._cells.updateValue((initialState.name,), entry)
-        else:
-            self._timers.updateValue((initialState.name,), (initialState.due,))
-            self._handle.registerTimer(millis_of_timer(initialState.due))
+        bucket = Bucket(self._pages)
+        for each, part in decode_keys(initialState.keys).items():
+            kept = bucket.get(each)
+            kept.entries.update(part.entries)
+            kept.timers.update(part.timers)
+            bucket.put(each, kept)
+        self._store(bucket, MIN_TIME)
 
     def close(self) -> None:
         self._loop.close()
@@ -112,113 +122,94 @@ class LevelOperator(StatefulProcessor):
 
     def _runner(self, plan: SparkPlan, name: str) -> StepRunner:
         step = plan.steps[name]
-        cells, first = self._key_cells, self._level == 1
+        entries, first = self._entries, self._level == 1
         if step.node.named:
             seconds = plan.pipeline.settings.id_retention_seconds
-            return IdRunner(
-                step, cells.load, cells.load_all, is_first=first, retention_seconds=seconds
-            )
-        return StepRunner(step, cells.load, cells.load_all, is_first=first)
+            return IdRunner(step, entries, is_first=first, retention_seconds=seconds)
+        return StepRunner(step, entries, is_first=first)
 
     def _run(
-        self, runner: StepRunner, key: str, rows: list[StreamRow], times: TimerValues
+        self, runner: StepRunner, number: int, rows: Rows, times: TimerValues
     ) -> Iterator[Row]:
         watermark = micros_of_watermark(times.getCurrentWatermarkInMs())
         moment = Moment(
             max(self._floor, MIN_TIME if watermark is None else watermark),
             times.getCurrentProcessingTimeInMs() * 1000,
         )
-        self._key_cells.begin()
-        before = {}
-        if runner.has_timers:  # each look at the state of Spark is a call to another process
-            before = {tag: due for (tag,), (due,) in self._timers.iterator()}
-        done = runner.run(key.encode(), rows, before, moment, self._loop)
-        self._store(runner, done, before, moment)
-        yield from self._rows(runner, done, moment)
+        self._loop.run_until_complete(self._run_keys(runner, number, rows, moment))
+        for parcel in self._packing.take(mark_of(moment.watermark + 1_000)):
+            yield PARCEL(*parcel)
 
-    def _store(
-        self, runner: StepRunner, done: Outcome, before: dict[str, int], moment: Moment
+    async def _run_keys(self, runner: StepRunner, number: int, rows: Rows, moment: Moment) -> None:
+        """Run the keys with records and those with timers that are due, in the order of the keys:
+        a batch that runs again comes to the same result."""
+        if not runner.keeps:
+            for key in sorted(rows):
+                done = await runner.run(key, rows[key], {}, moment)
+                self._pack(runner, number, done)
+            return
+        bucket = Bucket(self._pages)
+        for key in sorted({*rows, *bucket.due_before(moment.watermark)}):
+            kept = bucket.get(key)
+            self._entries.of = kept.entries
+            done = await runner.run(key, rows.get(key, ()), kept.timers, moment)
+            self._keep(runner, bucket, key, kept, done)
+            self._pack(runner, number, done)
+        self._store(bucket, moment.watermark)
+
+    def _keep(
+        self, runner: StepRunner, bucket: Bucket, key: bytes, kept: KeptKey, done: Outcome
     ) -> None:
+        if not done.changes and done.timers == kept.timers:
+            return
         for entry, encoded in done.changes.items():
             if encoded is None:
-                self._cells.removeKey((entry,))
+                kept.entries.pop(entry, None)
             else:
-                self._cells.updateValue((entry,), (encoded.decode(), runner.step.version))
-        for tag in before.keys() - done.timers.keys():
-            self._timers.removeKey((tag,))
-        for tag, due in done.timers.items():
-            if before.get(tag) != due:
-                self._timers.updateValue((tag,), (due,))
-        wanted = {millis_of_timer(due) for due in done.timers.values()}
-        known = {millis_of_timer(due) for due in before.values() if due >= moment.watermark}
-        for millis in known - wanted:
-            self._handle.deleteTimer(millis)
-        for millis in wanted - known:
-            self._handle.registerTimer(millis)
+                kept.entries[entry] = encoded, runner.step.version
+        kept.timers = done.timers
+        bucket.put(key, kept)
 
-    def _rows(self, runner: StepRunner, done: Outcome, moment: Moment) -> Iterator[Row]:
-        effects, name = done.effects, runner.step.name
-        mark = mark_of(moment.watermark + 1_000)
-        self._place = done.place
+    def _store(self, bucket: Bucket, watermark: int) -> None:
+        """Write a bucket, and have Spark call for it when its first timer is due.
+
+        Args:
+            watermark: Spark itself removes its timers before this instant, in microseconds.
+        """
+        bucket.divide()
+        before, due = bucket.wake, bucket.due
+        wake = bucket.wake = None if due == MAX_TIME else millis_of_timer(due)
+        bucket.store()
+        if wake == before:
+            return
+        if before is not None and before * 1000 >= watermark:
+            self._handle.deleteTimer(before)
+        if wake is not None:
+            self._handle.registerTimer(wake)
+
+    def _pack(self, runner: StepRunner, number: int, done: Outcome) -> None:
+        effects, name, packing = done.effects, runner.step.name, self._packing
         for chunks in effects.productions.of.values():
             for chunk in chunks:
                 if not chunk.receiver:
                     continue  # nobody reads it
                 receiver = self._plan.name_of(chunk.receiver)
                 columns = zip(
-                    chunk.key_texts, chunk.encoded, chunk.micros, chunk.holds, strict=True
-                )
-                for key_text, encoded, micros, hold in columns:
-                    to = receiver, key_text.decode(), chunk.stream
-                    yield self._row(to, encoded.decode(), mark, micros, late=hold > micros)
-        for table, values in effects.rows:
-            yield self._result(TABLE, table_row(table, values), mark)
-        for counter, by in effects.counters.items():
-            yield self._result(COUNTER, counter_row(name, counter, by), mark)
-        for letter in effects.dead_letters:
-            yield self._result(LETTER, letter_row(name, letter), mark)
+                    chunk.key_texts, chunk.slots, chunk.encoded, chunk.micros, chunk.holds,
+                    strict=True,
+                )  # fmt: skip
+                for key, slot, encoded, micros, hold in columns:
+                    place = self._next(done)
+                    row = StreamRow(key, chunk.stream, encoded, micros, hold > micros, place)
+                    packing.add(receiver, slot, row)
+        results = [(TABLE, table_row(table, values)) for table, values in effects.rows]
+        results += [(COUNTER, counter_row(name, *each)) for each in effects.counters.items()]
+        results += [(LETTER, letter_row(name, letter)) for letter in effects.dead_letters]
+        for kind, value in results:
+            row = StreamRow(b"", kind, value, 0, False, self._next(done))
+            packing.add_result(number, row)
 
-    def _result(self, kind: str, value: str, mark: Any) -> Row:
-        return self._row((RESULT, str(self._seq % BUNCHES), kind), value, mark)
-
-    def _row(
-        self,
-        to: tuple[str, str, str],
-        value: str,
-        mark: Any,
-        micros: int = 0,
-        *,
-        late: bool = False,
-    ) -> Row:
-        """`to` is a receiver, a key and a stream."""
+    def _next(self, done: Outcome) -> int:
+        """The place of the next row among those of the task."""
         self._seq += 1
-        place = self._seq if self._place is None else self._place
-        return ROW(*to, value, micros, late, place, mark)
-
-
-ROW = Row(*StreamRow._fields)
-
-
-class KeyCells:
-    """The entries of the key that an operator runs; reads each one once, and all at most once."""
-
-    def __init__(self, cells: MapState) -> None:
-        self._cells = cells
-        self._all: list[Entry] | None = None
-
-    def begin(self) -> None:
-        self._all = None
-
-    def load(self, entry: str) -> Entry | None:
-        found = self._cells.getValue((entry,))
-        return None if found is None else (entry, found[0].encode(), found[1])
-
-    def load_all(self) -> list[Entry]:
-        if self._all is None:
-            self._all = sorted(_entries(self._cells.iterator()))
-        return self._all
-
-
-def _entries(found: Iterable[Any]) -> Iterator[Entry]:
-    for (entry,), (value, version) in found:
-        yield entry, value.encode(), version
+        return self._seq if done.place is None else done.place

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millwheel.spark.engine.checkpoints import is_finished, query_of
+from millwheel.core.model import SLOTS
+from millwheel.spark.engine.buckets import BUCKETS_PER_TASK
+from millwheel.spark.engine.checkpoints import is_finished, offset_of, query_of
 from millwheel.spark.engine.input import FORMAT, InjectedSource
+from millwheel.spark.engine.moved_keys import START_COLUMNS, START_SCHEMA, packing
 from millwheel.spark.engine.operator import LevelOperator
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.query_progress import FIRST, StoredQuery
+from millwheel.spark.engine.result_writer import ResultSink
 from millwheel.spark.engine.staged_results import Results
 from millwheel.spark.engine.stream_rows import SCHEMA
 from millwheel.spark.snapshots import snapshot
@@ -49,35 +53,54 @@ def planned_rows(
     plan: SparkPlan,
     options: Mapping[str, str],
     *,
+    buckets: int,
     floor: int,
     start: DataFrame | None = None,
 ) -> DataFrame:
-    """The rows that leave the last operator.
+    """The parcels that leave the last operator.
 
     Args:
         options: further options of the source.
+        buckets: number of buckets of each step; that of the checkpoint.
         floor: the least low watermark, in microseconds.
         start: the table ``spark_start``, states and timers to begin with; None: there are none, or
             they were taken over.
     """
     spark.dataSource.register(InjectedSource)
-    rows = spark.readStream.format(FORMAT).options(target=target, **options).load()
+    spark.dataSource.register(ResultSink)
+    given = {"target": target, "buckets": str(buckets), **options}
+    rows = spark.readStream.format(FORMAT).options(**given).load()
     rows = rows.withWatermark("mark", DELAY)
     for level in range(1, plan.depth + 1):
-        rows = rows.groupBy("receiver", "key").transformWithState(
-            LevelOperator(target, level, floor),
+        rows = rows.groupBy("receiver", "bucket").transformWithState(
+            LevelOperator(target, level, buckets, floor),
             SCHEMA,
             outputMode="Append",
             timeMode="EventTime",
-            initialState=None if start is None else _of_level(start, plan, level),
+            initialState=None if start is None else _of_level(start, plan, level, buckets),
             eventTimeColumnName="mark",
         )
     return rows
 
 
-def _of_level(start: DataFrame, plan: SparkPlan, level: int) -> GroupedData:
+def _of_level(start: DataFrame, plan: SparkPlan, level: int, buckets: int) -> GroupedData:
     names = [name for name, own in plan.levels.items() if own == level]
-    return start.where(start.receiver.isin(names)).groupBy("receiver", "key")
+    rows = start.where(start.receiver.isin(names)).select(*START_COLUMNS)
+    return rows.mapInArrow(packing(buckets), START_SCHEMA).groupBy("receiver", "bucket")
+
+
+def buckets_of(spark: SparkSession, checkpoint: str, last: int) -> int:
+    """The number of buckets of each step: that of the checkpoint, or for a new one, a number for
+    the tasks that an operator has.
+
+    Args:
+        last: the last batch in the tables; `FIRST`: there is none.
+    """
+    offset = offset_of(spark, checkpoint, max(last, FIRST + 1))
+    if offset is not None:
+        return int(offset["buckets"])
+    tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    return min(SLOTS, BUCKETS_PER_TASK * tasks)
 
 
 class TakenOver(Exception):
@@ -116,6 +139,7 @@ class QueryRun:
         self._ends = ends
         before = stored.load()
         self._floor = before.floor
+        self._buckets = buckets_of(spark, checkpoint, before.batch)
         if before.begins_with is not None:
             self._options["begins_with"] = json.dumps(before.begins_with)
 
@@ -191,8 +215,9 @@ class QueryRun:
             done(BatchDone(number, self._results.take(batch, ids[0], number)))
 
         rows = planned_rows(
-            self._spark, self._target, self._plan, self._options, floor=self._floor, start=start
-        )
+            self._spark, self._target, self._plan, self._options,
+            buckets=self._buckets, floor=self._floor, start=start,
+        )  # fmt: skip
         writer = rows.writeStream.outputMode("append")
         writer = writer.option("checkpointLocation", self._checkpoint)
         if self._ends:

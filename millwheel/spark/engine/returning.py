@@ -3,18 +3,16 @@ ended."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from millwheel.core.codec import slot_of
 from millwheel.core.model import MIN_TIME
 from millwheel.errors import UsageError
-from millwheel.spark.engine.checkpoints import is_finished, lines_of
-from millwheel.spark.engine.moving import COLUMNS, STAGING, Moving
-from millwheel.spark.engine.operator import CELLS, TIMERS
+from millwheel.spark.engine.buckets import DIRECTORY, PAGES
+from millwheel.spark.engine.checkpoints import is_finished, offset_of, watermark_of
+from millwheel.spark.engine.moved_keys import RETURN_SCHEMA, unpacked
+from millwheel.spark.engine.moving import STAGING, Moving
 from millwheel.spark.engine.query_progress import FIRST, QueryProgress
-from millwheel.spark.engine.stream_rows import micros_of_watermark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +40,7 @@ def bring_back(
     moving.prepare_return()
     staged = str(uuid.uuid4())
     rows = _states(spark, progress)
-    rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
+    rows.write.format("millwheel").mode("append").options(
         pipeline=pipeline, staging=STAGING, batch=staged, **options
     ).save()
     return moving.back(progress, offset, watermark, staged)
@@ -50,8 +48,8 @@ def bring_back(
 
 def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any], int]:
     batch = progress.batch
-    lines = lines_of(spark, progress.checkpoint, f"offsets/{batch}")
-    if lines is None:
+    offset = offset_of(spark, progress.checkpoint, batch)
+    if offset is None:
         raise UsageError(
             f"the checkpoint {progress.checkpoint} has no batch {batch}: it is not there, or older "
             "than the tables. Restore it"
@@ -62,38 +60,25 @@ def _end_of(spark: SparkSession, progress: QueryProgress) -> tuple[dict[str, Any
             "the two. Run the pipeline on Spark (millwheel spark run) for one more batch, and then "
             "return it"
         )
-    _, found, offset = lines[0], json.loads(lines[1]), json.loads(lines[2])
-    watermark = micros_of_watermark(found["batchWatermarkMs"])
+    watermark = watermark_of(spark, progress.checkpoint, batch)
     return offset, max(progress.floor, MIN_TIME if watermark is None else watermark)
 
 
 def _states(spark: SparkSession, progress: QueryProgress) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    slot = F.udf(lambda key: slot_of(key.encode()), "int")
     found: DataFrame | None = None
     metadata = spark.read.format("state-metadata").load(progress.checkpoint)
     for operator in sorted({row.operatorId for row in metadata.collect()}):
-        for kind in (CELLS, TIMERS):
-            rows = (
-                spark.read.format("statestore")
-                .option("operatorId", operator)
-                .option("batchId", progress.batch)
-                .option("stateVarName", kind)
-                .load(progress.checkpoint)
-            )
-            entry, value = rows["user_map_key"], rows["user_map_value"]
-            is_cell = kind == CELLS
-            columns = rows.select(
-                rows["key.receiver"].alias("receiver"),
-                rows["key.key"].alias("key"),
-                F.lit(kind).alias("kind"),
-                entry["entry" if is_cell else "tag"].alias("name"),
-                (value["value"] if is_cell else F.lit(None).cast("string")).alias("value"),
-                (value["version"] if is_cell else F.lit(None).cast("int")).alias("version"),
-                (F.lit(None).cast("bigint") if is_cell else value["due"]).alias("due"),
-                slot(rows["key.key"]).alias("slot"),
-            )
-            found = columns if found is None else found.unionByName(columns)
+        pages = (
+            spark.read.format("statestore")
+            .option("operatorId", operator)
+            .option("batchId", progress.batch)
+            .option("stateVarName", PAGES)
+            .load(progress.checkpoint)
+        )
+        rows = pages.where(pages["user_map_key.page"] > DIRECTORY).select(
+            pages["key.receiver"].alias("receiver"),
+            pages["user_map_value.content"].alias("content"),
+        )
+        found = rows if found is None else found.unionByName(rows)
     assert found is not None, "a query has operators"
-    return found
+    return found.mapInArrow(unpacked, RETURN_SCHEMA)

@@ -20,6 +20,7 @@ from millwheel.errors import StoreError, UserCodeError
 from millwheel.graph.order import Graph
 from millwheel.sinks import Table
 from millwheel.spark.engine.query_progress import QueryProgress, StoredQuery
+from millwheel.spark.engine.result_writer import FORMAT, PARCELS
 from millwheel.spark.staging import StagingTable
 from millwheel.spark.store_sessions import Connection, writing
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STAGING = "staging_of_spark"
-COLUMNS = ("stream", "value", "seq", "micros")
 
 
 class Results:
@@ -68,7 +68,7 @@ class Results:
             return None
         self._staged.empty()
         staged = str(uuid.uuid4())
-        rows.select(*COLUMNS).write.format("millwheel").mode("append").options(
+        rows.select(PARCELS).write.format(FORMAT).mode("append").options(
             pipeline=self._stored.pipeline, staging=STAGING, batch=staged, **self._options
         ).save()
         return self.move(before, query, staged)
