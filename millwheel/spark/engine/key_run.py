@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from sys import getrefcount
 from typing import Any
 
 from millwheel.context import end_context
@@ -94,6 +95,7 @@ class StepRunner:
         self.is_first = is_first
         self.keeps = not node.layout.stateless or node.named or _has_timers(node)
         """Whether anything is kept of a key."""
+        self._code = StepCode(step, Effects())
         self._entries = entries
         self._layout = node.layout
         self._states = StateCache(
@@ -115,28 +117,52 @@ class StepRunner:
             UserCodeError: user code failed, and its computation has ``on_error="fail"``.
             SparkRefused: user code used a part of `Context` that Spark does not have.
         """
-        for careful in (False, True):
-            state = self._state(key_text)
-            run = KeyRun(self.step, state, timers, moment, careful=careful)
-            try:
-                await self._all(run, self._deliveries(state, rows), moment.watermark)
-                return run.outcome()
-            except BaseException as error:
-                if careful or is_ours(error) or isinstance(error, SparkRefused):
-                    raise
-        raise AssertionError
+        try:
+            return await self._run(key_text, rows, timers, moment, careful=False)
+        except BaseException as error:
+            self._end_code()
+            if is_ours(error) or isinstance(error, SparkRefused):
+                raise
+        try:
+            return await self._run(key_text, rows, timers, moment, careful=True)
+        finally:
+            self._end_code()
+
+    async def _run(
+        self,
+        key_text: bytes,
+        rows: Sequence[StreamRow],
+        timers: Mapping[str, int],
+        moment: Moment,
+        *,
+        careful: bool,
+    ) -> Outcome:
+        state, context = self._state(key_text), self._code.context
+        held = getrefcount(context)
+        run = KeyRun(self._code, state, timers, moment, careful=careful)
+        await self._all(run, self._deliveries(state, rows), moment.watermark)
+        done = run.outcome()
+        if getrefcount(context) != held:  # the call has left a task behind, which gets an error
+            self._end_code()
+        return done
+
+    def _end_code(self) -> None:
+        end_context(self._code.context, _late_use)
+        self._code = StepCode(self.step, Effects())
 
     async def _all(
         self, run: KeyRun, items: Sequence[tuple[Delivery[Any], bool]], watermark: int
     ) -> None:
-        waiting = items
+        waiting = [item for item, _ in items]
         if not self.is_first:
-            for item, late in items:
-                if not late:
-                    await run.record(item, min(watermark, item.micros))
-            waiting = [each for each in items if each[1]]
+            await run.on_time([item for item, late in items if not late], watermark)
+            waiting = [item for item, late in items if late]
         await run.fire(watermark)
-        for item, _ in waiting:
+        if self.is_first and run.may_group(waiting):
+            await run.group(waiting, watermark)
+            await run.fire(watermark)
+            return
+        for item in waiting:
             await run.record(item, watermark)
             await run.fire(watermark)
 
@@ -210,28 +236,50 @@ class KeyRun:
     """The run of one key.
 
     Args:
+        code: the step's; its effects are empty.
         careful: capture the state after each item, so that one that fails can be set aside. Without
             it, an error ends the run, which then has to be done again.
     """
 
     def __init__(
         self,
-        step: Step,
+        code: StepCode,
         state: KeyState,
         timers: Mapping[str, int],
         moment: Moment,
         *,
         careful: bool,
     ) -> None:
-        self._step = step
+        self._code = code
+        self._step = step = code.step
         self._state = state
         self._moment = moment
         self._careful = careful
         assert step.node.layout is not None
         self._settles = not step.node.layout.has_fidelity
         self._done = Outcome(timers=dict(timers))
-        self._effects = Effects()
-        self._code = StepCode(step, self._effects)
+        self._effects = code.effects
+
+    def may_group(self, items: Sequence[Delivery[Any]]) -> bool:
+        """Whether one call may process all records (decision 70)."""
+        is_plain = not (self._careful or self._settles)
+        return len(items) > 1 and is_plain and self._code.together is not None
+
+    async def on_time(self, items: Sequence[Delivery[Any]], watermark: int) -> None:
+        """Run records that see the watermark at their own time."""
+        if self.may_group(items):
+            await self.group(items, min(watermark, min(item.micros for item in items)))
+            return
+        for item in items:
+            await self.record(item, min(watermark, item.micros))
+
+    async def group(self, items: Sequence[Delivery[Any]], watermark: int) -> None:
+        together = self._code.together
+        assert together is not None
+        self._open(min(item.micros for item in items), watermark, watermark)
+        await together(items, self._code.context)
+        self._take()
+        self._done.effects.count(PROCESSED, len(items))
 
     async def record(self, item: Delivery[Any], watermark: int) -> None:
         self._open(item.micros, watermark, watermark)
@@ -254,9 +302,6 @@ class KeyRun:
     def outcome(self) -> Outcome:
         if not self._careful:
             self._capture()
-        end_context(
-            self._code.context, _late_use
-        )  # a task that the call has left behind gets an error
         return self._done
 
     def _open(self, micros: int, watermark: int, promised: int) -> None:

@@ -13,6 +13,7 @@ its version. So a pipeline is moved to Spark and back by copying rows, and migra
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
+from millwheel.core.chunk import Chunk
 from millwheel.core.model import MAX_TIME, MIN_TIME
 from millwheel.spark.engine.buckets import PAGE_CONTENT, PAGE_NUMBER, PAGES, Bucket, KeptKey
 from millwheel.spark.engine.key_run import IdRunner, KeyEntries, Moment, Outcome, StepRunner
@@ -143,19 +145,21 @@ class LevelOperator(StatefulProcessor):
     async def _run_keys(self, runner: StepRunner, number: int, rows: Rows, moment: Moment) -> None:
         """Run the keys with records and those with timers that are due, in the order of the keys:
         a batch that runs again comes to the same result."""
-        if not runner.keeps:
-            for key in sorted(rows):
-                done = await runner.run(key, rows[key], {}, moment)
-                self._pack(runner, number, done)
-            return
-        bucket = Bucket(self._pages)
-        for key in sorted({*rows, *bucket.due_before(moment.watermark)}):
-            kept = bucket.get(key)
+        bucket = Bucket(self._pages) if runner.keeps else None
+        due = () if bucket is None else bucket.due_before(moment.watermark)
+        counters: Counter[str] = Counter()
+        for key in sorted({*rows, *due}):
+            kept = KeptKey() if bucket is None else bucket.get(key)
             self._entries.of = kept.entries
             done = await runner.run(key, rows.get(key, ()), kept.timers, moment)
-            self._keep(runner, bucket, key, kept, done)
+            if bucket is not None:
+                self._keep(runner, bucket, key, kept, done)
             self._pack(runner, number, done)
-        self._store(bucket, moment.watermark)
+            counters.update(done.effects.counters)
+        for each in counters.items():
+            self._add_result(number, COUNTER, counter_row(runner.step.name, *each), self._next())
+        if bucket is not None:
+            self._store(bucket, moment.watermark)
 
     def _keep(
         self, runner: StepRunner, bucket: Bucket, key: bytes, kept: KeptKey, done: Outcome
@@ -188,28 +192,28 @@ class LevelOperator(StatefulProcessor):
             self._handle.registerTimer(wake)
 
     def _pack(self, runner: StepRunner, number: int, done: Outcome) -> None:
-        effects, name, packing = done.effects, runner.step.name, self._packing
+        effects = done.effects
         for chunks in effects.productions.of.values():
             for chunk in chunks:
-                if not chunk.receiver:
-                    continue  # nobody reads it
-                receiver = self._plan.name_of(chunk.receiver)
-                columns = zip(
-                    chunk.key_texts, chunk.slots, chunk.encoded, chunk.micros, chunk.holds,
-                    strict=True,
-                )  # fmt: skip
-                for key, slot, encoded, micros, hold in columns:
-                    place = self._next(done)
-                    row = StreamRow(key, chunk.stream, encoded, micros, hold > micros, place)
-                    packing.add(receiver, slot, row)
-        results = [(TABLE, table_row(table, values)) for table, values in effects.rows]
-        results += [(COUNTER, counter_row(name, *each)) for each in effects.counters.items()]
-        results += [(LETTER, letter_row(name, letter)) for letter in effects.dead_letters]
-        for kind, value in results:
-            row = StreamRow(b"", kind, value, 0, False, self._next(done))
-            packing.add_result(number, row)
+                if chunk.receiver:  # otherwise nobody reads it
+                    self._pack_records(chunk, done.place)
+        for table, values in effects.rows:
+            self._add_result(number, TABLE, table_row(table, values), self._next(done.place))
+        for letter in effects.dead_letters:
+            value = letter_row(runner.step.name, letter)
+            self._add_result(number, LETTER, value, self._next(done.place))
 
-    def _next(self, done: Outcome) -> int:
-        """The place of the next row among those of the task."""
+    def _pack_records(self, chunk: Chunk, place: int | None) -> None:
+        receiver, stream = self._plan.name_of(chunk.receiver), chunk.stream
+        columns = (chunk.key_texts, chunk.slots, chunk.encoded, chunk.micros, chunk.holds)
+        for key, slot, encoded, micros, hold in zip(*columns, strict=True):
+            row = StreamRow(key, stream, encoded, micros, hold > micros, self._next(place))
+            self._packing.add(receiver, slot, row)
+
+    def _add_result(self, number: int, kind: str, value: bytes, place: int) -> None:
+        self._packing.add_result(number, StreamRow(b"", kind, value, 0, False, place))
+
+    def _next(self, place: int | None = None) -> int:
+        """The place of the next row among those of the task, unless it has one already."""
         self._seq += 1
-        return self._seq if done.place is None else done.place
+        return self._seq if place is None else place
