@@ -97,9 +97,10 @@ class Batch:
 class Task:
     """One task of an operator, which has the same groups in each batch."""
 
-    def __init__(self, target: str, level: int, floor: int) -> None:
+    def __init__(self, target: str, level: int, buckets: int, floor: int) -> None:
         self._target = target
         self._level = level
+        self._buckets = buckets
         self._floor = floor
         self.kept = Kept()
 
@@ -111,7 +112,7 @@ class Task:
             operator.handleInitialState(key=group, initialState=row, timerValues=TimerValues(0, 0))
 
     def _operator(self) -> LevelOperator:
-        operator = LevelOperator(self._target, self._level, BUCKETS, self._floor)
+        operator = LevelOperator(self._target, self._level, self._buckets, self._floor)
         operator.init(self.kept)  # type: ignore[arg-type]
         return operator
 
@@ -149,6 +150,7 @@ class StandIn:
         rows: most rows of a batch.
         seed: of the order in which the rows of a batch arrive.
         tasks: tasks of each operator.
+        buckets: of each step; 1: all keys share one.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class StandIn:
         rows: int = 5_000,
         seed: int = 1,
         tasks: int = 2,
+        buckets: int = BUCKETS,
         begins_with: dict[str, Any] | None = None,
     ) -> None:
         self.plan = plan
@@ -167,12 +170,14 @@ class StandIn:
         self.watermark = 0
         """The watermark of the last batch, in milliseconds."""
         self._store = store
-        self._reader = InputReader(target, rows, BUCKETS, begins_with=begins_with)
+        self._reader = InputReader(target, rows, buckets, begins_with=begins_with)
         floor = MIN_TIME if begins_with is None else begins_with["mark"]
         self._rows = rows
+        self._buckets = buckets
         self._random = random.Random(seed)
         self._levels = [
-            [Task(target, level, floor) for _ in range(tasks)] for level in range(1, plan.depth + 1)
+            [Task(target, level, buckets, floor) for _ in range(tasks)]
+            for level in range(1, plan.depth + 1)
         ]
         self._stored = StoredQuery(store, plan.pipeline.name)
         self._results = Results(self._stored, plan.graph, {})
@@ -183,7 +188,7 @@ class StandIn:
         few."""
         for rows in batched(start, 7):
             columns = dict(zip(START_COLUMNS, zip(*rows, strict=True), strict=True))
-            for batch in packing(BUCKETS)(iter([pa.RecordBatch.from_pydict(columns)])):
+            for batch in packing(self._buckets)(iter([pa.RecordBatch.from_pydict(columns)])):
                 for row in made_rows(batch):
                     tasks = self._levels[self.plan.levels[row.receiver] - 1]
                     tasks[hash((row.receiver, row.bucket)) % len(tasks)].begin_with(START(*row))
@@ -197,8 +202,8 @@ class StandIn:
                 for batch in unpacked(iter([pa.RecordBatch.from_pydict(columns)])):
                     yield from (tuple(row.values()) for row in batch.to_pylist())
 
-    def run(self, most: int | None = None) -> None:
-        """Do batches until nothing is new, or so many."""
+    def run(self, most: int | None = None, after: Callable[[], object] = lambda: None) -> None:
+        """Do batches until nothing is new, or so many; `after` is called after each one."""
         reader = self._reader
         with ExitStack() as stack:
             stack.callback(reader.stop)
@@ -219,6 +224,7 @@ class StandIn:
                 if end == offset and watermark == before and self.batches:
                     break
                 self._batch(rows, Batch(watermark, before, self.batches * 1_000))
+                after()
                 offset, before = end, watermark
                 self.offset, self.watermark = end, watermark
                 watermark = max(watermark, greatest - 1)

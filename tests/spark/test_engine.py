@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
-from itertools import pairwise
+from itertools import count as count_from
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -21,6 +22,7 @@ from unittest.mock import MagicMock
 import psycopg
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from psycopg import sql
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
@@ -31,6 +33,7 @@ from millwheel.bundles import Bundles
 from millwheel.cli.commands.status_command import WatchOptions, status
 from millwheel.cli.options import CommonOptions
 from millwheel.computations import FlatMap, Windowed, count
+from millwheel.core.codec import slot_of
 from millwheel.core.model import EPOCH, MAX_TIME, MIN_TIME
 from millwheel.errors import (
     DeployRefused,
@@ -43,7 +46,10 @@ from millwheel.errors import (
 from millwheel.files import JsonLines
 from millwheel.services.run import Run
 from millwheel.sinks import Console, Discard, JsonLinesFiles
+from millwheel.spark.engine import buckets as buckets_
+from millwheel.spark.engine import input as input_
 from millwheel.spark.engine import running
+from millwheel.spark.engine.buckets import bucket_of
 from millwheel.spark.engine.input import ClockPart, InputReader, ReadAhead
 from millwheel.spark.engine.moved_keys import COLUMNS as STATE_COLUMNS
 from millwheel.spark.engine.moving import Moving
@@ -68,7 +74,7 @@ from millwheel.spark.staging import StagingWriter
 from millwheel.store.console.migrate import migrate
 from millwheel.windows import Early, Pane, Tumbling
 from tests.following import service as following
-from tests.spark.stand_in import BUCKETS, QUERY, Batch, StandIn, made_rows
+from tests.spark.stand_in import BUCKETS, QUERY, Batch, StandIn, Task, made_rows
 from tests.support import spark_pipelines
 from tests.support.spark_inputs import write_flights, write_lines
 from tests.support.spark_pipelines import FILE, FINAL, LINES, Line, Seen, Word
@@ -153,6 +159,9 @@ def environment(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     """Names the input of a pipeline."""
     monkeypatch.setenv("NEXMARK_DIR", str(inputs / "events"))
     monkeypatch.setenv("NEXMARK_LATENESS", "1")
+    # The records of a key in a batch come in several parcels, in no order.
+    monkeypatch.setattr(input_, "READ_ROWS", 7)
+    monkeypatch.setattr(input_, "PACKED_ROWS", 7)
 
     def choose(name: str) -> None:
         file = "lines.jsonl" if name == "words" else "flights.jsonl"
@@ -185,6 +194,67 @@ def test_final_rows_are_those_of_the_engine(
         expected = place.rows(engine, table, columns)
         assert len(expected) > 5
         assert place.rows(pipeline, table, columns) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["hours", *(pytest.param(n, marks=pytest.mark.soak) for n in FINAL if n != "hours")]
+)
+def test_keys_that_share_a_bucket_share_nothing_else(
+    name: str, place: Place, environment: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All keys of a step in one bucket, whose pages split from batch to batch."""
+    monkeypatch.setattr(buckets_, "PAGE_BYTES", 700)
+    environment(name)
+    engine = place.engine(name)
+    place.stand_in(name, rows=150, buckets=1).run()
+    pipeline = getattr(spark_pipelines, name)().name
+    for table, columns in FINAL[name].items():
+        assert place.rows(pipeline, table, columns) == place.rows(engine, table, columns)
+
+
+def keys_of_bucket(number: int) -> Iterator[str]:
+    """Texts that are keys of a bucket."""
+    for n in count_from(0):
+        if bucket_of(slot_of(f'"k{n}"'.encode()), BUCKETS) == number:
+            yield f"k{n}"
+
+
+def test_a_bucket_is_called_when_its_first_timer_is_due(place: Place, troubled: Path) -> None:
+    """Then when the next one is; no record of the bucket comes in the meantime."""
+    one, two = islice(keys_of_bucket(5), 2)
+    other = next(keys_of_bucket(6))
+    lines = [(1_000, one), (1_500, two), (1_501, other), (1_502, other), (1_600, other)]
+    troubled.write_text("".join(json.dumps({"at": a, "text": t}) + "\n" for a, t in lines))
+    fired = []
+
+    def look() -> None:
+        fired.append({row[0] for row in place.rows("trouble", "seen")} - {other})
+
+    place.stand_in("trouble", rows=1).run(most=5, after=look)
+    assert fired == [set(), set(), {one}, {one}, {one, two}]
+
+
+def test_a_batch_comes_to_the_same_result_in_any_order(place: Place, troubled: Path) -> None:
+    """Its rows reach a bucket in no order, and a driver that was killed may run it again."""
+    stand_in = place.stand_in("trouble", rows=100_000, buckets=1)
+    reader = stand_in._reader
+    first = reader.initialOffset()
+    end = reader.latestOffset(first, ReadMaxRows(100_000))
+    rows = [
+        row
+        for part in reader.partitions(first, end)
+        for arrow in reader.read(part)
+        for row in made_rows(arrow)
+    ]
+    reader.stop()
+    assert len(rows) > 20
+    found = []
+    for order in (rows, rows[::-1]):
+        task = Task(f"{MODULE}:trouble", 1, 1, MIN_TIME)
+        parcels = task.run(order, Batch(0, 0, 0)) + task.run([], Batch(10**9, 0, 0))
+        made = [row for parcel in parcels for row in decode_rows(parcel.rows)]
+        found.append(sorted(row for row in map(structs.astuple, made) if row[1] == "table"))
+    assert found[0] == found[1] != []
 
 
 def write_trouble(path: Path) -> None:
