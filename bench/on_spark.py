@@ -33,7 +33,8 @@ from millwheel.runtime.environment import Options
 from millwheel.store.postgres.store import PostgresStore
 
 NAME = "on_spark"
-BATCH_ROWS = 20_000
+BATCH_ROWS = 100_000
+"""The default of ``millwheel spark run``."""
 FILE = "BENCH_FILE"
 LOOK_SECONDS = 0.1
 
@@ -80,9 +81,9 @@ async def _run(store: PostgresStore) -> None:
     await store.close()
 
 
-def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
+def by_spark(url: str, directory: Path, path: Path, rows: int) -> dict[str, float]:
     """Spark, to which the pipeline is moved with its state: between the first and the last full
-    batch."""
+    batch, of so many rows."""
     environment = {**os.environ, FILE: str(path), "PYTHONPATH": str(ROOT)}
     place = ["--store", url, "--checkpoint", str(directory / "checkpoint")]
     command = [sys.executable, "-m", "millwheel"]
@@ -90,7 +91,7 @@ def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
     move = [*command, "spark", "take", "bench.on_spark:pipeline", *place]
     subprocess.run(move, env=environment, check=True, stdout=subprocess.DEVNULL)
     run = [
-        *command, "spark", "run", "bench.on_spark:pipeline", *place, "--max-rows", str(BATCH_ROWS),
+        *command, "spark", "run", "bench.on_spark:pipeline", *place, "--max-rows", str(rows),
         "--conf", "spark.driver.memory=4g", "--keep-open", "--until-caught-up",
     ]  # fmt: skip
     looks: list[tuple[float, int, int]] = []
@@ -102,14 +103,14 @@ def by_spark(url: str, directory: Path, path: Path) -> dict[str, float]:
             time.sleep(LOOK_SECONDS)
     assert process.returncode == 0, (directory / "on_spark.log").read_text()[-3000:]
     times = {batch: at for at, batch, _ in reversed(looks) if batch >= 0}
-    done = {batch: rows for _, batch, rows in looks}
-    full = [batch for batch in times if batch > 0 and done[batch] - done[batch - 1] >= BATCH_ROWS]
+    done = {batch: processed for _, batch, processed in looks}
+    full = [batch for batch in times if batch > 0 and done[batch] - done[batch - 1] >= rows]
     first, last = min(full), max(full)
     seconds = (times[last] - times[first]) / (last - first)
     return {
         "loaded_seconds": times[0] - began,
         "batch_seconds": seconds,
-        "rate": BATCH_ROWS / seconds,
+        "rate": rows / seconds,
         "record_seconds": 1.5 * seconds,
     }
 
@@ -127,9 +128,10 @@ def _look(url: str) -> tuple[int, int] | None:
 
 
 async def measure(
-    url: str, directory: Path, *, keys: tuple[int, ...], records: int
+    url: str, directory: Path, *, keys: tuple[int, ...], records: int, rows: int
 ) -> dict[str, Any]:
-    """Measure both with the state of so many keys, on so many further records each."""
+    """Measure both with the state of so many keys, on so many further records each, in batches of
+    so many rows on Spark."""
     found = []
     for number in keys:
         path = directory / f"payments_{number}.jsonl"
@@ -140,8 +142,9 @@ async def measure(
         place = directory / f"keys_{number}"
         place.mkdir()
         write(path, number, records, number + records)
-        spark = by_spark(url, place, path)
-        line = {"keys": number, "records": records, "engine_rate": engine.rate, **spark}
+        spark = by_spark(url, place, path, rows)
+        line: dict[str, float] = {"keys": number, "records": records, "batch_rows": rows}
+        line |= {"engine_rate": engine.rate, **spark}
         line["ratio"] = engine.rate / spark["rate"]
         found.append(line)
         print("on spark:", json.dumps(line), flush=True)

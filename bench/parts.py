@@ -98,12 +98,15 @@ async def _spark(url: str, directory: Path, options: Options) -> Any:
         url,
         directory,
         keys=(10_000,) if quick else (10_000, 100_000, 1_000_000),
-        records=80_000 if quick else 160_000,
+        records=80_000 if quick else 500_000,
+        rows=20_000 if quick else on_spark.BATCH_ROWS,
     )
 
 
 async def _spark_most_keys(url: str, directory: Path, _: Options) -> Any:
-    return await on_spark.measure(url, directory, keys=(10_000_000,), records=80_000)
+    return await on_spark.measure(
+        url, directory, keys=(10_000_000,), records=400_000, rows=on_spark.BATCH_ROWS
+    )
 
 
 async def _spark_start(url: str, directory: Path, options: Options) -> Any:

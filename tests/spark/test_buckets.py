@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.core.model import MAX_TIME, SLOTS
-from millwheel.errors import UsageError
+from millwheel.errors import InvariantBroken, UsageError
 from millwheel.spark.engine import buckets, checkpoints, query
 from millwheel.spark.engine.buckets import DIRECTORY, Bucket, KeptKey, bucket_of, keys_of, page_of
+from millwheel.spark.engine.input import InputReader
 
 
 class Stored:
@@ -183,3 +184,10 @@ def test_a_checkpoint_with_a_state_a_key_is_refused(monkeypatch: pytest.MonkeyPa
         match=r"/checkpoint was made by an earlier version.*spark return.*another checkpoint$",
     ):
         query.buckets_of(MagicMock(), "/checkpoint", 3)
+
+
+def test_rows_for_other_buckets_than_the_operators_have_are_not_read() -> None:
+    reader = InputReader("a:b", 10, 12)
+    start = reader.initialOffset()
+    with pytest.raises(InvariantBroken, match="in 12 buckets .* the checkpoint has 13"):
+        reader.partitions(start, {**start, "mark": 1, "buckets": 13})

@@ -136,7 +136,16 @@ def place(postgres_url: Callable[[int], str]) -> Iterator[Place]:
     found = Place(postgres_url(18))
     yield found
     with psycopg.connect(found.url, autocommit=True) as connection:
-        for name in (*FINAL, "trouble", "identified", "strict", "hidden", "ordered", "two_levels"):
+        for name in (
+            *FINAL,
+            "trouble",
+            "identified",
+            "strict",
+            "hidden",
+            "ordered",
+            "two_levels",
+            "keeping",
+        ):
             pipeline = getattr(spark_pipelines, name)().name
             for schema in (pipeline, f"{pipeline}_by_engine", "airports"):
                 connection.execute(
@@ -359,6 +368,17 @@ def test_an_error_ends_the_query_and_names_the_record(place: Place, troubled: Pa
         place.stand_in("strict").run()
     assert "Nothing of it was committed" in str(error.value)
     assert place.rows("strict", "seen") == []
+
+
+def test_a_context_ends_with_the_call_of_its_key(place: Place, troubled: Path) -> None:
+    """The next key of the bucket has another one: what is left of the first call changes
+    nothing."""
+    spark_pipelines.Keeping.kept.clear()
+    lines = [{"at": 1, "text": text} for text in ("a", "b")]
+    troubled.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserCodeError, match=r"ctx.produce after the call .* had ended"):
+        place.stand_in("keeping", buckets=1).run()
+    assert place.rows("keeping", "seen") == []
 
 
 def test_timers_for_the_past_fire_before_the_next_record(place: Place, troubled: Path) -> None:

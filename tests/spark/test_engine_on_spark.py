@@ -64,6 +64,13 @@ def stateful(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
         spark.conf.unset(name)
 
 
+def by_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["millwheel", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+
+
 @pytest.mark.spark
 def test_who_takes_over_and_is_killed_takes_over_again(
     stateful: SparkSession,
@@ -73,8 +80,8 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Killed between the store's commit of the first batch and Spark's: the checkpoint has no state
-    yet. The command is given again, and has the results of the engine; two operators, a clock,
-    tables with and without a key."""
+    yet. The command is given again, the pipeline is moved back, and has the results of the engine;
+    two operators, a clock, tables with and without a key."""
     url, file, target = (
         postgres_url(18),
         directory / "flights.jsonl",
@@ -109,12 +116,14 @@ def test_who_takes_over_and_is_killed_takes_over_again(
     assert stored.load().batch == 0
     assert stored.load().may_have_start
     command = ["spark", "run", target, "--store", url, "--checkpoint", checkpoint]
-    monkeypatch.setattr(sys, "argv", ["millwheel", *command, "--max-rows", "1000"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    by_command(monkeypatch, *command, "--max-rows", "1000", "--keep-open", "--until-caught-up")
     assert "there already" in "".join(capsys.readouterr()), "the rows of the first batch"
     assert not stored.load().may_have_start
+    by_command(monkeypatch, "spark", "return", target, "--store", url)
+    with psycopg.connect(url) as connection:
+        ((returned,),) = connection.execute("SELECT count(*) FROM flights.states").fetchall()
+    assert returned > 5
+    asyncio.run(Run(spark_pipelines.hours(), url).run())
 
     other = spark_pipelines.hours()
     other.name = "flights_by_engine"

@@ -277,6 +277,27 @@ def hidden() -> Pipeline:
     return pipeline
 
 
+class Keeping(Computation[Line, Seen]):
+    """Keeps the context of its first call, and uses it in the call for another key."""
+
+    writes = (ROWS,)
+    kept: ClassVar[list[Context[Seen, KeyRow]]] = []
+
+    async def process_record(self, record: Record[Line], ctx: Context[Seen]) -> None:
+        self.kept.append(ctx)
+        self.kept[0].produce(ROWS, KeyRow(record.value.text, 1, True))
+
+
+def keeping() -> Pipeline:
+    pipeline = Pipeline("keeping")
+    pipeline.inject(
+        LINES, JsonLines(path()), timestamp=lambda line: datetime.fromtimestamp(line.at, UTC)
+    )
+    pipeline.add(Keeping(), LINES.by(lambda line: line.text))
+    pipeline.sink(ROWS, Table("seen", KeyRow, key=("key",)))
+    return pipeline
+
+
 class Both(msgspec.Struct):
     """The order in which a key's records and timers ran."""
 

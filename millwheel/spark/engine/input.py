@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 
 from millwheel.core.counters import BAD_ROWS
 from millwheel.core.model import MAX_TIME, MIN_TIME, clamp_time
-from millwheel.errors import InputError
+from millwheel.errors import InputError, InvariantBroken
 from millwheel.graph.node import Node
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.source.row_rules import RowRules
@@ -140,6 +140,7 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = target
         self._rows = rows
         self._keep_open = keep_open
+        self._buckets = buckets
         begins_with = begins_with or {"mark": MIN_TIME, "partitions": {}}
         self._begins_with = {**begins_with, "buckets": buckets}
         self._ahead: ReadAhead | None = None
@@ -162,6 +163,11 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
+        if end["buckets"] != self._buckets:
+            raise InvariantBroken(
+                f"the operators look for keys in {self._buckets} buckets of each step, and the "
+                f"checkpoint has {end['buckets']}"
+            )
         mark = end["mark"]
         found: list[InputPartition] = [ClockPart(mark)]
         for name, place in end["partitions"].items():
