@@ -189,5 +189,5 @@ def test_a_checkpoint_with_a_state_a_key_is_refused(monkeypatch: pytest.MonkeyPa
 def test_rows_for_other_buckets_than_the_operators_have_are_not_read() -> None:
     reader = InputReader("a:b", 10, 12)
     start = reader.initialOffset()
-    with pytest.raises(InvariantBroken, match="in 12 buckets .* the checkpoint has 13"):
+    with pytest.raises(InvariantBroken, match=r"in 12 buckets .* the checkpoint has 13"):
         reader.partitions(start, {**start, "mark": 1, "buckets": 13})

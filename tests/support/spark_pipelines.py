@@ -281,7 +281,7 @@ class Keeping(Computation[Line, Seen]):
     """Keeps the context of its first call, and uses it in the call for another key."""
 
     writes = (ROWS,)
-    kept: ClassVar[list[Context[Seen, KeyRow]]] = []
+    kept: ClassVar[list[Context[Seen]]] = []
 
     async def process_record(self, record: Record[Line], ctx: Context[Seen]) -> None:
         self.kept.append(ctx)

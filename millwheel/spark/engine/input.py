@@ -163,10 +163,10 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:
             return []
-        if end["buckets"] != self._buckets:
+        if end.get("buckets") != self._buckets:
             raise InvariantBroken(
                 f"the operators look for keys in {self._buckets} buckets of each step, and the "
-                f"checkpoint has {end['buckets']}"
+                f"checkpoint has {end.get('buckets')}"
             )
         mark = end["mark"]
         found: list[InputPartition] = [ClockPart(mark)]
