@@ -16,6 +16,6 @@ Spark (decision 55).
 ``running``        the command
 ``moving``         to Spark and back: the part of the store
 ``returning``      back from a checkpoint
-``moved_keys``     what is kept of keys, as rows of the store and parts of buckets
+``moved_keys``     states and timers as rows of the store, and as parts of buckets
 =================  =============================================================
 """

@@ -41,7 +41,7 @@ def bucket_of(slot: int, buckets: int) -> int:
 
 
 class KeptKey(msgspec.Struct, array_like=True):
-    """What is kept of a key."""
+    """The state and the timers of a key."""
 
     entries: dict[str, tuple[bytes, int]] = {}
     """The entries of the view ``states``: name -> JSON, and the version of the state."""
@@ -89,8 +89,7 @@ class PageMap(Protocol):
 
 
 class Bucket:
-    """The keys of the present group: `divide` them among the pages, then `store` what has
-    changed."""
+    """The keys of the present group: `divide` them among the pages, then `store` the changes."""
 
     def __init__(self, stored: PageMap) -> None:
         self._stored = stored

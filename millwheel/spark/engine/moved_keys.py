@@ -1,5 +1,5 @@
-"""What is kept of keys while a pipeline is moved: as rows of the store's tables, one for each entry
-and timer, and as parts of Spark's buckets."""
+"""States and timers of keys while a pipeline is moved: as rows of the store's tables, one for each
+entry and timer, and as parts of Spark's buckets."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ for each group, and once more for each group with a timer that its watermark has
 operator runs the keys of the bucket one after the other, and Spark has one timer for all of theirs.
 Rows for other levels, and results, pass through.
 
-What is kept of a key is that of the views ``states`` and ``timers``, each entry with its JSON and
-its version. So a pipeline is moved to Spark and back by copying rows, and migrations keep working.
+A key has the entries of the view ``states``, each with its JSON and its version, and its timers. So
+a pipeline is moved to Spark and back by copying rows, and migrations keep working.
 """
 
 from __future__ import annotations

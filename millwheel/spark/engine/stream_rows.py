@@ -1,4 +1,4 @@
-"""What flows between the operators of a query: records on their way to a step, and results on their
+"""The rows between the operators of a query: records on their way to a step, and results on their
 way to the sinks.
 
 For Spark a row costs more than a record does: Python reads it cell by cell. So Spark's rows are
