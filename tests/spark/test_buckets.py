@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from millwheel.core.model import MAX_TIME, SLOTS
 from millwheel.errors import InvariantBroken, UsageError
 from millwheel.spark.engine import buckets, checkpoints, query
-from millwheel.spark.engine.buckets import DIRECTORY, Bucket, KeptKey, bucket_of, keys_of, page_of
+from millwheel.spark.engine.buckets import (
+    DIRECTORY,
+    KeptKey,
+    KeyBucket,
+    bucket_of,
+    keys_of,
+    page_of,
+)
 from millwheel.spark.engine.input import InputReader
 
 
@@ -61,7 +68,7 @@ def kept_of(size: int, due: int | None) -> KeptKey:
 
 def put(stored: Stored, keys: dict[bytes, KeptKey]) -> None:
     """A batch with these keys."""
-    bucket = Bucket(stored)
+    bucket = KeyBucket(stored)
     for key, kept in keys.items():
         bucket.put(key, kept)
     bucket.divide()
@@ -90,12 +97,12 @@ def test_a_bucket_keeps_what_each_key_had_last(
             put(stored, batch)
             model |= batch
             model = {key: kept for key, kept in model.items() if kept}
-            bucket = Bucket(stored)
+            bucket = KeyBucket(stored)
             assert {key: bucket.get(key) for key in map(key_of, range(61))} == {
                 key: model.get(key, KeptKey()) for key in map(key_of, range(61))
             }
             dues = {key: min(kept.timers.values()) for key, kept in model.items() if kept.timers}
-            assert sorted(Bucket(stored).due_before(watermark)) == sorted(
+            assert sorted(KeyBucket(stored).due_before(watermark)) == sorted(
                 key for key, due in dues.items() if due < watermark
             )
             assert bucket.due == min(dues.values(), default=MAX_TIME)
@@ -124,7 +131,7 @@ def test_a_look_for_timers_reads_the_pages_that_have_some() -> None:
     put(stored, {key_of(n): kept_of(100, None) for n in range(5_000)})
     put(stored, {key_of(7): kept_of(100, 50)})
     stored.read.clear()
-    bucket = Bucket(stored)
+    bucket = KeyBucket(stored)
     assert list(bucket.due_before(50)) == []
     assert stored.read == [DIRECTORY]
     assert list(bucket.due_before(51)) == [key_of(7)]

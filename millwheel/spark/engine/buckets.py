@@ -52,7 +52,7 @@ class KeptKey(msgspec.Struct, array_like=True):
         return bool(self.entries or self.timers)
 
 
-class Page(msgspec.Struct, array_like=True):
+class KeyPage(msgspec.Struct, array_like=True):
     keys: dict[bytes, msgspec.Raw] = {}
     """Key as JSON -> `KeptKey`. Only the keys of a batch are decoded."""
     dues: dict[bytes, int] = {}
@@ -76,7 +76,7 @@ class Directory(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _key = msgspec.msgpack.Decoder(KeptKey).decode
-_page = msgspec.msgpack.Decoder(Page).decode
+_page = msgspec.msgpack.Decoder(KeyPage).decode
 _directory = msgspec.msgpack.Decoder(Directory).decode
 
 
@@ -88,12 +88,12 @@ class PageMap(Protocol):
     def removeKey(self, key: Any) -> None: ...
 
 
-class Bucket:
+class KeyBucket:
     """The keys of the present group: `divide` them among the pages, then `store` the changes."""
 
     def __init__(self, stored: PageMap) -> None:
         self._stored = stored
-        self._read: dict[int, Page] = {}
+        self._read: dict[int, KeyPage] = {}
         self._changed: set[int] = set()
         found = stored.getValue((DIRECTORY,))
         self._was = b"" if found is None else bytes(found[0])
@@ -170,11 +170,11 @@ class Bucket:
     def _number_of(self, key: bytes) -> int:
         return page_of(key, len(self._directory.keys))
 
-    def _page(self, number: int) -> Page:
+    def _page(self, number: int) -> KeyPage:
         found = self._read.get(number)
         if found is None:
             stored = self._stored.getValue((number,)) if self._directory.keys[number] else None
-            found = self._read[number] = Page() if stored is None else _page(bytes(stored[0]))
+            found = self._read[number] = KeyPage() if stored is None else _page(bytes(stored[0]))
         return found
 
     def _describe(self) -> None:
@@ -191,7 +191,7 @@ class Bucket:
         of.keys.append(0)
         of.sizes.append(0)
         of.dues.append(MAX_TIME)
-        page, added = self._page(old), Page()
+        page, added = self._page(old), KeyPage()
         for key in [key for key in page.keys if self._number_of(key) == new]:
             added.keys[key] = page.keys.pop(key)
             if key in page.dues:

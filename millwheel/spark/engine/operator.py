@@ -27,7 +27,7 @@ from pyspark.sql.streaming.stateful_processor import (
 
 from millwheel.core.chunk import Chunk
 from millwheel.core.model import MAX_TIME, MIN_TIME
-from millwheel.spark.engine.buckets import PAGE_CONTENT, PAGE_NUMBER, PAGES, Bucket, KeptKey
+from millwheel.spark.engine.buckets import PAGE_CONTENT, PAGE_NUMBER, PAGES, KeptKey, KeyBucket
 from millwheel.spark.engine.key_run import IdRunner, KeyEntries, Moment, Outcome, StepRunner
 from millwheel.spark.engine.moved_keys import decode_keys
 from millwheel.spark.engine.plan import SparkPlan, planned
@@ -109,7 +109,7 @@ class LevelOperator(StatefulProcessor):
         """Take over keys that were exported from the engine: a part of the bucket."""
         if key[0] not in self._runners:
             return
-        bucket = Bucket(self._pages)
+        bucket = KeyBucket(self._pages)
         for each, part in decode_keys(initialState.keys).items():
             kept = bucket.get(each)
             kept.entries.update(part.entries)
@@ -145,7 +145,7 @@ class LevelOperator(StatefulProcessor):
     async def _run_keys(self, runner: StepRunner, number: int, rows: Rows, moment: Moment) -> None:
         """Run the keys with records and those with timers that are due, in the order of the keys:
         a batch that runs again comes to the same result."""
-        bucket = Bucket(self._pages) if runner.keeps else None
+        bucket = KeyBucket(self._pages) if runner.keeps else None
         due = () if bucket is None else bucket.due_before(moment.watermark)
         counters: Counter[str] = Counter()
         for key in sorted({*rows, *due}):
@@ -162,7 +162,7 @@ class LevelOperator(StatefulProcessor):
             self._store(bucket, moment.watermark)
 
     def _keep(
-        self, runner: StepRunner, bucket: Bucket, key: bytes, kept: KeptKey, done: Outcome
+        self, runner: StepRunner, bucket: KeyBucket, key: bytes, kept: KeptKey, done: Outcome
     ) -> None:
         if not done.changes and done.timers == kept.timers:
             return
@@ -174,7 +174,7 @@ class LevelOperator(StatefulProcessor):
         kept.timers = done.timers
         bucket.put(key, kept)
 
-    def _store(self, bucket: Bucket, watermark: int) -> None:
+    def _store(self, bucket: KeyBucket, watermark: int) -> None:
         """Write a bucket, and have Spark call for it when its first timer is due.
 
         Args:

@@ -53,23 +53,21 @@ def planned_rows(
     plan: SparkPlan,
     options: Mapping[str, str],
     *,
-    buckets: int,
     floor: int,
     start: DataFrame | None = None,
 ) -> DataFrame:
     """The parcels that leave the last operator.
 
     Args:
-        options: further options of the source.
-        buckets: number of buckets of each step; that of the checkpoint.
+        options: further options of the source; ``buckets`` is that of the checkpoint.
         floor: the least low watermark, in microseconds.
         start: the table ``spark_start``, states and timers to begin with; None: there are none, or
             they were taken over.
     """
     spark.dataSource.register(InjectedSource)
     spark.dataSource.register(ResultSink)
-    given = {"target": target, "buckets": str(buckets), **options}
-    rows = spark.readStream.format(FORMAT).options(**given).load()
+    buckets = int(options["buckets"])
+    rows = spark.readStream.format(FORMAT).options(target=target, **options).load()
     rows = rows.withWatermark("mark", DELAY)
     for level in range(1, plan.depth + 1):
         rows = rows.groupBy("receiver", "bucket").transformWithState(
@@ -139,7 +137,7 @@ class QueryRun:
         self._ends = ends
         before = stored.load()
         self._floor = before.floor
-        self._buckets = buckets_of(spark, checkpoint, before.batch)
+        self._options["buckets"] = str(buckets_of(spark, checkpoint, before.batch))
         if before.begins_with is not None:
             self._options["begins_with"] = json.dumps(before.begins_with)
 
@@ -215,9 +213,8 @@ class QueryRun:
             done(BatchDone(number, self._results.take(batch, ids[0], number)))
 
         rows = planned_rows(
-            self._spark, self._target, self._plan, self._options,
-            buckets=self._buckets, floor=self._floor, start=start,
-        )  # fmt: skip
+            self._spark, self._target, self._plan, self._options, floor=self._floor, start=start
+        )
         writer = rows.writeStream.outputMode("append")
         writer = writer.option("checkpointLocation", self._checkpoint)
         if self._ends:
