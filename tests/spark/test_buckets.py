@@ -126,6 +126,16 @@ def test_a_batch_reads_and_writes_the_pages_of_its_keys() -> None:
     assert sorted(stored.written) == [DIRECTORY, number]
 
 
+def test_an_emptied_bucket_begins_anew() -> None:
+    stored = Stored()
+    put(stored, {key_of(n): kept_of(100, n) for n in range(2_000)})
+    assert len(stored.pages) > 5
+    put(stored, {key_of(n): KeptKey() for n in range(2_000)})
+    assert stored.pages == {}
+    put(stored, {key_of(7): kept_of(100, 7)})
+    assert sorted(stored.pages) == [DIRECTORY, 0]
+
+
 def test_a_look_for_timers_reads_the_pages_that_have_some() -> None:
     stored = Stored()
     put(stored, {key_of(n): kept_of(100, None) for n in range(5_000)})

@@ -145,6 +145,7 @@ def place(postgres_url: Callable[[int], str]) -> Iterator[Place]:
             "ordered",
             "two_levels",
             "keeping",
+            "stacked",
         ):
             pipeline = getattr(spark_pipelines, name)().name
             for schema in (pipeline, f"{pipeline}_by_engine", "airports"):
@@ -307,6 +308,17 @@ def test_a_record_that_fails_is_set_aside(rows: int, place: Place, troubled: Pat
     assert spark_pipelines.Trouble.tries == 1 + 3 * 3, "once quickly, then each three times"
 
 
+def test_a_failed_record_leaves_nothing_to_the_others(place: Place, troubled: Path) -> None:
+    """Those of its key, and of its bucket: they run again, and count once."""
+    lines = ["key_1", "key_1 bad", "key_1", "key_2"]
+    text = [json.dumps({"at": at, "text": line}) + "\n" for at, line in enumerate(lines, 1_000)]
+    troubled.write_text("".join(text))
+    place.stand_in("trouble", buckets=1).run()
+    ((counters,),) = place.query(sql.SQL("SELECT counters FROM trouble.spark_queries"))
+    assert counters["trouble"] == {"processed": 4, "counted": 3, "dead_letters": 1}
+    assert place.rows("trouble", "seen") == [("key_1", 2, True), ("key_2", 1, True)]
+
+
 @pytest.mark.parametrize("rows", [37, 100_000])
 def test_records_with_ids_keep_the_order_of_their_source(
     rows: int, place: Place, troubled: Path
@@ -390,6 +402,18 @@ def test_timers_for_the_past_fire_before_the_next_record(place: Place, troubled:
     stand_in.run()
     ((ran, *_),) = place.rows("ordered", "seen")
     assert ran.endswith("record 20000 first 20000 second 20000 record 20001")
+
+
+def test_windows_of_windows_are_on_time(place: Place, troubled: Path) -> None:
+    """Windows that close in one batch are older than its watermark, and not late one level
+    above."""
+    lines = [{"at": at, "text": text} for at in range(0, 7_200, 60) for text in "ab"]
+    troubled.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    place.stand_in("stacked", rows=1_000).run()
+    assert place.rows("stacked", "late") == []
+    hours = place.rows("stacked", "hours")
+    of = {key: sum(row[1] for row in hours if row[0] == key) for key in "ab"}
+    assert of == {"a": 120, "b": 120}
 
 
 def test_what_is_late_for_its_sender_is_late_one_level_above(place: Place, troubled: Path) -> None:
