@@ -89,15 +89,9 @@ def rows(url: str, name: str, query: str, table: str) -> list[Any]:
         return connection.execute(text).fetchall()
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "workers"),
-    [
-        pytest.param(pipeline, workers, marks=[] if quick else pytest.mark.soak)
-        for pipeline, some in (("flights", set()), ("tails", {2}))
-        for workers in (1, 2, 3, 4)
-        for quick in (workers in some,)
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("pipeline", ["flights", "tails"])
 def test_any_number_of_processes_come_to_the_same(
     pipeline: str, workers: int, storm: Files, schema: tuple[str, str]
 ) -> None:
@@ -184,35 +178,27 @@ class Crew:
         return self._log.read_text()
 
 
-def test_ctrl_c_ends_all_workers_in_order_and_they_go_on_later(
+def test_a_killed_worker_is_started_again_and_ctrl_c_ends_all_in_order(
     tmp_path: Path, schema: tuple[str, str]
 ) -> None:
-    crew = Crew(tmp_path, schema, 900, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 200 and len(crew.workers()) == 2)
-    processes = list(crew.workers())
-    assert len(processes) == 2
-    crew.signal(signal.SIGINT)
-    code, told = crew.end()
-    assert (code, told["outcome"], told["signal"]) == (130, "stopped", "SIGINT")
-    assert crew.workers() == {}
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
-    again = Crew(tmp_path, schema, 900, pause=0)
-    code, told = again.end()
-    assert (code, told["outcome"]) == (0, "complete")
-    assert visits.differences(visits.read(crew.url, crew.name), again.answer) == []
-
-
-def test_a_killed_worker_is_started_again(tmp_path: Path, schema: tuple[str, str]) -> None:
-    crew = Crew(tmp_path, schema, 900, pause=0.5)
-    crew.wait_until(lambda: crew.steps() > 200 and len(crew.workers()) == 2)
+    """And they go on later."""
+    crew = Crew(tmp_path, schema, 900, pause=1.0)
+    crew.wait_until(lambda: crew.steps() > 0 and len(crew.workers()) == 2)
     before = crew.workers()
     victim = next(iter(before))
     os.kill(victim, signal.SIGKILL)
     crew.wait_until(lambda: set(crew.workers().values()) - set(before.values()))
-    code, told = crew.end()
-    assert (code, told["outcome"]) == (0, "complete"), crew.log()[-3000:]
     assert '"event": "worker_killed"' in crew.log()
-    assert visits.differences(visits.read(crew.url, crew.name), crew.answer) == []
+    processes = list(crew.workers())
+    crew.signal(signal.SIGINT)
+    code, told = crew.end()
+    assert (code, told["outcome"], told["signal"]) == (130, "stopped", "SIGINT"), crew.log()[-3000:]
+    assert crew.workers().keys() <= {victim}  # it could not say that it stopped
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+    again = Crew(tmp_path, schema, 900, pause=0)
+    code, told = again.end()
+    assert (code, told["outcome"]) == (0, "complete"), again.log()[-3000:]
+    assert visits.differences(visits.read(crew.url, crew.name), again.answer) == []
 
 
 def test_the_workers_end_with_who_started_them(tmp_path: Path, schema: tuple[str, str]) -> None:

@@ -36,7 +36,13 @@ def test_every_example_with_commands_is_known() -> None:
     assert found == ENDS.keys() | ENDLESS | ELSEWHERE.keys()
 
 
-@pytest.mark.parametrize("example", ENDS)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param("limits.py", marks=pytest.mark.soak),  # test_limits.py runs its program
+        "orders_to_sqlite.py",
+    ],
+)
 def test_the_commands_of_an_example_run(example: str, tmp_path: Path) -> None:
     directory = tmp_path / "empty"
     directory.mkdir()

@@ -90,6 +90,7 @@ TABLES = [
 # ------------------------------------------------------------------- real flights, on Postgres
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("table", TABLES)
 async def test_a_slice_of_the_year_equals_the_batch_answer(
     table: str,

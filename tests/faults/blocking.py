@@ -23,7 +23,7 @@ from millwheel import (
 
 INPUT = Path(os.environ.get("BLOCKING_INPUT", "input"))
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
-NAP_SECONDS = 9.0
+NAP_SECONDS = 4.5
 TIMERS = 300_000
 KEYS = 20
 
@@ -84,7 +84,8 @@ def build(name: str, settings: Settings) -> Pipeline:
     return made
 
 
-blocking = build("blocking", Settings(intervals=4))
+blocking = build("blocking", Settings(intervals=4, lease_seconds=3.0))
+patient = build("patient", Settings(intervals=4))
 limited = build("limited", Settings(intervals=4, lease_seconds=3.0, block_limit_seconds=4.0))
 
 

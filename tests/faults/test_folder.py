@@ -8,13 +8,10 @@ from tests.faults.folder import follow
 from tests.faults.kill_flights import workplace
 
 
-def test_a_followed_directory_is_read_once_although_workers_are_killed() -> None:
+@pytest.mark.soak  # `make test` follows files by real workers in `tests.faults.test_live`
+@pytest.mark.parametrize(("rows", "kills", "seed"), [(300, 2, 1), (4_000, 20, 2), (4_000, 20, 3)])
+def test_a_followed_directory_is_read_once_although_workers_are_killed(
+    rows: int, kills: int, seed: int
+) -> None:
     with workplace() as directory:
-        follow(directory, rows=300, kills=2, seed=1, say=print)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", [2, 3])
-def test_a_followed_directory_is_read_once_after_a_while(seed: int) -> None:
-    with workplace() as directory:
-        follow(directory, rows=4_000, kills=20, seed=seed, say=print)
+        follow(directory, rows=rows, kills=kills, seed=seed, say=print)

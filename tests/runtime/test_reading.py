@@ -55,6 +55,7 @@ from millwheel.store.postgres.store import PostgresStore
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import ACTS, SHARED, Act, Cluster
+from tests.support.examples import examples
 from tests.support.pipelines import QUICK, Broken, script
 from tests.support.store_sites import Schema
 from tests.support.values import ITEMS, Count, Item, at, items, key_of, time_of
@@ -1219,7 +1220,12 @@ async def test_any_number_of_workers_have_the_same_table(workers: int) -> None:
         await cluster.leave(engine)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(12, 4),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     acts=st.lists(
         st.tuples(st.integers(1, 20), st.sampled_from(ACTS), st.integers(0, 3)), max_size=6
@@ -1260,7 +1266,12 @@ def test_tables_are_the_fold_of_all_rules_however_workers_come_and_go(
     asyncio.run(go())
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=examples(8, 3),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     acts=st.lists(
         st.tuples(

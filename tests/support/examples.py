@@ -11,5 +11,6 @@ SHARE = 1 if IS_SOAK else 5 if IS_QUICK else 3
 LEAST = 10
 
 
-def examples(count: int) -> int:
-    return min(count, max(LEAST, count // SHARE))
+def examples(count: int, least: int = LEAST) -> int:
+    """The number of examples now; `least` may be smaller where each one is a cluster."""
+    return min(count, max(least, count // SHARE))
