@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import Format
 from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from millwheel.errors import SendRefused, StoreUnavailable, UsageError
 from millwheel.store.address import StoreAddress
+from millwheel.store.postgres import arrays
 from millwheel.store.postgres.connections import lively
+from millwheel.store.postgres.quick_call import QuickCall
 from millwheel.store.postgres.statements import READ_COMMITTED
 from millwheel.store.postgres.translation import translate
 from millwheel.streams import Stream
@@ -35,6 +38,12 @@ CALL = (
     "SELECT SEND_ALL(%(stream)s, CAST(CAST(%(records)s AS text[]) AS jsonb[]), "
     "CAST(%(ids)s AS text[]), CAST(%(at)s AS timestamptz[]), %(batch)s)"
 )
+
+QUICK_CALL = b"SELECT SEND_ALL($1, $2, $3, $4, $5)"
+_TEXT_OID, _TIMES_OID = 25, 1185
+QUICK_TYPES = (_TEXT_OID, arrays.JSONBS, arrays.TEXTS, _TIMES_OID, _TEXT_OID)
+QUICK_FORMATS = (Format.TEXT, Format.BINARY, Format.BINARY, Format.TEXT, Format.TEXT)
+_TRUE = ord("t")
 
 WAIT_SECONDS = 10.0
 
@@ -88,7 +97,7 @@ class Client:
         pipeline: the pipeline's name, which is the name of its schema.
         store: the address of its store, a URL of Postgres or a directory; None:
             ``MILLWHEEL_STORE``. Not needed without connections of its own.
-        connections: most connections of its own at once.
+        connections: most connections of its own at once. Of several, one serves sends alone.
     """
 
     def __init__(self, pipeline: str, store: str | None = None, *, connections: int = 4) -> None:
@@ -97,7 +106,10 @@ class Client:
         self._most = connections
         self._pool: AsyncConnectionPool | None = None
         self._opening = asyncio.Lock()
-        self._call = CALL.replace("SEND_ALL", sql.Identifier(pipeline, "send_all").as_string(None))
+        self._quick: QuickCall | None = None
+        self._is_preparing = False
+        self._send_all = sql.Identifier(pipeline, "send_all").as_string(None)
+        self._call = CALL.replace("SEND_ALL", self._send_all)
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,6 +125,7 @@ class Client:
     async def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
+            await self._end_quick(pool)
             await pool.close()
 
     async def send(
@@ -204,9 +217,10 @@ class Client:
     ) -> list[bool]:
         """As `send_all`, with values that are JSON already; they are not checked against the
         stream's type."""
-        parameters = _parameters(stream, records, ids, at, batch)
+        _check_lengths(records, ids, at)
         if connection is None:
-            return await self._send_alone(parameters)
+            return await self._send_alone(stream, records, ids, at, batch)
+        parameters = _parameters(stream, records, ids, at, batch)
         try:
             return await _answer(await _execute(connection, self._call, parameters))
         except Exception as error:
@@ -231,12 +245,10 @@ class Client:
                 await connection.execute(text, parameters)
         ```
         """
+        times = None if at is None else [at]
+        _check_lengths([b""], None, times)
         parameters = _parameters(
-            stream.name,
-            _encoded(stream, [value]),
-            None if id is None else [id],
-            None if at is None else [at],
-            None,
+            stream.name, _encoded(stream, [value]), None if id is None else [id], times, None
         )
         return SendCall(self._call, parameters)
 
@@ -270,16 +282,69 @@ class Client:
             row = await cursor.fetchone()
             return 0 if row is None else int(row[0])
 
-    async def _send_alone(self, parameters: dict[str, Any]) -> list[bool]:
-        async with self._connection(parameters["stream"]) as connection:
-            return await _answer(await connection.execute(self._call, parameters))
+    async def _send_alone(
+        self,
+        stream: str,
+        records: Sequence[bytes],
+        ids: Sequence[str | None] | None,
+        at: Sequence[datetime | None] | None,
+        batch: str | None,
+    ) -> list[bool]:
+        """Send by the quick call or, while others use it, by another connection."""
+        with self._errors(stream):
+            quick = await self._idle_quick()
+            if quick is not None:
+                parameters = _quick_parameters(stream, records, ids, at, batch)
+                answer = await quick.call(parameters, QUICK_FORMATS)
+                assert answer is not None
+                return [each == _TRUE for each in answer[1:-1:2]]
+        async with self._connection(stream) as connection:
+            parameters_ = _parameters(stream, records, ids, at, batch)
+            return await _answer(await connection.execute(self._call, parameters_))
+
+    async def _idle_quick(self) -> QuickCall | None:
+        """The quick call, on a connection that stays out of the pool; None if it is busy, or there
+        is but one connection."""
+        quick = self._quick
+        if quick is not None and not quick.is_over:
+            return quick if quick.is_idle else None
+        if self._most < 2 or self._is_preparing:
+            return None
+        self._is_preparing = True
+        try:
+            pool = await self._connections()
+            await self._end_quick(pool)
+            connection = await pool.getconn()
+            self._quick = quick = QuickCall(connection)
+            statement = QUICK_CALL.replace(b"SEND_ALL", self._send_all.encode())
+            try:
+                await quick.prepare(statement, QUICK_TYPES)
+            except BaseException:
+                await self._end_quick(pool)
+                raise
+            return quick
+        finally:
+            self._is_preparing = False
+
+    async def _end_quick(self, pool: AsyncConnectionPool) -> None:
+        quick, self._quick = self._quick, None
+        if quick is not None:
+            quick.end()
+            await quick.connection.close()
+            await pool.putconn(quick.connection)
 
     @asynccontextmanager
     async def _connection(self, stream: str = "") -> AsyncIterator[psycopg.AsyncConnection]:
-        pool = await self._connections()
-        try:
+        with self._errors(stream):
+            pool = await self._connections()
             async with pool.connection() as connection:
                 yield connection
+
+    @contextmanager
+    def _errors(self, stream: str) -> Iterator[None]:
+        """Raise errors of Postgres as those of a send."""
+        try:
+            yield
         except PoolTimeout as error:
             raise StoreUnavailable("the store does not answer") from error
         except psycopg.Error as error:
@@ -321,6 +386,43 @@ def _encoded(stream: Stream[V], values: Sequence[V]) -> list[bytes]:
     return found
 
 
+def _check_lengths(
+    records: Sequence[bytes],
+    ids: Sequence[str | None] | None,
+    at: Sequence[datetime | None] | None,
+) -> None:
+    for name, given in (("ids", ids), ("at", at)):
+        if given is not None and len(given) != len(records):
+            raise UsageError(f"there are {len(records)} values and {len(given)} {name}")
+    for moment in at or ():
+        if moment is not None and moment.tzinfo is None:
+            raise UsageError(f"send: at={moment} has no time zone; make it aware")
+
+
+def _quick_parameters(
+    stream: str,
+    records: Sequence[bytes],
+    ids: Sequence[str | None] | None,
+    at: Sequence[datetime | None] | None,
+    batch: str | None,
+) -> list[bytes | None]:
+    """As `QUICK_TYPES` and `QUICK_FORMATS`.
+
+    Raises:
+        psycopg.DataError: a text has a NUL, at which libpq would end it.
+    """
+    named = times = None
+    if ids is not None and any(id_ is not None for id_ in ids):
+        named = arrays.texts([None if id_ is None else id_.encode() for id_ in ids]).data
+    if at is not None and any(moment is not None for moment in at):
+        shown = ("NULL" if moment is None else f'"{moment.isoformat()}"' for moment in at)
+        times = f"{{{','.join(shown)}}}".encode()
+    texts = [stream.encode(), None if batch is None else batch.encode()]
+    if any(text is not None and b"\0" in text for text in texts):
+        raise psycopg.DataError("a text has a NUL character, which Postgres does not store")
+    return [texts[0], arrays.jsonbs(records).data, named, times, texts[1]]
+
+
 def _parameters(
     stream: str,
     records: Sequence[bytes],
@@ -328,12 +430,6 @@ def _parameters(
     at: Sequence[datetime | None] | None,
     batch: str | None,
 ) -> dict[str, Any]:
-    for name, given in (("ids", ids), ("at", at)):
-        if given is not None and len(given) != len(records):
-            raise UsageError(f"there are {len(records)} values and {len(given)} {name}")
-    for moment in at or ():
-        if moment is not None and moment.tzinfo is None:
-            raise UsageError(f"send: at={moment} has no time zone; make it aware")
     return {
         "stream": stream,
         "records": [record.decode() for record in records],

@@ -17,6 +17,10 @@ _header = Struct("!iiiii").pack
 _length = Struct("!i").pack
 _NULL = _length(-1)
 
+TEXTS = 1009
+JSONBS = 3807
+"""OIDs of ``text[]`` and ``jsonb[]``."""
+
 KEPT_HEADS = 4096
 """Heads of elements up to this size are cached."""
 
@@ -53,11 +57,11 @@ class _Bits(Packed):
 
 
 class _Texts(Packed):
-    oid, element_oid = 1009, 25
+    oid, element_oid = TEXTS, 25
 
 
 class _Jsonbs(Packed):
-    oid, element_oid = 3807, 3802
+    oid, element_oid = JSONBS, 3802
 
 
 def register(adapters: AdaptersMap) -> None:
@@ -119,17 +123,14 @@ def bits(values: Sequence[tuple[int, bytes] | None]) -> Packed:
     return _Bits(len(values), b"".join(parts), nulls=None in values)
 
 
-def texts(values: Sequence[bytes]) -> Packed:
-    return _Texts(len(values), _headed(_text_heads, values))
+def texts(values: Sequence[bytes | None]) -> Packed:
+    """Encode texts; None becomes an SQL NULL."""
+    return _elements(_Texts, _text_heads, values)
 
 
 def jsonbs(values: Sequence[bytes | None]) -> Packed:
     """Encode JSON texts; None becomes an SQL NULL, and JSON's null stays a value."""
-    present = [value for value in values if value is not None]
-    if len(present) == len(values):
-        return _Jsonbs(len(values), _headed(_jsonb_heads, present))
-    parts = (_NULL if v is None else _jsonb_heads[len(v)] + v for v in values)
-    return _Jsonbs(len(values), b"".join(parts), nulls=True)
+    return _elements(_Jsonbs, _jsonb_heads, values)
 
 
 class _Heads(dict[int, bytes]):
@@ -147,6 +148,14 @@ class _Heads(dict[int, bytes]):
 
 
 _text_heads, _jsonb_heads = _Heads(), _Heads(b"\x01")
+
+
+def _elements(kind: type[Packed], heads: _Heads, values: Sequence[bytes | None]) -> Packed:
+    present = [value for value in values if value is not None]
+    if len(present) == len(values):
+        return kind(len(values), _headed(heads, present))
+    parts = (_NULL if v is None else heads[len(v)] + v for v in values)
+    return kind(len(values), b"".join(parts), nulls=True)
 
 
 def _headed(heads: _Heads, values: Sequence[bytes]) -> bytes:
