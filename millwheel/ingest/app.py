@@ -46,6 +46,7 @@ STATUS = {"another_value": 422, "no_id": 400, "wrong": 400, "no_right": 500}
 """The status of each refusal of the store; of the others it is 503."""
 
 RETRY = {"retry-after": "1"}
+_TYPE = (b"content-type", b"application/json")
 
 log = structlog.get_logger("millwheel.ingest")
 
@@ -111,16 +112,12 @@ class Ingest:
             except ClientGone:
                 return
             text = msgspec.json.encode(body)
-            fields = {
-                "content-type": "application/json",
-                "content-length": str(len(text)),
-                **headers,
-            }
+            more = [(name.encode(), value.encode()) for name, value in headers.items()]
             await send(
                 {
                     "type": "http.response.start",
                     "status": status,
-                    "headers": [(name.encode(), value.encode()) for name, value in fields.items()],
+                    "headers": [_TYPE, (b"content-length", b"%d" % len(text)), *more],
                 }
             )
             await send({"type": "http.response.body", "body": text})

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterator,
+    Mapping,
+    MutableMapping,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -195,30 +203,57 @@ class RecordsRequest:
         return _Records(door, key, at).of(body, one=kind == JSON)
 
     async def _body(self, headers: Mapping[str, str], limit: int) -> bytes:
-        too_large = RequestRefused(
-            413, f"the body has more than {limit:,} bytes; send less at once"
-        )
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > limit:
-            raise too_large
+            raise _too_large(limit)
         parts: list[bytes] = []
+        first = _FirstMessage(self._receive)
+        if first.message is not None and self._is_last(first.message, parts, limit):
+            return parts[0]
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                while True:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    part = message.get("body", b"")
-                    if self.held + len(part) > limit:
-                        raise too_large
-                    self._reader.hold(self, len(part))
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
+                if first.message is None and self._is_last(await first, parts, limit):
+                    return parts[0]
+                while not self._is_last(await self._receive(), parts, limit):
+                    pass
+                return b"".join(parts)
         except TimeoutError:
             raise RequestRefused(
                 408, f"the body was not complete after {BODY_SECONDS:g} s"
             ) from None
+
+    def _is_last(self, message: MutableMapping[str, Any], parts: list[bytes], limit: int) -> bool:
+        """Add a part of the body; says whether it is the last one."""
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        if self.held + len(part) > limit:
+            raise _too_large(limit)
+        self._reader.hold(self, len(part))
+        parts.append(part)
+        return not message.get("more_body", False)
+
+
+class _FirstMessage:
+    """The first message of a request, of which most consist. Mostly it is there already: then
+    nothing waits, and no timer is needed."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.message: MutableMapping[str, Any] | None = None
+        """None: it has to be awaited."""
+        self._steps = receive().__await__()
+        try:
+            self._awaited = next(self._steps)
+        except StopIteration as done:
+            self.message = done.value
+
+    def __await__(self) -> Generator[Any, Any, MutableMapping[str, Any]]:
+        yield self._awaited
+        return (yield from self._steps)
+
+
+def _too_large(limit: int) -> RequestRefused:
+    return RequestRefused(413, f"the body has more than {limit:,} bytes; send less at once")
 
 
 @dataclass(frozen=True)

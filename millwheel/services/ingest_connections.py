@@ -52,6 +52,7 @@ TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection:"
     b" close\r\n\r\n"
 )
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_PLACE = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection:"
     b" close\r\n\r\n"
@@ -106,13 +107,48 @@ class Places:
         return False
 
 
+class OneWrite:
+    """Where a request's answer is written: the head goes out with the first part of the body.
+
+    uvicorn writes them one after the other, each by a call of the system and in a packet of its
+    own.
+    """
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = b""
+        """Empty: it has not been written; None: it was sent."""
+
+    def write(self, data: bytes) -> None:
+        if self._head is None or data == CONTINUE:
+            self._transport.write(data)
+        elif not self._head:
+            self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self._head = None
+
+    def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+
 class BoundedProtocol(HttpToolsProtocol, Visitor):
     """One connection, from its accept."""
 
     def __init__(self, places: Places, **options: Any) -> None:
         super().__init__(**options)
         self._places = places
-        self._deadline: asyncio.TimerHandle | None = None
+        self._ends_at = 0.0
+        """By the loop's time."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Looks at `_ends_at`, at that time or earlier."""
         self._in_head = True
         """The next request, or its head, is not complete."""
         self._in_message = False
@@ -144,8 +180,8 @@ class BoundedProtocol(HttpToolsProtocol, Visitor):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._places.leave(self)
         super().connection_lost(exc)
 
@@ -188,6 +224,8 @@ class BoundedProtocol(HttpToolsProtocol, Visitor):
         self._unparsed = 0
         self._end_after(REQUEST_SECONDS)
         super().on_headers_complete()
+        if self.cycle is not None:
+            self.cycle.transport = OneWrite(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._unparsed = 0
@@ -231,10 +269,24 @@ class BoundedProtocol(HttpToolsProtocol, Visitor):
             self._end_after(REST_SECONDS)
 
     def _end_after(self, seconds: float) -> None:
-        """End the connection after a time, in place of the former one."""
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+        """End the connection after a time, in place of the former one.
+
+        A request has three such times. A timer that is due earlier stays, and looks again.
+        """
+        self._ends_at = self.loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= self._ends_at:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_at(self._ends_at, self._look_at_the_time)
+
+    def _look_at_the_time(self) -> None:
+        self._timer = None
+        seconds = self._ends_at - self.loop.time()
+        if seconds > 0:
+            self._end_after(seconds)
+        else:
+            self.transport.abort()
 
 
 class BoundedServer(uvicorn.Server):

@@ -103,6 +103,7 @@ class IngestServer:
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,  # no client is treated by its address
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=int(STOP_SECONDS),
             )
