@@ -34,7 +34,7 @@ async def apart(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
     try:
         answer: T = await asyncio.to_thread(ours.recv)
     except EOFError:
-        raise Died(f"{work.__qualname__} returned no result") from None
+        raise Died(f"{getattr(work, '__qualname__', work)} returned no result") from None
     finally:
         process.join()
     return answer

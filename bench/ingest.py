@@ -1,7 +1,8 @@
 """Records over HTTP and by ``send``: time until a request is answered, beside a raw commit of one
 row.
 
-A worker process serves HTTP and processes the records; this process is the clients.
+A worker process serves HTTP and processes the records; another one is the clients
+(`bench.post_clients`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ import msgspec
 import psycopg
 from psycopg import sql
 
+from bench.apart import apart
+from bench.post_clients import NDJSON, Posted, posted
+from bench.processes import cpu_of, postgres_cpu
 from bench.server import drop
 from bench.workload import PAYMENTS, KeepBalance, payments
 from millwheel import Discard, Inbox, Pipeline
@@ -30,6 +35,7 @@ from millwheel.store.console.migrate import migrate
 NAME = "bench_ingest"
 CLIENTS = 32
 LINES = 500
+TURNS = 5
 
 Once = Callable[[], Awaitable[Any]]
 
@@ -45,40 +51,9 @@ def pipeline() -> Pipeline:
     return made
 
 
-class Connection:
-    """A connection that stays open: one request at a time, as a client with keep-alive."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._number = 0
-
-    async def open(self, name: str) -> Connection:
-        self._name = name
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        return self
-
-    async def post(self, body: bytes, kind: str = "application/json") -> None:
-        """Send one request, and check its answer."""
-        self._number += 1
-        self._writer.write(
-            f"POST /streams/payments HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\n"
-            f"idempotency-key: {self._name}-{self._number}\r\n"
-            f"content-length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(head.decode())
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        await self._reader.readexactly(length)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
 @asynccontextmanager
-async def serving(url: str, directory: Path) -> AsyncIterator[int]:
-    """A worker that serves HTTP; gives its port."""
+async def serving(url: str, directory: Path) -> AsyncIterator[tuple[int, int]]:
+    """A worker that serves HTTP; gives its port and process id."""
     drop(url, NAME)
     migrate(url, NAME)
     with socket.socket() as free:
@@ -97,7 +72,7 @@ async def serving(url: str, directory: Path) -> AsyncIterator[int]:
                 raise RuntimeError(log.read_text())
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.0)
-        yield port
+        yield port, worker.pid
     finally:
         worker.terminate()
         await worker.wait()
@@ -113,19 +88,11 @@ async def timed(once: Once, samples: int) -> list[float]:
     return found
 
 
-async def rate(clients: list[Once], seconds: float) -> float:
-    """Calls a second, by some clients at once."""
-    calls = 0
-    end = time.perf_counter() + seconds
-
-    async def go(once: Once) -> None:
-        nonlocal calls
-        while time.perf_counter() < end:
-            await once()
-            calls += 1
-
+async def rate(once: Once, calls: int) -> float:
+    """Calls a second, one after the other."""
     start = time.perf_counter()
-    await asyncio.gather(*map(go, clients))
+    for _ in range(calls):
+        await once()
     return calls / (time.perf_counter() - start)
 
 
@@ -133,7 +100,7 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
     """Measure in turns: a raw commit of one row, a request, and `Client.send`."""
     bodies = [msgspec.json.encode(payment) for payment in payments(LINES)]
     async with (
-        serving(url, directory) as port,
+        serving(url, directory) as (port, worker),
         Client(NAME, url) as client,
         await psycopg.AsyncConnection.connect(url, autocommit=True) as connection,
     ):
@@ -146,54 +113,66 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
         )  # fmt: skip
         insert = sql.SQL("INSERT INTO {} (value) VALUES (%s)").format(table)
         text, body = bodies[0].decode(), bodies[0]
-        alone = await Connection(port).open("alone")
 
         async def raw() -> None:
             await connection.execute(insert, (text,), prepare=True)
 
-        async def post() -> None:
-            await alone.post(body)
-
         async def send() -> None:
             await client.send_json("payments", [body])
 
+        async def post(name: str, requests: int, clients: int = 1) -> Posted:
+            return await apart(
+                partial(posted, clients=clients, requests=requests), port, name, body
+            )
+
         times: dict[str, list[float]] = {"raw": [], "post": [], "send": []}
-        for once in (raw, post, send):
+        for once in (raw, send):
             await timed(once, 50)
-        for _ in range(5):
-            for name, once in (("raw", raw), ("post", post), ("send", send)):
-                times[name] += await timed(once, samples // 5)
-        many = [await Connection(port).open(f"many{number}") for number in range(CLIENTS)]
-        requests = await rate([lambda each=each: each.post(body) for each in many], samples / 100)  # type: ignore[misc]
-        raw_rate = await rate([raw], samples / 200)
-        lines = b"\n".join(bodies)
-
-        async def post_lines() -> None:
-            await alone.post(lines, "application/x-ndjson")
-
-        batches = await rate([post_lines], samples / 200)
-        for each in (alone, *many):
-            each.close()
+        await post("first", 50)
+        for turn in range(TURNS):
+            times["raw"] += await timed(raw, samples // TURNS)
+            times["post"] += (await post(f"alone{turn}", samples // TURNS)).times
+            times["send"] += await timed(send, samples // TURNS)
+        rates: list[tuple[float, float]] = []
+        """Requests, and raw commits, a second."""
+        clients_cpu = 0.0
+        server, own = postgres_cpu(url), cpu_of(worker)
+        for turn in range(TURNS):
+            found = await post(f"many{turn}", samples * 4 // TURNS, CLIENTS)
+            clients_cpu += found.cpu
+            rates.append((found.per_second, await rate(raw, samples // TURNS)))
+        requests = samples * 4 // TURNS * TURNS
+        cpu = {
+            "worker": (cpu_of(worker) - own) / requests * 1e6,
+            "postgres, with the raw commits": (postgres_cpu(url) - server) / requests * 1e6,
+            "clients": clients_cpu / requests * 1e6,
+        }
+        lines = partial(posted, clients=1, requests=max(2, samples // 50), kind=NDJSON)
+        batches = await apart(lines, port, "lines", b"\n".join(bodies))
     p50 = {name: statistics.median(found) * 1000 for name, found in times.items()}
     p99 = {name: statistics.quantiles(found, n=100)[98] * 1000 for name, found in times.items()}
+    per_second = statistics.median(found for found, _ in rates)
+    raw_rate = statistics.median(found for _, found in rates)
     result = {
         "p50_ms": p50,
         "p99_ms": p99,
         "post_ratio": p50["post"] / p50["raw"],
         "send_ratio": p50["send"] / p50["raw"],
-        "requests_per_second": requests,
+        "requests_per_second": per_second,
         "raw_commits_per_second": raw_rate,
-        "requests_ratio": requests / raw_rate,
-        "lines_per_second": batches * LINES,
+        "requests_ratio": statistics.median(found / commits for found, commits in rates),
+        "cpu_us_per_request": cpu,
+        "lines_per_second": batches.per_second * LINES,
     }
     print(
         f"p50: raw commit {p50['raw']:.2f} ms, POST {p50['post']:.2f} ms "
         f"({result['post_ratio']:.1f} x), send {p50['send']:.2f} ms ({result['send_ratio']:.1f} "
-        f"x); p99 of POST {p99['post']:.2f} ms"
+        f"x); p99 of POST {p99['post']:.2f} ms, of raw commits {p99['raw']:.2f} ms"
     )
     print(
-        f"{CLIENTS} clients: {requests:,.0f} requests/s, {result['requests_ratio']:.1f} x the rate "
-        f"of raw commits on one connection ({raw_rate:,.0f}/s); {LINES} lines a request: "
-        f"{result['lines_per_second']:,.0f} records/s"
+        f"{CLIENTS} clients: {per_second:,.0f} requests/s, {result['requests_ratio']:.1f} x the "
+        f"rate of raw commits on one connection ({raw_rate:,.0f}/s); CPU of a request, us: "
+        f"{', '.join(f'{name} {each:.0f}' for name, each in cpu.items())}; {LINES} lines a "
+        f"request: {result['lines_per_second']:,.0f} records/s"
     )
     return result

@@ -329,8 +329,10 @@ class Client:
     async def _end_quick(self, pool: AsyncConnectionPool) -> None:
         quick, self._quick = self._quick, None
         if quick is not None:
+            is_usable = quick.is_idle
             quick.end()
-            await quick.connection.close()
+            if not is_usable:
+                await quick.connection.close()
             await pool.putconn(quick.connection)
 
     @asynccontextmanager
