@@ -13,6 +13,7 @@ import socket
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,8 +25,7 @@ import psycopg
 from psycopg import sql
 
 from bench.apart import apart
-from bench.post_clients import NDJSON, Posted, posted
-from bench.processes import cpu_of, postgres_cpu
+from bench.post_clients import JSON, NDJSON, Posted, posted
 from bench.server import drop
 from bench.workload import PAYMENTS, KeepBalance, payments
 from millwheel import Discard, Inbox, Pipeline
@@ -120,10 +120,13 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
         async def send() -> None:
             await client.send_json("payments", [body])
 
-        async def post(name: str, requests: int, clients: int = 1) -> Posted:
-            return await apart(
-                partial(posted, clients=clients, requests=requests), port, name, body
+        async def post(
+            name: str, requests: int, clients: int = 1, *, body: bytes = body, kind: str = JSON
+        ) -> Posted:
+            work = partial(
+                posted, clients=clients, requests=requests, worker=worker, url=url, kind=kind
             )
+            return await apart(work, port, name, body)
 
         times: dict[str, list[float]] = {"raw": [], "post": [], "send": []}
         for once in (raw, send):
@@ -135,22 +138,16 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
             times["send"] += await timed(send, samples // TURNS)
         rates: list[tuple[float, float]] = []
         """Requests, and raw commits, a second."""
-        clients_cpu = 0.0
-        server, own = postgres_cpu(url), cpu_of(worker)
+        cpu: Counter[str] = Counter()
+        requests = 4 * samples // TURNS
         for turn in range(TURNS):
-            found = await post(f"many{turn}", samples * 4 // TURNS, CLIENTS)
-            clients_cpu += found.cpu
+            found = await post(f"many{turn}", requests, CLIENTS)
             rates.append((found.per_second, await rate(raw, samples // TURNS)))
-        requests = samples * 4 // TURNS * TURNS
-        cpu = {
-            "worker": (cpu_of(worker) - own) / requests * 1e6,
-            "postgres, with the raw commits": (postgres_cpu(url) - server) / requests * 1e6,
-            "clients": clients_cpu / requests * 1e6,
-        }
-        lines = partial(posted, clients=1, requests=max(2, samples // 50), kind=NDJSON)
-        batches = await apart(lines, port, "lines", b"\n".join(bodies))
+            cpu.update(found.cpu)
+        batches = await post("lines", max(2, samples // 50), body=b"\n".join(bodies), kind=NDJSON)
     p50 = {name: statistics.median(found) * 1000 for name, found in times.items()}
     p99 = {name: statistics.quantiles(found, n=100)[98] * 1000 for name, found in times.items()}
+    cpu_us = {name: each / (TURNS * requests) * 1e6 for name, each in cpu.items()}
     per_second = statistics.median(found for found, _ in rates)
     raw_rate = statistics.median(found for _, found in rates)
     result = {
@@ -161,7 +158,7 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
         "requests_per_second": per_second,
         "raw_commits_per_second": raw_rate,
         "requests_ratio": statistics.median(found / commits for found, commits in rates),
-        "cpu_us_per_request": cpu,
+        "cpu_us_per_request": cpu_us,
         "lines_per_second": batches.per_second * LINES,
     }
     print(
@@ -172,7 +169,7 @@ async def measure(url: str, directory: Path, *, samples: int) -> dict[str, Any]:
     print(
         f"{CLIENTS} clients: {per_second:,.0f} requests/s, {result['requests_ratio']:.1f} x the "
         f"rate of raw commits on one connection ({raw_rate:,.0f}/s); CPU of a request, us: "
-        f"{', '.join(f'{name} {each:.0f}' for name, each in cpu.items())}; {LINES} lines a "
+        f"{', '.join(f'{name} {each:.0f}' for name, each in cpu_us.items())}; {LINES} lines a "
         f"request: {result['lines_per_second']:,.0f} records/s"
     )
     return result

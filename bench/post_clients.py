@@ -12,6 +12,8 @@ import socket
 import time
 from dataclasses import dataclass
 
+from bench.processes import cpu_of, postgres_cpu
+
 JSON, NDJSON = "application/json", "application/x-ndjson"
 
 
@@ -52,8 +54,8 @@ class Posted:
     """Seconds of each request."""
     seconds: float
     """Of all of them."""
-    cpu: float
-    """CPU seconds of the clients."""
+    cpu: dict[str, float]
+    """CPU seconds of the clients, the worker and Postgres, meanwhile."""
 
     @property
     def per_second(self) -> float:
@@ -61,13 +63,25 @@ class Posted:
 
 
 async def posted(
-    port: int, name: str, body: bytes, *, clients: int, requests: int, kind: str = JSON
+    port: int,
+    name: str,
+    body: bytes,
+    *,
+    clients: int,
+    requests: int,
+    worker: int,
+    url: str,
+    kind: str = JSON,
 ) -> Posted:
     """Send some requests by some clients at once; `bench.apart` runs it.
 
     Each client sends its next request when it has the answer to the last one. `name` makes ids of
-    requests.
+    requests; `worker` is the process that serves, and `url` its store's.
     """
+
+    def cpu() -> dict[str, float]:
+        return {"worker": cpu_of(worker), "postgres": postgres_cpu(url)}
+
     all_of_them = [Poster(port, f"{name}-{number}", body, kind) for number in range(clients)]
     for each in all_of_them:  # a connection's first request takes longer
         each.send()
@@ -75,7 +89,8 @@ async def posted(
     times: list[float] = []
     began: dict[int, float] = {}
     waiting = selectors.DefaultSelector()
-    start, cpu = time.perf_counter(), time.process_time()
+    before = cpu()
+    own, start = time.process_time(), time.perf_counter()
     for number, each in enumerate(all_of_them):
         waiting.register(each.socket, selectors.EVENT_READ, (number, each))
         began[number] = time.perf_counter()
@@ -91,7 +106,9 @@ async def posted(
                 left -= 1
                 began[number] = now
                 each.send()
-    found = Posted(times, time.perf_counter() - start, time.process_time() - cpu)
+    seconds, own = time.perf_counter() - start, time.process_time() - own
+    spent = {name: after - before[name] for name, after in cpu().items()}
+    found = Posted(times, seconds, {**spent, "clients": own})
     for each in all_of_them:
         each.socket.close()
     return found

@@ -313,7 +313,9 @@ class Client:
         self._is_preparing = True
         try:
             pool = await self._connections()
-            await self._end_quick(pool)
+            if quick is not None:
+                await self._end_quick(pool)
+                await pool.check()  # what ended this connection has mostly ended the others
             connection = await pool.getconn()
             self._quick = quick = QuickCall(connection)
             statement = QUICK_CALL.replace(b"SEND_ALL", self._send_all.encode())

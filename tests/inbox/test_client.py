@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
 import psycopg
@@ -124,6 +126,102 @@ async def test_an_id_that_an_open_transaction_has_sent(
             await client.send(WORDS, "a", id="1")
         assert caught.value.why == "busy"
     assert not await client.send(WORDS, "a", id="1")
+
+
+async def test_others_send_while_one_waits(postgres: PostgresSite, client: Client) -> None:
+    with psycopg.connect(postgres.schema.url) as connection:
+        assert await client.send(WORDS, "a", id="1", connection=connection)
+        waiting = asyncio.create_task(client.send(WORDS, "a", id="1"))
+        for word in "bc":
+            assert await client.send(WORDS, word)
+        assert not waiting.done()
+    assert not await waiting
+    assert sorted(await sent(postgres)) == ["a", "b", "c"]
+
+
+async def test_a_large_send_and_small_ones_beside_it(
+    postgres: PostgresSite, client: Client
+) -> None:
+    """Larger than the socket takes at once, in both directions."""
+    words = [f"{number:03}{'x' * 40_000}" for number in range(400)]
+    ids = [f"{number:0200}" for number in range(400)]
+    found = await asyncio.gather(
+        client.send_all(WORDS, words, ids=ids), *(client.send(WORDS, "small") for _ in range(5))
+    )
+    assert found == [[True] * 400, *[True] * 5]
+    assert [word for word in await sent(postgres) if word != "small"] == words
+
+
+async def test_a_sender_that_gives_up_holds_nobody_up(
+    postgres: PostgresSite, client: Client
+) -> None:
+    """Its connection is not used again: another answer could come on it."""
+    with psycopg.connect(postgres.schema.url) as connection:
+        assert await client.send(WORDS, "a", id="1", connection=connection)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.send(WORDS, "a", id="1")
+        assert await client.send(WORDS, "b", id="2")
+        assert not await client.send(WORDS, "b", id="2")
+    assert sorted(await sent(postgres)) == ["a", "b"]
+
+
+async def test_a_connection_that_ends(postgres: PostgresSite, client: Client) -> None:
+    """Between two sends the next one opens another; in a send its outcome is not known."""
+
+    async def end() -> None:
+        found = await postgres.query(
+            "SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = %s AND datname = current_database()) AS ended",
+            f"millwheel client of {postgres.schema.name}",
+        )
+        assert found > [(0,)]
+
+    assert await client.send(WORDS, "a")
+    await end()
+    assert client._quick is not None
+    while not client._quick.is_over:  # noqa: ASYNC110 - a poll will do
+        await asyncio.sleep(0.01)
+    assert await client.send(WORDS, "b")
+    with psycopg.connect(postgres.schema.url) as connection:
+        assert await client.send(WORDS, "c", id="1", connection=connection)
+        waiting = asyncio.create_task(client.send(WORDS, "c", id="1"))
+        await asyncio.sleep(0.1)
+        await end()
+        with pytest.raises(StoreUnavailable):
+            await waiting
+    assert await client.send(WORDS, "d")
+    assert await sent(postgres) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+async def test_what_is_sent_is_what_arrives(
+    postgres: PostgresSite, client: Client, connections: int
+) -> None:
+    """By the quick call and by psycopg's own: texts of all kinds, times, ids that are missing."""
+    name, url = postgres.schema.name, postgres.schema.url
+    words = ['"quoted"', "back\\slash", "{},NULL", "", "🦉", "NULL"]
+    moment = datetime(2024, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    times = [moment, None, *[moment] * 4]
+    async with Client(name, url, connections=connections) as other:
+        ids = ["{a}", None, "b\\", '"', "NULL", "🦉"]
+        assert await other.send_all(WORDS, words, ids=ids, at=times) == [True] * 6
+        assert await other.send_all(WORDS, words, ids=ids) == [id_ is None for id_ in ids]
+        for wrong in (b'"\0"', b'"\\u0000"', b"5 5"):
+            with pytest.raises(SendRefused) as caught:
+                await other.send_json("words", [wrong])
+            assert caught.value.why == "wrong"
+        for stream, id_, batch in (
+            ("w\0", "a", None),
+            ("words", "a\0", None),
+            ("words", "a", "b\0"),
+        ):
+            with pytest.raises(SendRefused):
+                await other.send_json(stream, [b'"a"'], ids=[id_], batch=batch)
+    rows = await postgres.query("SELECT value, ts FROM {t} ORDER BY seq", t="sent_record")
+    assert [json.loads(value) for value, _ in rows] == [*words, words[1]]
+    micros = int(moment.timestamp() * 1_000_000)
+    assert [ts == micros for _, ts in rows] == [time is not None for time in times] + [False]
 
 
 async def test_mistakes(postgres: PostgresSite, client: Client) -> None:

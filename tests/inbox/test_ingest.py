@@ -176,6 +176,30 @@ async def test_a_body_without_a_length_is_counted(serve: Serve) -> None:
     assert found.status_code == 413
 
 
+@pytest.mark.parametrize("sent", [[], [b'"a']])
+async def test_a_body_that_does_not_come(
+    monkeypatch: pytest.MonkeyPatch, sent: list[bytes]
+) -> None:
+    """Nothing of it, or a part: the request ends, and leaves no bytes that count as held."""
+    monkeypatch.setattr("millwheel.ingest.request_reading.BODY_SECONDS", 0.05)
+    reader = RequestReader(Ingest(made("shop")).doors, [])
+    parts = list(sent)
+
+    async def receive() -> dict[str, Any]:
+        if not parts:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": parts.pop(), "more_body": True}
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/streams/words", "query_string": b"",
+        "headers": [],
+    }  # fmt: skip
+    with pytest.raises(RequestRefused) as caught, reader.request(scope, receive) as request:
+        await request.read()
+    assert caught.value.status == 408
+    assert not any(reader._held.values())
+
+
 async def test_tokens(serve: Serve) -> None:
     client = await serve(tokens=["one", "two"])
     for given, status in (

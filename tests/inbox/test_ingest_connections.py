@@ -121,6 +121,41 @@ async def test_requests_on_one_connection(connect: Connect) -> None:
     assert [await client.status() for _ in range(3)] == [200] * 3
 
 
+async def test_an_answer_is_one_write(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[bytes] = []
+
+    class Noted(ingest_connections.OneWrite):
+        def __init__(self, transport: Any) -> None:
+            super().__init__(cast("asyncio.Transport", Transport(transport)))
+
+    class Transport:
+        def __init__(self, transport: Any) -> None:
+            self._transport = transport
+
+        def write(self, data: bytes) -> None:
+            writes.append(data)
+            self._transport.write(data)
+
+        def is_closing(self) -> bool:
+            return bool(self._transport.is_closing())
+
+    monkeypatch.setattr(ingest_connections, "OneWrite", Noted)
+    client = await connect()
+    for _ in range(2):
+        client.send(REQUEST)
+        assert await client.status() == 200
+    assert [data.endswith(b"\r\n\r\n2") for data in writes] == [True, True]
+
+
+async def test_a_client_that_waits_to_be_asked_for_its_body(connect: Connect) -> None:
+    client = await connect()
+    for _ in range(2):
+        client.send(HEAD + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        assert await client.status() == 100
+        client.send(b"hi")
+        assert await client.status() == 200
+
+
 @pytest.mark.parametrize(
     ("first", "rest"),
     [

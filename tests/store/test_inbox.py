@@ -281,6 +281,36 @@ async def test_a_batch_is_all_or_nothing(postgres: PostgresSite) -> None:
     assert taken.records[0].ts == int(moment.timestamp()) * 1_000_000
 
 
+async def test_one_record_is_treated_as_each_of_several(postgres: PostgresSite) -> None:
+    """It goes another way in the function; only an array that begins at 1 has it at 1."""
+    inbox = await opened(postgres)
+    call = "SELECT {send_all}('words', %s::jsonb[], %s::text[], %s::timestamptz[])"
+
+    async def send_all(*given: str | None) -> Any:
+        return (await postgres.query(call, *given, send_all="send_all"))[0][0]
+
+    time = "{2024-05-01 00:00+00}"
+    assert await send_all("{1}", "{a}", time) == [True]
+    assert await send_all("{1}", "{a}", None) == [False]
+    assert await send_all("{2}", "{NULL}", "{NULL}") == [True]
+    assert await send_all("{2}", None, time) == [True]
+    for odd in ("[0:0]={b}", "{{b}}"):
+        assert await send_all("{3}", odd, "[5:5]={2024-05-01 00:00+00}") == [odd[0] == "["]
+    assert await send_all("[0:0]={4}", "{c}", None) == [True]
+    for records, ids, times, error in (
+        ("{5}", "{a}", None, "another value"),
+        ("{NULL}", None, None, "is NULL"),
+        ("{6}", "{}", None, "there are 1 records, 0 ids"),
+        ("{6}", None, "{infinity}", "infinite"),
+    ):
+        with pytest.raises(psycopg.Error, match=error):
+            await send_all(records, ids, times)
+    taken = await inbox.take(0)
+    assert [record.value for record in taken.records] == [b"1", b"2", b"2", b"3", b"4"]
+    moment = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    assert [record.ts == moment for record in taken.records] == [True, False, True, True, False]
+
+
 async def test_large_records_come_a_few_at_a_time(postgres: PostgresSite) -> None:
     inbox = await opened(postgres)
     for letter in "abc":
