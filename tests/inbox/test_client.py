@@ -129,14 +129,16 @@ async def test_an_id_that_an_open_transaction_has_sent(
 
 
 async def test_others_send_while_one_waits(postgres: PostgresSite, client: Client) -> None:
+    assert await client.send(WORDS, "first")
     with psycopg.connect(postgres.schema.url) as connection:
         assert await client.send(WORDS, "a", id="1", connection=connection)
         waiting = asyncio.create_task(client.send(WORDS, "a", id="1"))
+        await asyncio.sleep(0)
         for word in "bc":
             assert await client.send(WORDS, word)
         assert not waiting.done()
     assert not await waiting
-    assert sorted(await sent(postgres)) == ["a", "b", "c"]
+    assert sorted(await sent(postgres)) == ["a", "b", "c", "first"]
 
 
 async def test_a_large_send_and_small_ones_beside_it(
@@ -145,6 +147,7 @@ async def test_a_large_send_and_small_ones_beside_it(
     """Larger than the socket takes at once, in both directions."""
     words = [f"{number:03}{'x' * 40_000}" for number in range(400)]
     ids = [f"{number:0200}" for number in range(400)]
+    assert await client.send(WORDS, "small")
     found = await asyncio.gather(
         client.send_all(WORDS, words, ids=ids), *(client.send(WORDS, "small") for _ in range(5))
     )

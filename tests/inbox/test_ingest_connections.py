@@ -219,6 +219,19 @@ async def test_the_time_of_a_head_has_a_limit(
     task.cancel()
 
 
+async def test_a_head_after_a_pause_has_no_more_time(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the connection's timer waits for the end of a much longer pause."""
+    monkeypatch.setattr(ingest_connections, "HEAD_SECONDS", 0.2)
+    client = await connect()
+    client.send(REQUEST)
+    assert await client.status() == 200
+    await asyncio.sleep(0.4)
+    client.send(b"P")
+    assert await client.ended()
+
+
 async def test_the_rest_of_a_body_comes_soon_or_never(
     connect: Connect, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
