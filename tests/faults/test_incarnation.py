@@ -160,7 +160,9 @@ def restart(server: Server) -> None:
     server.start()
 
 
-@pytest.mark.parametrize("mishap", [crash, kill_one_backend, restart])
+@pytest.mark.parametrize(
+    "mishap", [crash, kill_one_backend, pytest.param(restart, marks=pytest.mark.soak)]
+)
 async def test_who_survives_the_server_notices_and_may_begin_again(
     server: Server, stores: tuple[PostgresStore, PostgresStore], mishap: Callable[[Server], None]
 ) -> None:
@@ -203,7 +205,7 @@ async def test_a_pooled_connection_to_another_server_is_closed_unused(server: Se
     await store.close()
 
 
-@pytest.mark.parametrize("mishap", [crash, restart])
+@pytest.mark.parametrize("mishap", [crash, pytest.param(restart, marks=pytest.mark.soak)])
 async def test_a_pipeline_is_deployed_first_in_one_incarnation_only(
     server: Server, mishap: Callable[[Server], None]
 ) -> None:

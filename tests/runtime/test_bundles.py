@@ -46,7 +46,6 @@ from millwheel.testing.fake_network import Weather
 from millwheel.timers.holds import Holds
 from tests.support.cancellation import await_what_is_cancelled, cancel_oneself
 from tests.support.clusters import SHARED, Cluster, Recount, many
-from tests.support.drawing import chosen
 from tests.support.lone_clusters import Lone
 from tests.support.outside import (
     DONE,
@@ -126,11 +125,19 @@ async def run_through(
     return moments
 
 
-@pytest.mark.parametrize("weakly", [False, True])
+QUICK_MISHAPS = {("crash", True), ("late zombie", False)}
+"""Those of `make test`."""
+
+
 @pytest.mark.parametrize(
-    "how", chosen(["crash", "zombie", "late zombie", "stop"], "crash", "late zombie")
+    ("how", "weakly"),
+    [
+        pytest.param(how, weakly, marks=[] if (how, weakly) in QUICK_MISHAPS else pytest.mark.soak)
+        for how in ("crash", "zombie", "late zombie", "stop")
+        for weakly in (False, True)
+    ],
 )
-async def test_a_mishap_at_every_moment(how: str, *, weakly: bool) -> None:
+async def test_a_mishap_at_every_moment(how: str, weakly: bool) -> None:
     moments = await run_through(None, how, FEW, weakly=weakly)
     assert moments > 30
     for moment in range(moments):

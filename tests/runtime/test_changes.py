@@ -638,7 +638,7 @@ DRAWN = {
 
 
 @given(**DRAWN)
-@examples(12)
+@examples(12, 4)
 def test_changes_drawn_at_random_are_refused_in_full_or_taken_as_planned(
     chosen: list[str], processed: int, kill: bool
 ) -> None:

@@ -270,7 +270,7 @@ async def test_files_that_do_not_grow_leave_no_interval(
     copy."""
     monkeypatch.setattr(followed_files, "FINISHED_SECONDS", 0.5)
     world = world_of(JsonLines(f"{tmp_path}/", follow=True, poll=0.1))
-    count = 300
+    count = 60
     for n in range(count):
         append(tmp_path / f"f{n}", lines([n]))
     append(tmp_path / "unfinished", lines([count]) + b'{"key": ')

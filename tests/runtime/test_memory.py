@@ -393,7 +393,7 @@ def written(commits: list[Commit]) -> int:
     )
 
 
-@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("restart", [pytest.param(False, marks=pytest.mark.soak), True])
 async def test_state_of_many_entries_costs_what_is_touched(restart: bool) -> None:
     """Bytes written per record at 10^5 entries are at most twice those at ten."""
     buffers = Stream("buffers", Item)

@@ -481,7 +481,7 @@ async def test_no_rule_is_lost_doubled_or_out_of_order_whatever_happens() -> Non
         advance(ITEMS, at(2000)),
         advance(RULES, at(2000)),
     ]
-    await assert_exactly_once(judging(Tell()), steps, {JUDGED: told}, max_crashes=15)
+    await assert_exactly_once(judging(Tell()), steps, {JUDGED: told}, max_crashes=6)
 
 
 async def test_a_stream_that_a_computation_makes_can_be_broadcast() -> None:
@@ -1324,7 +1324,7 @@ async def test_rows_that_are_broadcast_become_productions_first() -> None:
         made,
         [inject(RULES, rule) for rule in rules],
         {DOUBLED: [Item(r.name, r.number) for r in rules], RULES: rules},
-        max_crashes=10,
+        max_crashes=5,
     )
 
 

@@ -157,7 +157,7 @@ def check_workers_come_and_go_and_the_wire_is_bad(
     asyncio.run(go())
 
 
-@examples(10)
+@examples(10, 4)
 @PLANS
 def test_workers_come_and_go_and_the_wire_is_bad(
     acts: list[Act], bad: bool, keys: int, seed: int

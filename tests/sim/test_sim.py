@@ -63,7 +63,7 @@ def test_what_hung_once_hangs_no_more(seed: int) -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    for seed in SAME_SEEDS:
+    for seed in SAME_SEEDS[:2]:  # all of them in the next test
         assert digest(seed) == digest(seed)
 
 

@@ -15,11 +15,11 @@ SOAK = 1_000
 """From so many examples on a test is one of `make soak`."""
 
 
-def examples(number: int) -> settings:
-    """So many examples in `make soak`, a share of them in `make test`; from `SOAK` on new ones each
-    time."""
+def examples(number: int, least: int = shares.LEAST) -> settings:
+    """So many examples in `make soak`, a share of them in `make test`, but at least so many; from
+    `SOAK` on new ones each time."""
     return settings(
-        max_examples=number if number >= SOAK else shares.examples(number),
+        max_examples=number if number >= SOAK else shares.examples(number, least),
         deadline=None,
         derandomize=number < SOAK,
         suppress_health_check=list(HealthCheck),
