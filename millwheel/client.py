@@ -294,13 +294,13 @@ class Client:
         with self._errors(stream):
             quick = await self._idle_quick()
             if quick is not None:
-                parameters = _quick_parameters(stream, records, ids, at, batch)
-                answer = await quick.call(parameters, QUICK_FORMATS)
+                packed = _quick_parameters(stream, records, ids, at, batch)
+                answer = await quick.call(packed, QUICK_FORMATS)
                 assert answer is not None
                 return [each == _TRUE for each in answer[1:-1:2]]
         async with self._connection(stream) as connection:
-            parameters_ = _parameters(stream, records, ids, at, batch)
-            return await _answer(await connection.execute(self._call, parameters_))
+            parameters = _parameters(stream, records, ids, at, batch)
+            return await _answer(await connection.execute(self._call, parameters))
 
     async def _idle_quick(self) -> QuickCall | None:
         """The quick call, on a connection that stays out of the pool; None if it is busy, or there

@@ -70,11 +70,9 @@ class QuickCall:
         return result.get_value(0, 0)
 
     def end(self) -> None:
-        """Watch the connection no longer. If a call is running, it cannot be used any more."""
-        if not self.is_over:
-            self.is_over = True
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
+        """Watch the connection no longer. If a call is running, its outcome is not known, and the
+        connection cannot be used any more."""
+        self._lose(psycopg.OperationalError("the connection was closed during the call"))
 
     def _begin(self) -> asyncio.Future[PGresult | None]:
         assert self.is_idle
@@ -130,7 +128,10 @@ class QuickCall:
 
     def _lose(self, error: psycopg.Error) -> None:
         """The connection has ended; a caller gets the server's last words."""
-        self.end()
+        if not self.is_over:
+            self.is_over = True
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
             if self._result is not None:

@@ -169,6 +169,20 @@ async def test_a_sender_that_gives_up_holds_nobody_up(
     assert sorted(await sent(postgres)) == ["a", "b"]
 
 
+async def test_a_client_that_is_closed_while_it_sends(
+    postgres: PostgresSite, client: Client
+) -> None:
+    with psycopg.connect(postgres.schema.url) as connection:
+        assert await client.send(WORDS, "a", id="1", connection=connection)
+        async with asyncio.timeout(20), Client(client.pipeline, postgres.schema.url) as other:
+            assert await other.send(WORDS, "b")
+            waiting = asyncio.create_task(other.send(WORDS, "a", id="1"))
+            await asyncio.sleep(0.1)
+            await other.close()
+            with pytest.raises(StoreUnavailable):
+                await waiting
+
+
 async def test_a_connection_that_ends(postgres: PostgresSite, client: Client) -> None:
     """Between two sends the next one opens another; in a send its outcome is not known."""
 
