@@ -26,8 +26,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from millwheel.core.distribution import install
-from millwheel.core.equality import canonical_json, exact_sum
-from millwheel.core.stored_form import Sum
+from millwheel.core.equality import Sum, canonical_json, exact_sum
 from millwheel.errors import GraphError
 from millwheel.windows import micros_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,11 @@ _OTHER_FORMS: tuple[type, ...] = (Decimal, datetime)
 _PLAIN = frozenset((str, int, bool, type(None)))
 _LARGE = 1e16
 """Floats from here on have no fraction, and JSON writes them with an exponent."""
+
+NEVER_MINUS_ZERO = "millwheel: never minus zero"
+
+Sum: TypeAlias = Annotated[float, msgspec.Meta(extra={NEVER_MINUS_ZERO: True})]
+"""A float that is 0.0 or a sum that began with it, and so never minus zero: the store keeps it."""
 
 
 def canonical_json(value: Any) -> bytes:

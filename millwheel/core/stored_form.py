@@ -14,10 +14,12 @@ from datetime import datetime, time
 from decimal import Decimal
 from enum import Enum, IntEnum
 from math import copysign
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import inspect
+
+from millwheel.core.equality import NEVER_MINUS_ZERO
 
 _encode_in_order = msgspec.json.Encoder(order="deterministic").encode
 _decode_any = msgspec.json.Decoder().decode
@@ -35,11 +37,6 @@ _IN_NO_ORDER = (
     inspect.CustomType,
 )
 _NOT_AS_STORED = (*_IN_NO_ORDER, inspect.DateTimeType, inspect.TimeType)
-
-_NEVER_MINUS_ZERO = "millwheel: never minus zero"
-
-Sum: TypeAlias = Annotated[float, msgspec.Meta(extra={_NEVER_MINUS_ZERO: True})]
-"""A float that is 0.0 or a sum that began with it, and so never minus zero: the store keeps it."""
 
 
 def may_come_reordered(info: inspect.Type) -> bool:
@@ -69,7 +66,7 @@ def fidelity(info: inspect.Type) -> Fidelity:
 
 
 def _parts_but_sums(info: inspect.Type) -> Iterable[inspect.Type]:
-    is_sum = isinstance(info, inspect.Metadata) and _NEVER_MINUS_ZERO in (info.extra or ())
+    is_sum = isinstance(info, inspect.Metadata) and NEVER_MINUS_ZERO in (info.extra or ())
     return () if is_sum else parts(info)
 
 

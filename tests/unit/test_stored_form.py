@@ -21,7 +21,8 @@ from msgspec import inspect
 
 from millwheel.computations import Fold, mean, total
 from millwheel.core.codec import Codec
-from millwheel.core.stored_form import Fidelity, Sum, fidelity, first_difference
+from millwheel.core.equality import Sum
+from millwheel.core.stored_form import Fidelity, fidelity, first_difference
 from millwheel.store.memory.jsonb import jsonb_text
 
 BERLIN = ZoneInfo("Europe/Berlin")
