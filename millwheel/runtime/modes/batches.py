@@ -53,7 +53,7 @@ from millwheel.core.model import (
     name_of,
 )
 from millwheel.runtime.process.state_table import next_state
-from millwheel.runtime.seen.in_flight import another_value
+from millwheel.runtime.seen.dedup import another_value
 
 
 class Phase(enum.Enum):
