@@ -24,13 +24,13 @@ import msgspec
 
 from bench import plain_rows
 from bench.apart import apart
+from bench.engine_run import measured_run
 from bench.meter import Cost, metered
 from bench.server import drop, fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
 from millwheel.core.chunk import Chunk, Chunks, Columns
 from millwheel.core.codec import encode_key
 from millwheel.core.model import MIN_TIME
-from millwheel.runtime.engine import Engine
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
@@ -141,17 +141,9 @@ def ids_as_rows(commit: Commit) -> None:
 
 
 async def engine_rate(url: str, directory: Path, records: int, stages: int = 1) -> Cost:
-    """Measure the engine, from the first row read to the last ACK stored."""
-    store = await fresh_store(url, ENGINE)
-    source = payments_file(directory, records)
-    engine = Engine(pipeline(ENGINE, source, stages=stages), store)
-    await engine.start()
-    with metered(url, records) as cost:
-        await engine.run()
-    await engine.stop()
-    await store.close()
-    drop(url, ENGINE)
-    return cost
+    """Measure the engine."""
+    made = pipeline(ENGINE, payments_file(directory, records), stages=stages)
+    return await measured_run(url, made, records)
 
 
 async def best_of(measure: Callable[[int], Awaitable[Cost]]) -> tuple[int, dict[int, float]]:

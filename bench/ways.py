@@ -12,8 +12,8 @@ from typing import Any
 
 from bench import workload
 from bench.apart import apart
-from bench.meter import Cost, metered
-from bench.server import drop, fresh_store
+from bench.engine_run import measured_run
+from bench.meter import Cost
 from bench.workload import (
     BALANCES,
     PAYMENTS,
@@ -24,7 +24,6 @@ from bench.workload import (
     payments_file,
 )
 from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
-from millwheel.runtime.engine import Engine
 from millwheel.sources import Source
 
 SCHEMA = "bench_ways"
@@ -126,16 +125,8 @@ WAYS: dict[str, Callable[[Source], Pipeline]] = {
 
 
 async def rate(url: str, directory: Path, records: int, way: str) -> Cost:
-    """Measure one way, from the first row read to the last ACK stored."""
-    store = await fresh_store(url, SCHEMA)
-    engine = Engine(WAYS[way](payments_file(directory, records)), store)
-    await engine.start()
-    with metered(url, records) as cost:
-        await engine.run()
-    await engine.stop()
-    await store.close()
-    drop(url, SCHEMA)
-    return cost
+    """Measure one way."""
+    return await measured_run(url, WAYS[way](payments_file(directory, records)), records)
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:

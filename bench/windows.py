@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from bench.apart import apart
-from bench.meter import Cost, metered
-from bench.server import drop, fresh_store
+from bench.engine_run import measured_run
+from bench.meter import Cost
 from bench.workload import PAYMENTS, START, Payment
 from millwheel import Context, Discard, JsonLines, Pipeline, Record, Stream
 from millwheel.computations import Windowed, count, quantiles, total
-from millwheel.runtime.engine import Engine
 from millwheel.windows import Pane, Session, Sliding, Tumbling
 
 SCHEMA = "bench_windows"
@@ -73,15 +72,7 @@ async def rate(url: str, directory: Path, kind: str, together: bool, records: in
     )
     pipeline.add(made(windows, fold, to=PANES), PAYMENTS.by(lambda payment: payment.account))
     pipeline.sink(PANES, Discard())
-    store = await fresh_store(url, SCHEMA)
-    engine = Engine(pipeline, store)
-    await engine.start()
-    with metered(url, records) as cost:
-        await engine.run()
-    await engine.stop()
-    await store.close()
-    drop(url, SCHEMA)
-    return cost
+    return await measured_run(url, pipeline, records)
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:

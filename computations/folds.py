@@ -127,7 +127,8 @@ def total(of: Callable[[V], N], zero: N = 0) -> Fold[V, N, N]:  # type: ignore[a
             record.
     """
     kind = type(zero)
-    zero = cast(Any, zero) + kind()  # not minus zero
+    if kind is float:
+        zero = cast(Any, zero) + 0.0  # not minus zero
     plus: Callable[[Any, Any], Any] = exact_sum if kind is Decimal else _sum
     kinds: tuple[type, ...] = (kind, int)
 

@@ -45,6 +45,12 @@ class Sorter:
         Returns:
             None: the chunk is not in flight, and its records must be sorted one by one.
         """
+        if self._env.is_shared and not self._knows_bucket(chunk):
+            try:
+                await self._env.patiently(self._buckets.load)
+            except BaseException:
+                interval.intake.put_first([chunk])  # it is in no other place
+                raise
         if chunk.names and not await self._are_new(interval, chunk, on_wait):
             return None
         by_key: dict[bytes, list[int]] = {}
@@ -58,12 +64,6 @@ class Sorter:
             return None
         if interval.turns.careful and not interval.turns.careful.isdisjoint(by_key):
             return None
-        if self._env.is_shared and not self._knows_bucket(chunk):
-            try:
-                await self._env.patiently(self._buckets.load)
-            except BaseException:
-                interval.intake.put_first([chunk])  # it is in no other place
-                raise
         if not interval.dedup.admit(chunk):
             return None
         interval.backlog.update(dict.fromkeys(by_key))

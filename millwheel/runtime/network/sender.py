@@ -170,20 +170,9 @@ class Sender:
             previous, taken = stream.take(FRAME_RECORDS, FRAME_BYTES)
             if not taken:
                 break
-            link.send(
-                frame_of(
-                    (
-                        log,
-                        owner.commits.sequencer,
-                        stream.epoch,
-                        remote.id,
-                        remote.step.id,
-                        previous,
-                    ),
-                    taken,
-                    self._env.graph.streams,
-                )
-            )
+            sequencer = owner.commits.sequencer
+            header = log, sequencer, stream.epoch, remote.id, remote.step.id, previous
+            link.send(frame_of(header, taken, self._env.graph.streams))
         return stream.is_sent
 
     def _send_loose(self, remote: Remote, link: Link) -> None:

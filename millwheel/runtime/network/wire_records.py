@@ -68,17 +68,15 @@ def row_of(delivery: Delivery[Any], streams: Streams) -> RecordRow:
 
 
 def numbers_of(frame: Received) -> list[int]:
-    return (
-        frame.chunk.numbers
-        if isinstance(frame, DeliverChunk)
-        else [row[0] for row in frame.records]
-    )
+    if isinstance(frame, DeliverChunk):
+        return frame.chunk.numbers
+    return [row[0] for row in frame.records]
 
 
 def slots_of(frame: Received) -> list[int]:
-    return (
-        frame.chunk.slots if isinstance(frame, DeliverChunk) else [row[3] for row in frame.records]
-    )
+    if isinstance(frame, DeliverChunk):
+        return frame.chunk.slots
+    return [row[3] for row in frame.records]
 
 
 def types_of(frame: Received) -> set[Type]:
