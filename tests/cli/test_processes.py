@@ -27,6 +27,8 @@ from tests.support.flights_pages import PAGES, STORM, Files, check, cut
 COMMAND = (sys.executable, "-P", "-m", "millwheel.cli.main")
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
+UNFINISHED = 2.0 * SECONDS
+"""A pause of a tenth of the visits, with which no crew is done while a test watches it."""
 
 MODULE = """
 import os
@@ -182,7 +184,7 @@ def test_a_killed_worker_is_started_again_and_ctrl_c_ends_all_in_order(
     tmp_path: Path, schema: tuple[str, str]
 ) -> None:
     """And they go on later."""
-    crew = Crew(tmp_path, schema, 900, pause=1.0)
+    crew = Crew(tmp_path, schema, 900, pause=UNFINISHED)
     crew.wait_until(lambda: crew.steps() > 0 and len(crew.workers()) == 2)
     before = crew.workers()
     victim = next(iter(before))
@@ -202,7 +204,7 @@ def test_a_killed_worker_is_started_again_and_ctrl_c_ends_all_in_order(
 
 
 def test_the_workers_end_with_who_started_them(tmp_path: Path, schema: tuple[str, str]) -> None:
-    crew = Crew(tmp_path, schema, 900, pause=0.5)
+    crew = Crew(tmp_path, schema, 900, pause=UNFINISHED)
     crew.wait_until(lambda: crew.steps() > 100 and len(crew.workers()) == 2)
     processes = [os.pidfd_open(pid) for pid in crew.workers()]
     crew.signal(signal.SIGKILL)
