@@ -28,13 +28,14 @@ from bench.engine_run import measured_run
 from bench.meter import Cost, metered
 from bench.server import drop, fresh_store
 from bench.workload import BALANCES, Account, Balance, payments, payments_file, pipeline
-from millwheel.core.chunk import Chunk, Chunks, Columns
+from millwheel.core.chunk import Chunk, Chunks
 from millwheel.core.codec import encode_key
 from millwheel.core.model import MIN_TIME
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.deploy import DescribedGraph, NodeDeploy, StreamDeploy
 from millwheel.store.port.seen import SeenIds
+from millwheel.store.port.states import StateRun
 from millwheel.store.postgres.lane import PostgresLane
 
 CONNECTIONS = (1, 2, 3, 4)
@@ -123,12 +124,13 @@ def _commits(claim: Claim, number: int, records: int, bundle: int, bucket: int) 
         commit.productions = Chunks([made])
         commit.seen[bucket] = seen = SeenIds()
         seen.add_numbers(interval.computation, 1 << 40 | number, made.numbers)
-        states = dict(zip(made.key_texts, made.slots, strict=True))
-        changed = [
-            (interval.id, n, interval.computation, slot, key, "", state, 1)
-            for key, slot in states.items()
-        ]
-        commit.states = Columns(*map(list, zip(*changed, strict=True)))
+        changed = dict(zip(made.key_texts, made.slots, strict=True))
+        commit.states = [
+            StateRun(
+                interval.id, n, interval.computation, 1,
+                list(changed.values()), list(changed), None, [state] * len(changed),
+            )
+        ]  # fmt: skip
         commits.append(commit)
     return commits
 

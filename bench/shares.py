@@ -20,7 +20,7 @@ from bench.apart import apart
 from bench.meter import Cost, metered, wal_position
 from bench.rate import ids_as_rows, raw_store
 from bench.server import drop
-from millwheel.core.chunk import Chunks, Columns
+from millwheel.core.chunk import Chunks
 from millwheel.store.port.commit import Commit
 
 SCHEMA = "bench_shares"
@@ -35,7 +35,7 @@ def _without_ids(commit: Commit) -> None:
 
 
 def _without_states(commit: Commit) -> None:
-    commit.states = Columns([])
+    commit.states = []
 
 
 def _without_productions(commit: Commit) -> None:

@@ -19,4 +19,6 @@ context.configure(
 )
 with context.begin_transaction():
     context.run_migrations()
-install_views(connection.connection.driver_connection, schema)
+# The views are of the newest tables.
+if context.get_context().get_current_revision() == context.script.get_current_head():
+    install_views(connection.connection.driver_connection, schema)

@@ -80,6 +80,7 @@ RESERVED_TABLES = frozenset(
         "spark_start",
         "state",
         "state_change",
+        "state_changes",
         "states",
         "straggler",
         "stream",

@@ -30,6 +30,7 @@ NAMES = (
 
 VIEWS = (
     "latest_commits",
+    "state_changes",
     "states",
     "timers",
     "pending_productions",

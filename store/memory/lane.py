@@ -17,10 +17,9 @@ from millwheel.errors import (
 from millwheel.store.memory.faults import Faults
 from millwheel.store.memory.requests import settle
 from millwheel.store.memory.sink_tables import TableSinks, refusal
-from millwheel.store.memory.tables import BucketTables, CommitRow, Tables
+from millwheel.store.memory.tables import BucketTables, CommitRow, Tables, changes_of
 from millwheel.store.port.commit import ANOTHER_CHAIN, Commit, IntervalCommit
 from millwheel.store.port.records import StoredProduction
-from millwheel.store.port.states import StateChange
 
 Refuse = Callable[[str, Sequence[Any]], str | None]
 
@@ -103,8 +102,8 @@ def apply(
         noted.seen.update(seen.rows)
         for name, parts in seen.numbers.items():
             noted.numbers.setdefault(name, set()).update(*parts)
-    for state in map(StateChange._make, commit.states):
-        here.states.setdefault(state.interval_id, []).append(state)
+    for run in commit.states:
+        here.states.setdefault(run.interval_id, []).extend(changes_of(run))
     for timer in commit.timers:
         here.timers.setdefault(timer.interval_id, []).append(timer)
     for d in commit.productions:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.placement import KEEP_EVENTS, IntervalRow, NodeKind
 from millwheel.store.port.records import StoredProduction
 from millwheel.store.port.requests import BlockingItem, DeadLetter
-from millwheel.store.port.states import StateChange, TimerChange
+from millwheel.store.port.states import StateChange, StateRun, TimerChange
 from millwheel.store.rules.code import Generation
 
 StateKey = tuple[int, int, bytes]
@@ -293,6 +294,14 @@ class Tables:
     def productions(self, log: int) -> Iterator[StoredProduction]:
         for found in self.buckets.values():
             yield from found.productions.get(log, {}).values()
+
+
+def changes_of(run: StateRun) -> Iterator[StateChange]:
+    entries = repeat("") if run.entries is None else run.entries
+    for slot, key, entry, value in zip(run.slots, run.keys, entries, run.values, strict=False):
+        yield StateChange(
+            run.interval_id, run.n, run.computation, slot, key, entry, value, run.version
+        )
 
 
 _Change = TypeVar("_Change", StateChange, TimerChange)

@@ -11,7 +11,7 @@ from millwheel.core.model import Delivery
 from millwheel.sinks import Table
 from millwheel.store.port.requests import DeadLetter, SettledRequest
 from millwheel.store.port.seen import SeenIds
-from millwheel.store.port.states import StateRow, TimerChange
+from millwheel.store.port.states import StateRun, TimerChange
 
 ANOTHER_CHAIN = (
     "the interval's chain of commits is not as this worker left it, although no other worker has "
@@ -47,7 +47,7 @@ class Commit:
     intervals: list[IntervalCommit] = field(default_factory=list)
     seen: dict[int, SeenIds] = field(default_factory=dict)
     """Ids of records that have their effects now, by bucket."""
-    states: list[StateRow] | Columns[StateRow] = field(default_factory=list)
+    states: list[StateRun] = field(default_factory=list)
     timers: list[TimerChange] | Columns[TimerChange] = field(default_factory=list)
     productions: list[Delivery[Any]] | Chunks = field(default_factory=list)
     stragglers: list[Delivery[Any]] = field(default_factory=list)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -17,6 +17,20 @@ class StateChange(NamedTuple):
     version: int
 
 
+class StateRun(NamedTuple):
+    """Entries of one interval after a commit, as columns."""
+
+    interval_id: int
+    n: int
+    computation: int
+    version: int
+    slots: Sequence[int]
+    keys: Sequence[bytes]
+    entries: Sequence[str] | None
+    """None: the plain part of each state."""
+    values: Sequence[bytes | None]
+
+
 class OldState(NamedTuple):
     """Written by another version of its type than the code's."""
 
@@ -27,9 +41,6 @@ class OldState(NamedTuple):
     version: int
     value: bytes
 
-
-StateRow = tuple[int, int, int, int, bytes, str, "bytes | None", int]
-"""The fields of a `StateChange` as a plain tuple, which is cheaper to make."""
 
 TIMER_KINDS = ("watermark", "wall", "hold")
 """Watermark and wall timers fire by event time and by the clock, holds never."""

@@ -207,7 +207,6 @@ class PostgresLane:
             add("insert_dead_letters", "dead_letter", _as_json(found))
         if commit.settled:
             self._add_settled(commit.settled, parts)
-        many = _is_large(commit)
         for of_seen, seen in commit.seen.items():
             if seen.numbers:
                 table = bucket_table("seen_run", of_seen)
@@ -215,23 +214,22 @@ class PostgresLane:
             if not seen.rows:
                 continue
             table = bucket_table("seen_record", of_seen)
-            if many:
+            if len(seen.rows) >= rows.ARRAY_ROWS:
                 add("insert_many_seen", table, rows.seen_arrays(seen.rows))
             else:
                 add("insert_seen", table, _as_json(rows.seen_rows(seen.rows)))
         if commit.states:
-            table = bucket_table("state_change", bucket)
-            if many:
-                add("insert_many_states", table, rows.state_arrays(commit.states))
+            table, runs = bucket_table("state_change", bucket), commit.states
+            if rows.are_many(run.values for run in runs):
+                add("insert_many_states", table, rows.state_arrays(runs))
             else:
-                add("insert_states", table, _as_json(rows.state_rows(commit.states)))
+                add("insert_states", table, _as_json(rows.state_rows(runs)))
         if commit.productions:
-            table, productions = bucket_table("production", bucket), commit.productions
-            if many:
-                add("insert_many_productions", table, rows.production_arrays(productions, streams))
+            table, chunks = bucket_table("production", bucket), rows.chunks_of(commit.productions)
+            if rows.are_many(chunk.encoded for chunk in chunks):
+                add("insert_many_productions", table, rows.production_arrays(chunks, streams))
             else:
-                found = rows.production_rows(productions, streams)
-                add("insert_productions", table, _as_json(found))
+                add("insert_productions", table, _as_json(rows.production_rows(chunks, streams)))
         return parts
 
     @staticmethod
@@ -328,22 +326,13 @@ def _as_json(found: list[rows.Row]) -> dict[str, Any]:
     return {"rows": msgspec.json.encode(found).decode()}
 
 
-def _is_large(commit: Commit) -> bool:
-    return (
-        len(commit.states) >= rows.ARRAY_ROWS
-        or len(commit.productions) >= rows.ARRAY_ROWS
-        or sum(map(len, commit.seen.values())) >= rows.ARRAY_ROWS
-        or rows.bytes_of(commit) >= rows.ARRAY_BYTES
-    )
-
-
 def _engine_error(error: psycopg.Error) -> MillwheelError:
     table = error.diag.table_name or ""
     if table.startswith("commit_record") and error.sqlstate in ("23502", "23505"):
         return Fenced("the commit was refused: another owner has claimed the interval")
     if table.startswith(("seen_record", "seen_run")) and error.sqlstate in ("23502", "23505"):
         return InvariantBroken(f"a record that was committed before was processed again: {error}")
-    if table.startswith(("production", "straggler")) and error.sqlstate == "23505":
+    if table.startswith(("production", "straggler")) and error.sqlstate in ("23502", "23505"):
         return InvariantBroken(f"a production was written before: {error}")
     if error.sqlstate == UNDEFINED_TABLE:
         return InvariantBroken(f"a bucket that is still needed is gone: {str(error).strip()}")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
 from uuid import UUID
 
 from millwheel.core.model import name_of
@@ -10,37 +12,25 @@ from millwheel.store.port.seen import clusters
 from millwheel.store.postgres.buckets import bucket_table
 from millwheel.store.postgres.connections import Subject
 
-PAGE_ROWS = 2000
-"""Productions read by one statement."""
+PAGE_ROWS = 100
+"""Rows of productions read by one statement."""
 
 
 class PostgresRecords(Subject):
     async def read_productions(self, log: int, first: int) -> AsyncIterator[StoredProduction]:
         while True:
             rows = await self.connections.rows(
-                "read_productions", {"log": log, "first": first, "limit": PAGE_ROWS}
+                "read_productions",
+                {"log": log, "first": first, "limit": PAGE_ROWS},
+                binary=True,
             )
             for row in rows:
-                seq, stream, receiver, slot, key, value, version, ts, hold, stamp = row[:10]
-                place, id_, origin = row[10:]
-                yield StoredProduction(
-                    seq,
-                    stream,
-                    receiver,
-                    slot,
-                    key.encode(),
-                    value.encode(),
-                    version,
-                    ts,
-                    hold,
-                    stamp,
-                    place,
-                    id_.bytes if id_ else b"",
-                    origin,
-                )
+                for production in _apart(row):
+                    if production.seq >= first:
+                        yield production
+                        first = production.seq + 1
             if len(rows) < PAGE_ROWS:
                 return
-            first = rows[-1][0] + 1
 
     async def retire_logs(self, logs: list[int]) -> None:
         await self.connections.run("retire_logs", {"logs": logs})
@@ -122,3 +112,15 @@ class PostgresRecords(Subject):
             binary=True,
             table=bucket_table("seen_record", bucket),
         )
+
+
+def _apart(row: tuple[Any, ...]) -> Iterator[StoredProduction]:
+    number, stream, receiver, slots, keys, values, version, ts, holds, stamp = row[:10]
+    place, id_, origin = row[10:]
+    for seq, slot, key, value, micros, hold in zip(
+        count(number), slots, keys, values, ts, holds, strict=False
+    ):
+        yield StoredProduction(
+            seq, stream, receiver, slot, key.encode(), value.encode(), version, micros, hold,
+            stamp, place, id_.bytes if id_ else b"", origin,
+        )  # fmt: skip

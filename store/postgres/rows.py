@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, repeat
+from typing import Any, TypeVar
 
 from msgspec import Raw
 
-from millwheel.core.chunk import Chunks, Columns
+from millwheel.core.chunk import Chunk, Chunks, Columns
 from millwheel.core.model import Delivery
-from millwheel.store.port.commit import Commit, IntervalCommit
+from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.requests import DeadLetter, SettledRequest
 from millwheel.store.port.seen import NumberRun
-from millwheel.store.port.states import StateRow, TimerChange
+from millwheel.store.port.states import StateRun, TimerChange
 from millwheel.store.postgres.arrays import (
     Packed,
     bigints,
@@ -27,7 +28,9 @@ from millwheel.store.postgres.arrays import (
 
 Row = dict[str, Any]
 
-Params = dict[str, Packed]
+Params = dict[str, Packed | None]
+
+T = TypeVar("T")
 
 ARRAY_ROWS = 32
 """Fewer rows of one table are sent as JSON."""
@@ -35,6 +38,11 @@ ARRAY_ROWS = 32
 ARRAY_BYTES = 1 << 16
 """Fewer bytes of values are sent as JSON, which has to quote them."""
 
+ROW_RECORDS = 1024
+"""Most records, or entries of states, of one row of columns."""
+
+ROW_BYTES = 1 << 20
+"""Most bytes of values of one such row, unless one value is larger."""
 
 REMOVED = -(1 << 63)
 """The due time of a timer that has fired or was cancelled."""
@@ -75,52 +83,122 @@ def seen_arrays(seen: Iterable[tuple[int, int, bytes]]) -> Params:
     }
 
 
-def state_arrays(states: Iterable[StateRow]) -> Params:
-    interval_ids, ns, computations, slots, keys, entries, values, versions = columns(states)
+def state_rows(runs: Sequence[StateRun]) -> list[Row]:
+    return [
+        {
+            "interval_id": run.interval_id,
+            "n": run.n,
+            "computation": run.computation,
+            "version": run.version,
+            "slots": run.slots,
+            "keys": [key.decode() for key in run.keys],
+            "entries": run.entries,
+            "values": [None if value is None else value.decode() for value in run.values],
+        }
+        for run in runs
+    ]
+
+
+def state_arrays(runs: Sequence[StateRun]) -> Params:
+    """A row for each stretch of each run, and the entries of all rows in one array a column."""
+    cut = [(run, begin, end) for run in runs for begin, end in _stretches(run.values)]
+    named = any(run.entries is not None for run in runs)
+    entries = [entry for run in runs for entry in run.entries or repeat("", len(run.slots))]
     return {
-        "interval_id": bigints(interval_ids),
-        "n": bigints(ns),
-        "computation": smallints(computations),
-        "slot": integers(slots),
-        "key": texts(keys),
-        "entry": texts(_names(entries)),
-        "value": jsonbs(values),
-        "version": smallints(versions),
+        "interval_id": bigints([run.interval_id for run, _, _ in cut]),
+        "n": bigints([run.n for run, _, _ in cut]),
+        "computation": smallints([run.computation for run, _, _ in cut]),
+        "version": smallints([run.version for run, _, _ in cut]),
+        "stop": integers(_stops(cut)),
+        "count": integers([end - begin for _, begin, end in cut]),
+        "slots": integers(_joined([run.slots for run in runs])),
+        "keys": texts(_joined([run.keys for run in runs])),
+        "entries": texts(list(map(str.encode, entries))) if named else None,
+        "values": jsonbs(_joined([run.values for run in runs])),
     }
 
 
-def _names(entries: Sequence[str]) -> Sequence[bytes]:
-    """The plain part of a state, mostly the only entry, has an empty name."""
-    return list(map(str.encode, entries)) if any(entries) else [b""] * len(entries)
+def chunks_of(found: Sequence[Delivery[Any]]) -> list[Chunk]:
+    return (found if isinstance(found, Chunks) else Chunks.of(found)).chunks
 
 
-def production_arrays(
-    found: Sequence[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
-) -> Params:
-    """`streams` gives each stream's id and version."""
-    chunks = found if isinstance(found, Chunks) else Chunks.of(found)
-    of = [(streams[chunk.stream], len(chunk)) for chunk in chunks.chunks]
+def production_rows(chunks: Sequence[Chunk], streams: Mapping[str, tuple[int, int]]) -> list[Row]:
+    """A row has consecutive numbers. `streams` gives each stream's id and version."""
+    return [
+        {
+            "log": chunk.log,
+            "first": chunk.numbers[0],
+            "last": chunk.numbers[-1],
+            "stream": streams[chunk.stream][0],
+            "receiver": chunk.receiver,
+            "version": streams[chunk.stream][1],
+            "stamp": chunk.stamp,
+            "slots": chunk.slots,
+            "keys": [key.decode() for key in chunk.key_texts],
+            "values": [value.decode() for value in chunk.encoded],
+            "ts": chunk.micros,
+            "holds": chunk.holds,
+        }
+        for chunk in chunks
+    ]
+
+
+def production_arrays(chunks: Sequence[Chunk], streams: Mapping[str, tuple[int, int]]) -> Params:
+    """As `state_arrays` and `production_rows`."""
+    cut = [(chunk, begin, end) for chunk in chunks for begin, end in _stretches(chunk.encoded)]
     return {
-        "log": bigints(chunks.constant("log")),
-        "seq": bigints(chunks.column("numbers")),
-        "stream": smallints([id_ for (id_, _), count in of for _ in range(count)]),
-        "receiver": smallints(chunks.constant("receiver")),
-        "slot": integers(chunks.column("slots")),
-        "key": texts(chunks.column("key_texts")),
-        "value": texts(chunks.column("encoded")),
-        "version": smallints([version for (_, version), count in of for _ in range(count)]),
-        "ts": bigints(chunks.column("micros")),
-        "hold": bigints(chunks.column("holds")),
-        "stamp": bigints(chunks.constant("stamp")),
+        "log": bigints([chunk.log for chunk, _, _ in cut]),
+        "first": bigints([chunk.numbers[begin] for chunk, begin, _ in cut]),
+        "last": bigints([chunk.numbers[end - 1] for chunk, _, end in cut]),
+        "stream": smallints([streams[chunk.stream][0] for chunk, _, _ in cut]),
+        "receiver": smallints([chunk.receiver for chunk, _, _ in cut]),
+        "version": smallints([streams[chunk.stream][1] for chunk, _, _ in cut]),
+        "stamp": bigints([chunk.stamp for chunk, _, _ in cut]),
+        "stop": integers(_stops(cut)),
+        "count": integers([end - begin for _, begin, end in cut]),
+        "slots": integers(_joined([chunk.slots for chunk in chunks])),
+        "keys": texts(_joined([chunk.key_texts for chunk in chunks])),
+        "values": texts(_joined([chunk.encoded for chunk in chunks])),
+        "ts": bigints(_joined([chunk.micros for chunk in chunks])),
+        "holds": bigints(_joined([chunk.holds for chunk in chunks])),
     }
 
 
-def bytes_of(commit: Commit) -> int:
-    states = sum(len(value) for *_, value, _ in commit.states if value is not None)
-    productions = commit.productions
-    if isinstance(productions, Chunks):
-        return states + sum(chunk.size for chunk in productions.chunks)
-    return states + sum(len(production.encoded) for production in productions)
+def are_many(values: Iterable[Sequence[bytes | None]]) -> bool:
+    """Whether the values of runs are better sent as arrays."""
+    count = size = 0
+    for of_run in values:
+        count += len(of_run)
+        if count >= ARRAY_ROWS:
+            return True
+        size += sum(map(len, filter(None, of_run)))
+    return size >= ARRAY_BYTES
+
+
+def _stretches(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+    """Places ``[from, to)`` of a run that go into one row each, within `ROW_RECORDS` and
+    `ROW_BYTES`."""
+    count = len(values)
+    if count <= ROW_RECORDS and sum(map(len, filter(None, values))) <= ROW_BYTES:
+        yield 0, count
+        return
+    begin = size = 0
+    for place, value in enumerate(values):
+        more = 0 if value is None else len(value)
+        if place > begin and (place - begin == ROW_RECORDS or size + more > ROW_BYTES):
+            yield begin, place
+            begin, size = place, 0
+        size += more
+    yield begin, count
+
+
+def _stops(cut: Iterable[tuple[Any, int, int]]) -> list[int]:
+    """Where each row's entries end in the arrays of all rows."""
+    return list(accumulate(end - begin for _, begin, end in cut))
+
+
+def _joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
+    return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
 
 
 def link_rows(parts: Iterable[IntervalCommit], stamp: int) -> list[Row]:
@@ -146,22 +224,6 @@ def seen_rows(seen: Iterable[tuple[int, int, bytes]]) -> list[Row]:
     return [
         {"slot": slot, "computation": computation, "id": id_.hex()}
         for slot, computation, id_ in seen
-    ]
-
-
-def state_rows(states: Iterable[StateRow]) -> list[Row]:
-    return [
-        {
-            "interval_id": interval_id,
-            "n": n,
-            "computation": computation,
-            "slot": slot,
-            "key": key.decode(),
-            "entry": entry,
-            "value": None if value is None else value.decode(),
-            "version": version,
-        }
-        for interval_id, n, computation, slot, key, entry, value, version in states
     ]
 
 
@@ -204,16 +266,11 @@ def straggler_rows(
 ) -> list[Row]:
     """`stamp` is the commit's."""
     return [
-        {**row, "id": d.id.hex(), "origin": d.origin, "place": d.stamp, "stamp": stamp}
-        for d, row in zip(found, production_rows(found, streams), strict=True)
-    ]
-
-
-def production_rows(
-    found: Iterable[Delivery[Any]], streams: Mapping[str, tuple[int, int]]
-) -> list[Row]:
-    return [
         {
+            "id": d.id.hex(),
+            "origin": d.origin,
+            "place": d.stamp,
+            "stamp": stamp,
             "log": d.log,
             "seq": d.seq,
             "stream": streams[d.stream][0],
@@ -224,7 +281,6 @@ def production_rows(
             "version": streams[d.stream][1],
             "ts": d.micros,
             "hold": d.hold,
-            "stamp": d.stamp,
         }
         for d in found
     ]

@@ -10,6 +10,8 @@ Times are microseconds since 1970-01-01T00:00Z; the views turn them into timesta
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -31,7 +33,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import BIT, JSONB, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, BIT, JSONB, UUID
 
 metadata = MetaData()
 
@@ -44,6 +46,13 @@ def _slot() -> Column[int]:
 
 def _key() -> Column[str]:
     return Column("key", KEY_TEXT, nullable=False, comment="the key as compact JSON")
+
+
+def _keys() -> tuple[Column[Any], Column[Any]]:
+    return (
+        Column("slots", ARRAY(Integer), nullable=False, comment="hashes of the keys"),
+        Column("keys", ARRAY(KEY_TEXT), nullable=False, comment="the keys as compact JSON"),
+    )
 
 
 def _computation() -> Column[int]:
@@ -618,12 +627,12 @@ state_change = Table(
     Column("interval_id", BigInteger, nullable=False),
     Column("n", BigInteger, nullable=False),
     _computation(),
-    _slot(),
-    _key(),
-    Column("entry", KEY_TEXT, nullable=False),
-    Column("value", JSONB, comment="NULL: removed"),
     Column("version", SmallInteger, nullable=False),
-    comment="State as written by each commit, until it is folded and its bucket dropped",
+    *_keys(),
+    Column("entries", ARRAY(KEY_TEXT), comment="null: all empty, the plain parts of states"),
+    Column("values", ARRAY(JSONB), nullable=False, comment="NULL: removed"),
+    comment="State as written by each commit, as columns, until it is folded and its bucket "
+    "dropped",
 )
 
 timer_change = Table(
@@ -646,22 +655,23 @@ production = Table(
     "production",
     metadata,
     Column("log", BigInteger, nullable=False),
+    Column("last", BigInteger, nullable=False, comment="position in the log of the last record"),
     Column(
-        "seq",
+        "first",
         BigInteger,
         nullable=False,
-        comment="position in the log; (log, seq) is the record's id",
+        comment="that of the first; log and position are a record's id",
     ),
     Column("stream", SmallInteger, nullable=False),
     Column("receiver", SmallInteger, nullable=False, comment="computation.id of the reader"),
-    _slot(),
-    _key(),
-    Column("value", Text, nullable=False, comment="JSON"),
     Column("version", SmallInteger, nullable=False),
-    Column("ts", BigInteger, nullable=False, comment="event time"),
-    Column("hold", BigInteger, nullable=False, comment="its hold on the low watermark"),
     Column("stamp", BigInteger, nullable=False, comment="produced_at, the sender's logical clock"),
-    comment="Records sent, one row per reader, until acknowledged and their bucket dropped",
+    *_keys(),
+    Column("values", ARRAY(Text), nullable=False, comment="JSON"),
+    Column("ts", ARRAY(BigInteger), nullable=False, comment="event times"),
+    Column("holds", ARRAY(BigInteger), nullable=False, comment="holds on the low watermark"),
+    comment="Records sent to one reader, in consecutive places of a log, as columns, until "
+    "acknowledged and their bucket dropped",
 )
 
 straggler = Table(

@@ -29,6 +29,9 @@ TABLES = (
 """Names of the tables: the import of `millwheel.store.postgres.schema` would take 0.13 s. A test
 compares both."""
 
+VIEWS = ("state_changes",)
+"""Views that the statements of workers read."""
+
 FENCE = "fence_and_record"
 PARAMETER = re.compile(r"%\((\w+)\)s")
 
@@ -89,7 +92,9 @@ class Statements:
     def __init__(self, schema: str) -> None:
         _texts()
         self.schema = schema
-        self._names: dict[str, sql.Composable] = {name: self.table(name) for name in TABLES}
+        self._names: dict[str, sql.Composable] = {
+            name: self.table(name) for name in (*TABLES, *VIEWS)
+        }
         self._names["schema"] = sql.Identifier(schema)
         self._names["this_incarnation"] = sql.SQL(
             composed("this_incarnation", incarnation=self._names["incarnation"])

@@ -180,11 +180,14 @@ def test_where_no_order_is_promised_other_numbers_are_no_anomaly(
 # -- anomalies in real tables ---------------------------------------------------------------------
 
 STORED_ROWS = 13_013
-UPDATE_STATE = ";".join(
-    f"UPDATE {table} SET value = jsonb_set(value, '{{{{{{0}}}}}}', to_jsonb((value ->> "
-    "'{0}')::int + {1})) WHERE key = '7' AND computation = (SELECT id FROM computation WHERE "
-    "name = '{2}')"
-    for table in ("state", "state_change")
+CHANGED = "jsonb_set(value, '{{{0}}}', to_jsonb((value ->> '{0}')::int + {1}))"
+OF_IT = "computation = (SELECT id FROM computation WHERE name = '{2}')"
+UPDATE_STATE = (
+    f"UPDATE state SET value = {CHANGED} WHERE key = '7' AND {OF_IT};"
+    "UPDATE state_change SET values = ("
+    f"SELECT array_agg(CASE WHEN key = '7' THEN {CHANGED} ELSE value END ORDER BY place) "
+    "FROM unnest(keys, values) WITH ORDINALITY AS e (key, value, place)"
+    f") WHERE {OF_IT}"
 )
 """Whether it is folded or not."""
 

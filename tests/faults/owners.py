@@ -40,7 +40,7 @@ from millwheel.store.console.migrate import migrate
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.deploy import DescribedGraph, NodeDeploy
-from millwheel.store.port.states import StateChange
+from millwheel.store.port.states import StateRun
 from millwheel.store.postgres.store import PostgresStore
 from tests.campaign.planted import plant
 from tests.faults.kill_flights import workplace
@@ -203,24 +203,20 @@ class Owner:
     def _built(self, raised: dict[Held, dict[str, int]]) -> Commit:
         stamp = self._stamps.next()
         commit = Commit(stamp, self._buckets.of_stamp(stamp).id)
-        states: list[Any] = []
         for held, counts in raised.items():
-            for key, count in counts.items():
-                text, slot = KEYS[key]
-                value = str(count).encode()
-                change = StateChange(
-                    held.id, held.n + 1, self._computation, slot, text, "", value, 2
-                )
-                states.append(change)
-                commit.statements.append((NOTE, (key, count)))
+            texts, slots = zip(*map(KEYS.__getitem__, counts), strict=True)
+            values = [str(count).encode() for count in counts.values()]
+            commit.states.append(
+                StateRun(held.id, held.n + 1, self._computation, 2, slots, texts, None, values)
+            )
+            commit.statements += [(NOTE, counted) for counted in counts.items()]
+            self._buckets.rows += len(counts)
             commit.intervals.append(
                 IntervalCommit(
                     held.id, held.sequencer, held.n + 1, held.bucket, stamp, stamp, stamp,
                     acked=b"{}", position=None, counters=b"{}",
                 )
             )  # fmt: skip
-        commit.states = states
-        self._buckets.rows += len(states)
         return commit
 
     async def _start_over(self) -> None:

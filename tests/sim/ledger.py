@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from millwheel.core.model import MAX_TIME, MIN_TIME, name_of, record_id
 from millwheel.graph.node import Node
 from millwheel.graph.order import Graph
-from millwheel.store.memory.tables import Tables
+from millwheel.store.memory.tables import Tables, changes_of
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.commit import Commit, IntervalCommit
 from tests.sim.scenario import Scenario
@@ -263,11 +264,11 @@ class Ledger:
             self.timers.pop(name, None)
             if change.due is not None and change.hold is not None:
                 self.timers[name] = Pending(change.slot, change.due, change.hold)
-        for _, _, computation, slot, key, entry, value, version in commit.states:
-            where = slot, computation, key, entry
+        for entry in chain.from_iterable(map(changes_of, commit.states)):
+            where = entry.slot, entry.computation, entry.key, entry.entry
             self.state.pop(where, None)
-            if value is not None:
-                self.state[where] = value, version
+            if entry.value is not None:
+                self.state[where] = entry.value, entry.version
         for number, event in self.journal(commit):
             self._note_event(number, event)
         for table, values in commit.rows:

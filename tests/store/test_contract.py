@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel.core.codec import encode_key
-from millwheel.core.model import MIN_TIME, SLOTS, record_id
+from millwheel.core.model import MIN_TIME, SLOTS, Delivery, record_id
 from millwheel.errors import (
     BucketGone,
     CommitUnknown,
@@ -37,6 +37,7 @@ from millwheel.store.port import Store
 from millwheel.store.port.buckets import CLOSE_AHEAD_MICROS, EARLY_CLOSE_MICROS, Bucket
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.seen import SeenIds
+from millwheel.store.port.states import StateRun
 from millwheel.store.postgres.rows import ARRAY_ROWS
 from tests.support.store_sites import (
     BUCKET_HIGH,
@@ -51,6 +52,7 @@ from tests.support.store_sites import (
     MemorySite,
     Owner,
     Site,
+    as_chunks,
     deploy,
     look,
     row,
@@ -696,6 +698,71 @@ async def test_a_production_cannot_be_written_twice(site: Site) -> None:
     with pytest.raises(InvariantBroken):
         await owner.lane.commit(again)
     assert [claim.n for claim in await owner.claim(*owner.intervals)] == [1, 1]
+
+
+async def test_productions_cannot_be_written_over_others(site: Site) -> None:
+    """As they would be if a worker counted on from a number that is not the last of the log."""
+    owner = await Owner.take(site.store)
+    commit = owner.commit()
+    made = [owner.production(f"key {n}", n) for n in range(3)]
+    commit.productions = as_chunks(made)
+    await owner.write(commit)
+    again = owner.commit()
+    again.productions = as_chunks([*made[1:], owner.production("a", 1)])
+    with pytest.raises(InvariantBroken):
+        await owner.lane.commit(again)
+
+
+async def test_productions_can_be_read_from_each_on(site: Site) -> None:
+    """They are stored as columns, a row for many; those that are weak have rows of their own."""
+    owner = await Owner.take(site.store)
+    sent: list[Delivery[Any]] = []
+    for count, weak in ((1, 0), (2500, 3), (40, 0), (0, 2), (1, 1)):
+        commit = owner.commit()
+        made = [owner.production(f"key {n}", n * "x") for n in range(count)]
+        commit.productions = as_chunks(made)
+        commit.stragglers = [owner.straggler(f"weak {n}", n) for n in range(weak)]
+        await owner.write(commit)
+        sent += [*made, *commit.stragglers]
+    last = sent[-1].seq
+    for first in (0, 1, 2, 700, 1024, 1025, 1026, 2501, 2502, 2504, last, last + 1):
+        found = [p async for p in site.store.read_productions(owner.log(), first)]
+        assert [(p.seq, p.key, p.value, p.slot, p.ts, p.hold, p.id != b"") for p in found] == [
+            (d.seq, d.key_text, d.encoded, d.slot, d.micros, d.hold, d.id[:1] == b"\xff")
+            for d in sent
+            if d.seq >= first
+        ]
+    assert await site.pending() == [(d.log, d.seq) for d in sent]
+
+
+async def test_states_are_stored_with_the_entries_of_others(site: Site) -> None:
+    """As columns, a row for many."""
+    owner = await Owner.take(site.store)
+    mine = owner.intervals[0]
+    keys = [key for n in range(6000) if owner.interval_of(key := f"key {n}") == mine][:2500]
+    for removed in (False, True):
+        commit = owner.commit(mine)
+        parts = [owner.state(key, None if removed and n % 3 else n) for n, key in enumerate(keys)]
+        parts += [owner.state(key, n, f"m/{n}") for n, key in enumerate(keys[:40])]
+        commit.states = [_joined(parts[:2000]), _joined(parts[2000:])]
+        await owner.write(commit)
+    found = await site.states()
+    plain = {(key, ""): n for n, key in enumerate(keys) if n % 3 == 0}
+    named = {(key, f"m/{n}"): n for n, key in enumerate(keys[:40])}
+    assert {(s.key, s.entry): s.value for s in found} == plain | named
+    (claim,) = await owner.claim(mine)
+    assert len(claim.states) == len(keys) + 40
+
+
+def _joined(runs: list[StateRun]) -> StateRun:
+    """One run of several of one entry each."""
+    named = any(run.entries for run in runs)
+    return runs[0]._replace(
+        slots=[slot for run in runs for slot in run.slots],
+        keys=[key for run in runs for key in run.keys],
+        entries=[entry for run in runs for entry in run.entries or [""]] if named else None,
+        values=[value for run in runs for value in run.values],
+    )
 
 
 def _refused_row(commit: Commit) -> None:

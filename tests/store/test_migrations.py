@@ -26,7 +26,7 @@ from millwheel.store.console.migrate import FIRST, HEAD, migrate, require_versio
 from millwheel.store.port.seen import SeenIds
 from millwheel.store.postgres.schema import KEY_TEXT, metadata
 from tests.support.servers import VERSIONS
-from tests.support.store_sites import Owner, PostgresSite, Schema
+from tests.support.store_sites import Owner, PostgresSite, Schema, as_chunks
 from tests.support.store_sites import look as look_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +109,8 @@ def test_keys_are_compared_byte_by_byte(empty: Schema) -> None:
         (table.name, column.name)
         for table in metadata.tables.values()
         for column in table.columns
-        if getattr(column.type, "collation", None) == KEY_TEXT.collation
+        if getattr(getattr(column.type, "item_type", column.type), "collation", None)
+        == KEY_TEXT.collation
     }
     assert set(rows) == described
     assert {("state", "key"), ("state", "entry"), ("timer", "tag")} <= described
@@ -281,6 +282,39 @@ async def test_numbers_that_were_rows_become_runs(
     await owner.write(owner.fill(owner.commit(), 3, first=10))
 
 
+async def test_rows_become_columns(postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And rows once more, if the schema goes back."""
+    owner = await Owner.take(postgres.store)
+    for count, first in ((3, 0), (1500, 10)):
+        commit = owner.fill(owner.commit(), count, first=first)
+        commit.states += [owner.state("key 1", count, "m/é"), owner.state("key 2", None)]
+        commit.productions = as_chunks(commit.productions)
+        commit.stragglers = [owner.straggler("a", 1)]
+        await owner.write(commit)
+    (link, *_) = owner.links.values()
+    assert await postgres.store.fold(link.interval_id, link.sequencer, 0, 1)
+    schema = postgres.schema
+
+    async def found() -> list[Any]:
+        stored = [p async for p in postgres.store.read_productions(owner.log(), 0)]
+        return [await look_at(postgres, owner), stored, await postgres.pending()]
+
+    before = await found()
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, _: command.downgrade(config, "0018"))
+        migrate(schema.url, schema.name)
+    sent, changed = await postgres.query(
+        "SELECT count(*), count(value) FROM {t} UNION ALL SELECT count(*), count(value) FROM {s}",
+        t="production",
+        s="state_change",
+    )
+    assert sent == (1503, 1503)
+    assert changed == (1503 + 4, 1503 + 2)
+    migrate(schema.url, schema.name)
+    assert await found() == before
+    await owner.write(owner.fill(owner.commit(), 3, first=2000))
+
+
 async def test_what_a_worker_writes_as_its_schema_is_migrated_is_not_lost(
     postgres: PostgresSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +335,12 @@ async def test_what_a_worker_writes_as_its_schema_is_migrated_is_not_lost(
             sql.SQL("INSERT INTO {} VALUES (1, %s, %s)").format(table),
             (owner.computation, uuid.UUID(bytes=record_id(1, 77))),
         )
+        worker.execute(
+            sql.SQL(
+                "INSERT INTO {} SELECT log, 88, stream, receiver, slot, key, value, version, ts, "
+                "hold, stamp FROM {} LIMIT 1"
+            ).format(*[sql.Identifier(schema.name, f"production_{bucket}")] * 2)
+        )
         migrating = pool.submit(migrate, schema.url, schema.name)
         while not look.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
             assert not migrating.done()
@@ -308,6 +348,8 @@ async def test_what_a_worker_writes_as_its_schema_is_migrated_is_not_lost(
         migrating.result(60)
     found = await postgres.store.look_up_numbers(bucket, owner.computation, {1: range(100)})
     assert found == {1: {0, 1, 2, 77}}
+    sent = [p.seq async for p in postgres.store.read_productions(owner.log(), 0)]
+    assert sent[-1] == 88
 
 
 def test_a_migration_that_fails_leaves_nothing(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from millwheel.core.codec import encode_key
 from millwheel.core.model import SLOTS
 from millwheel.errors import Fenced, MillwheelError, PlacementRefused
+from millwheel.store.memory.tables import changes_of
 from millwheel.store.port import Store
 from millwheel.store.port.claims import Claim
 from millwheel.store.port.placement import (
@@ -1113,8 +1114,9 @@ async def _take_steps(site: Site, steps: Sequence[Cut]) -> None:
             await wheel.owner.write(commit)
             known.update(
                 {
-                    (msgspec.json.decode(s[4]), s[5]): {"n": msgspec.json.decode(s[4])}
-                    for s in commit.states
+                    (msgspec.json.decode(s.key), s.entry): {"n": msgspec.json.decode(s.key)}
+                    for run in commit.states
+                    for s in changes_of(run)
                 }
             )
         else:

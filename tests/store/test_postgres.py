@@ -1351,12 +1351,12 @@ async def _fill_tables(site: PostgresSite, owner: Owner) -> tuple[Bucket, Bucket
         for statement in (
             "INSERT INTO {commits} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 1, %s, 0, "
             "0, %s, '{{}}', NULL, '{{}}' FROM " + numbers,
-            "INSERT INTO {states} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, "
-            "n %% 65536, '\"k' || n || '\"', '', '1', 1 FROM " + numbers,
+            "INSERT INTO {states} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, 1, "
+            "ARRAY[n %% 65536], ARRAY['\"k' || n || '\"'], NULL, ARRAY['1'::jsonb] FROM " + numbers,
             "INSERT INTO {timers} SELECT CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, n, 2, "
             "n %% 65536, '\"k' || n || '\"', 'watermark', '', n, n, n FROM " + numbers,
-            "INSERT INTO {productions} SELECT n %% 5 + 100, n, 1, 2, n %% 65536, "
-            "'\"k' || n || '\"', '1', 1, n, n, %s FROM " + numbers,
+            "INSERT INTO {productions} SELECT n %% 5 + 100, n, n, 1, 2, 1, %s, ARRAY[n %% 65536], "
+            "ARRAY['\"k' || n || '\"'], ARRAY['1'], ARRAY[n], ARRAY[n] FROM " + numbers,
             "INSERT INTO {seen} SELECT n %% 65536, 2, ('f' || substr(md5(n::text), 2))::uuid FROM "
             + numbers,
             "INSERT INTO {runs} SELECT n %% 5, 10 * n + 9, 10 * n, 2 FROM " + numbers,

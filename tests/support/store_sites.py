@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 import psycopg
 from psycopg import AsyncConnection, sql
 
+from millwheel.core.chunk import Chunk, Chunks, together
 from millwheel.core.clock import VirtualClock
 from millwheel.core.codec import encode_key
 from millwheel.core.model import SLOTS, Delivery, Key, record_id
@@ -30,7 +32,7 @@ from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy, 
 from millwheel.store.port.placement import IntervalRow
 from millwheel.store.port.requests import DeadLetter
 from millwheel.store.port.seen import SeenIds
-from millwheel.store.port.states import StateChange, TimerChange
+from millwheel.store.port.states import StateRun, TimerChange
 from millwheel.store.postgres.store import PostgresStore
 
 START = 1_700_000_000_000_000
@@ -355,6 +357,13 @@ async def deploy(
     )
 
 
+def as_chunks(records: Iterable[Delivery[Any]]) -> Chunks:
+    """As a worker makes them: columns for records with consecutive numbers."""
+    chunks = together(records)
+    assert all(isinstance(chunk, Chunk) for chunk in chunks)
+    return Chunks(chunks)  # type: ignore[arg-type]
+
+
 class Owner:
     """A worker that owns every interval of a deployed pipeline."""
 
@@ -445,13 +454,16 @@ class Owner:
 
     # -- what goes into a commit ----------------------------------------------------------
 
-    def state(self, key: Key, value: Any, entry: str = "", *, version: int = 2) -> StateChange:
+    def state(self, key: Key, value: Any, entry: str = "", *, version: int = 2) -> StateRun:
         """A changed entry; None: removed."""
         row = self.interval_of(key)
         key_text, slot = encode_key(key)
         encoded = None if value is None else msgspec.json.encode(value)
         n = self.links[row.id].n + 1
-        return StateChange(row.id, n, self.computation, slot, key_text, entry, encoded, version)
+        entries = [entry] if entry else None
+        return StateRun(
+            row.id, n, self.computation, version, [slot], [key_text], entries, [encoded]
+        )
 
     def timer(
         self, key: Key, due: int | None, tag: str = "", kind: str = "watermark"

@@ -24,7 +24,7 @@ from millwheel.runtime.routes.routes import NOBODY
 from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit, IntervalCommit
 from millwheel.store.port.seen import SeenIds
-from millwheel.store.port.states import TimerChange
+from millwheel.store.port.states import StateRun, TimerChange
 
 
 def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
@@ -32,7 +32,6 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
     stamp = stamps.next()
     commit = Commit(stamp, buckets.of_stamp(stamp).id)
     productions: list[Chunk] = []
-    states: list[Sequence[list[Any]]] = []
     timers: list[Sequence[list[Any]]] = []
     seen: defaultdict[int, SeenIds] = defaultdict(SeenIds)
     for interval, work in open_commit.works.items():
@@ -47,7 +46,7 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         if interval.step.node.exactly_once:
             _note_seen(seen, work)
         if work.states or work.entries:
-            states.append(_changed_states(interval, work))
+            commit.states.append(_changed_states(interval, work))
         if effects.timers:
             timers.append(_timers(interval, work))
         for table, values in effects.rows:
@@ -59,8 +58,6 @@ def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> C
         commit.settled += effects.settled
         commit.intervals.append(_link(interval, work, stamp, commit.bucket))
     commit.productions = Chunks(productions)
-    if states:
-        commit.states = Columns(*map(_joined, zip(*states, strict=True)))
     if timers:
         commit.timers = Columns(*map(_joined, zip(*timers, strict=True)), row=TimerChange._make)
     commit.seen = dict(seen)
@@ -119,20 +116,23 @@ def _joined(columns: Sequence[list[Any]]) -> list[Any]:
     return columns[0] if len(columns) == 1 else list(chain.from_iterable(columns))
 
 
-def _changed_states(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:
+def _changed_states(interval: Interval, work: IntervalWork) -> StateRun:
     keys = [state.key_text for state in work.states]
     slots = [state.slot for state in work.states]
-    entries, values = [""] * len(keys), list(work.states.values())
-    for (key_text, entry), (slot, value) in work.entries.items():
-        keys.append(key_text)
-        slots.append(slot)
-        entries.append(entry)
-        values.append(value)
-    count = len(keys)
-    interval.commits.changed_since_fold += count
-    same = (interval.id, interval.commits.n + 1, interval.step.id)
-    version = [interval.step.version] * count
-    return (*([each] * count for each in same), slots, keys, entries, values, version)
+    values: list[bytes | None] = list(work.states.values())
+    entries: list[str] | None = None
+    if work.entries:
+        entries = [""] * len(keys)
+        for (key_text, entry), (slot, value) in work.entries.items():
+            keys.append(key_text)
+            slots.append(slot)
+            entries.append(entry)
+            values.append(value)
+    interval.commits.changed_since_fold += len(keys)
+    step = interval.step
+    return StateRun(
+        interval.id, interval.commits.n + 1, step.id, step.version, slots, keys, entries, values
+    )
 
 
 def _timers(interval: Interval, work: IntervalWork) -> Sequence[list[Any]]:

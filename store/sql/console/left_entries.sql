@@ -12,7 +12,7 @@ WITH entries AS (
     SELECT t.computation, split_part(t.entry, '/', 1)
     FROM {fold} AS f
     CROSS JOIN LATERAL (
-        SELECT r.computation, r.entry FROM {state_change} AS r
+        SELECT r.computation, r.entry FROM {state_changes} AS r
         WHERE r.interval_id = f.interval_id AND r.n > f.through AND r.value IS NOT NULL
         ORDER BY r.n DESC LIMIT %(rows)s
     ) AS t

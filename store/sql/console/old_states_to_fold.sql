@@ -2,7 +2,7 @@
 SELECT count(*)
 FROM {fold} AS f
 CROSS JOIN LATERAL (
-    SELECT c.computation, c.version FROM {state_change} AS c
+    SELECT c.computation, c.version FROM {state_changes} AS c
     WHERE c.interval_id = f.interval_id AND c.n > f.through AND c.n < f.through + 1000000000
         AND c.value IS NOT NULL
     OFFSET 0

@@ -3,7 +3,7 @@
 WITH latest AS (
     SELECT DISTINCT ON (slot, computation, key, entry)
         slot, computation, key, entry, value, version
-    FROM {state_change}
+    FROM {state_changes}
     WHERE interval_id = %(interval_id)s AND n > %(after)s AND n <= %(through)s
     ORDER BY slot, computation, key, entry, n DESC
 ), removed AS (

@@ -6,7 +6,7 @@ WITH tail AS (
         t.computation, t.slot, t.key, t.entry, t.value, t.version
     FROM {fold} AS f
     CROSS JOIN LATERAL (
-        SELECT r.* FROM {state_change} AS r
+        SELECT r.* FROM {state_changes} AS r
         WHERE r.interval_id = f.interval_id AND r.n > f.through
         ORDER BY r.n DESC LIMIT %(rows)s
     ) AS t

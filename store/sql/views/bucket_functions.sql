@@ -24,7 +24,7 @@ BEGIN
             ('commit_record', 'PRIMARY KEY (interval_id, n)', NULL),
             ('state_change', NULL, '(interval_id, n)'),
             ('timer_change', NULL, '(interval_id, n)'),
-            ('production', 'PRIMARY KEY (log, seq)', NULL),
+            ('production', 'PRIMARY KEY (log, last)', NULL),
             ('straggler', 'PRIMARY KEY (log, seq)', '(origin, place) WHERE origin <> 0'),
             ('seen_record', 'PRIMARY KEY (computation, id, slot)', NULL),
             ('seen_run', 'PRIMARY KEY (computation, log, last)', NULL)

@@ -36,7 +36,7 @@ BEGIN
         SELECT DISTINCT ON (c.entry) c.entry, c.value, c.version
         FROM {fold} AS f
         CROSS JOIN LATERAL (
-            SELECT * FROM {state_change} AS r
+            SELECT * FROM {state_changes} AS r
             WHERE r.interval_id = f.interval_id AND r.n > f.through AND r.n < f.through + 1000000000
             OFFSET 0
         ) AS c

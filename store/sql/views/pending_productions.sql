@@ -12,10 +12,13 @@ CROSS JOIN LATERAL (
     -- The upper bound and OFFSET 0 tell the planner that few are pending: by index.
     (
         SELECT
-            r.log, r.seq, r.stream, r.receiver, r.slot, r.key, r.value, r.ts, r.hold, r.stamp,
+            r.log, r.first + e.place - 1 AS seq, r.stream, r.receiver, e.slot, e.key, e.value, e.ts, e.hold, r.stamp,
             NULL::uuid AS id, false AS weak
         FROM {production} AS r
-        WHERE r.log = g.id AND r.seq >= first.seq AND r.seq < first.seq + 1000000000
+        CROSS JOIN LATERAL unnest(r.slots, r.keys, r.values, r.ts, r.holds)
+            WITH ORDINALITY AS e (slot, key, value, ts, hold, place)
+        WHERE r.log = g.id AND r.last >= first.seq AND r.last < first.seq + 1000000000
+            AND r.first + e.place > first.seq
         OFFSET 0
     )
     UNION ALL

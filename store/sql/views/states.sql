@@ -5,7 +5,7 @@ WITH tail AS (
     FROM {fold} AS f
     CROSS JOIN LATERAL (
         -- The upper bound and OFFSET 0 tell the planner that the tail is short: by index.
-        SELECT * FROM {state_change} AS c
+        SELECT * FROM {state_changes} AS c
         WHERE c.interval_id = f.interval_id AND c.n > f.through AND c.n < f.through + 1000000000
         OFFSET 0
     ) AS x
