@@ -290,8 +290,8 @@ def _beside_rows(found: Found) -> list[Ratio]:
     if "ratio_rows" not in found:
         return []
     return [
-        Ratio("engine / raw SQL with a row for each id", found["ratio_rows"]),
-        Ratio("CPU per record, engine / raw SQL with a row for each id", found["cpu_rows"]),
+        Ratio("engine / raw SQL with rows", found["ratio_rows"]),
+        Ratio("CPU per record, engine / raw SQL with rows", found["cpu_rows"]),
     ]
 
 

@@ -21,6 +21,7 @@ from millwheel.runtime.keys.key_state import StateCache
 from millwheel.runtime.keys.map_entries import CELL_BYTES, Entries
 from millwheel.runtime.lane.sorting import AHEAD_SHARE
 from millwheel.state import StateLayout
+from millwheel.store.memory.tables import changes_of
 from millwheel.store.port.commit import Commit
 from millwheel.testing import inject
 from tests.support.pipelines import QUICK, Kept, Tally, doing, produce, script, tally_pipeline
@@ -387,9 +388,10 @@ class Buffer(msgspec.Struct):
 def written(commits: list[Commit]) -> int:
     """Bytes of state in these commits."""
     return sum(
-        len(entry) + len(value or b"")
+        len(change.entry) + len(change.value or b"")
         for commit in commits
-        for *_, entry, value, _ in commit.states
+        for run in commit.states
+        for change in changes_of(run)
     )
 
 

@@ -229,7 +229,7 @@ def told(commit: Commit) -> str:
     links = " ".join(f"{link.interval_id}:{link.n}" for link in commit.intervals)
     parts = {
         "seen": sum(map(len, commit.seen.values())),
-        "states": len(commit.states),
+        "states": sum(len(run.slots) for run in commit.states),
         "timers": len(commit.timers),
         "sent": len(commit.productions),
         "late": len(commit.stragglers),
