@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -23,6 +24,7 @@ from millwheel import Computation, Context, Pipeline, Record, Stream, Table
 from millwheel.computations import Fold, Windowed, collect, count, total
 from millwheel.core.model import MAX_TIME, MIN_TIME, to_micros
 from millwheel.errors import GraphError
+from millwheel.store.memory.tables import changes_of
 from millwheel.testing import Harness, advance, assert_exactly_once, inject
 from millwheel.testing.script import ScriptStep
 from millwheel.windows import (
@@ -960,7 +962,7 @@ async def bytes_of_a_record(entries: int) -> float:
     written = sum(
         sum(len(part) for part in row if isinstance(part, (bytes, str)))
         for commit in world.commits[taken:]
-        for row in [*commit.states, *commit.timers]
+        for row in [*chain.from_iterable(map(changes_of, commit.states)), *commit.timers]
     )
     assert len(world.commits) >= taken + 20, "each record has a commit of its own"
     return written / 20
