@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from millwheel.core.chunk import Chunk, Chunks, Columns
 from millwheel.core.model import Delivery
+from millwheel.errors import InvariantBroken
 from millwheel.store.port.commit import IntervalCommit
 from millwheel.store.port.requests import DeadLetter, SettledRequest
 from millwheel.store.port.seen import NumberRun
@@ -101,9 +102,7 @@ def state_rows(runs: Sequence[StateRun]) -> list[Row]:
 
 def state_arrays(runs: Sequence[StateRun]) -> Params:
     """A row for each stretch of each run, and the entries of all rows in one array a column."""
-    cut = [(run, begin, end) for run in runs for begin, end in _stretches(run.values)]
-    named = any(run.entries is not None for run in runs)
-    entries = [entry for run in runs for entry in run.entries or repeat("", len(run.slots))]
+    cut = [(run, begin, end) for run in runs for begin, end in stretches(run.values)]
     return {
         "interval_id": bigints([run.interval_id for run, _, _ in cut]),
         "n": bigints([run.n for run, _, _ in cut]),
@@ -113,13 +112,29 @@ def state_arrays(runs: Sequence[StateRun]) -> Params:
         "count": integers([end - begin for _, begin, end in cut]),
         "slots": integers(_joined([run.slots for run in runs])),
         "keys": texts(_joined([run.keys for run in runs])),
-        "entries": texts(list(map(str.encode, entries))) if named else None,
+        "entries": _entries(runs),
         "values": jsonbs(_joined([run.values for run in runs])),
     }
 
 
+def _entries(runs: Sequence[StateRun]) -> Packed | None:
+    if all(run.entries is None for run in runs):
+        return None
+    names = (run.entries or repeat("", len(run.slots)) for run in runs)
+    return texts(list(map(str.encode, chain.from_iterable(names))))
+
+
 def chunks_of(found: Sequence[Delivery[Any]]) -> list[Chunk]:
-    return (found if isinstance(found, Chunks) else Chunks.of(found)).chunks
+    """Those of a commit.
+
+    Raises:
+        InvariantBroken: numbers of one are not consecutive, so that a row cannot hold it.
+    """
+    chunks = (found if isinstance(found, Chunks) else Chunks.of(found)).chunks
+    for chunk in chunks:
+        if chunk.numbers[-1] - chunk.numbers[0] + 1 != len(chunk):
+            raise InvariantBroken("the numbers of productions of a commit are not consecutive")
+    return chunks
 
 
 def production_rows(chunks: Sequence[Chunk], streams: Mapping[str, tuple[int, int]]) -> list[Row]:
@@ -145,7 +160,7 @@ def production_rows(chunks: Sequence[Chunk], streams: Mapping[str, tuple[int, in
 
 def production_arrays(chunks: Sequence[Chunk], streams: Mapping[str, tuple[int, int]]) -> Params:
     """As `state_arrays` and `production_rows`."""
-    cut = [(chunk, begin, end) for chunk in chunks for begin, end in _stretches(chunk.encoded)]
+    cut = [(chunk, begin, end) for chunk in chunks for begin, end in stretches(chunk.encoded)]
     return {
         "log": bigints([chunk.log for chunk, _, _ in cut]),
         "first": bigints([chunk.numbers[begin] for chunk, begin, _ in cut]),
@@ -175,21 +190,22 @@ def are_many(values: Iterable[Sequence[bytes | None]]) -> bool:
     return size >= ARRAY_BYTES
 
 
-def _stretches(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
+def stretches(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
     """Places ``[from, to)`` of a run that go into one row each, within `ROW_RECORDS` and
     `ROW_BYTES`."""
-    count = len(values)
-    if count <= ROW_RECORDS and sum(map(len, filter(None, values))) <= ROW_BYTES:
-        yield 0, count
-        return
-    begin = size = 0
-    for place, value in enumerate(values):
-        more = 0 if value is None else len(value)
-        if place > begin and (place - begin == ROW_RECORDS or size + more > ROW_BYTES):
-            yield begin, place
-            begin, size = place, 0
-        size += more
-    yield begin, count
+    for begin in range(0, len(values), ROW_RECORDS):
+        part = values[begin : begin + ROW_RECORDS]
+        if sum(map(len, filter(None, part))) <= ROW_BYTES:
+            yield begin, begin + len(part)
+            continue
+        first, size = begin, 0
+        for place, value in enumerate(part, begin):
+            more = 0 if value is None else len(value)
+            if place > first and size + more > ROW_BYTES:
+                yield first, place
+                first, size = place, 0
+            size += more
+        yield first, begin + len(part)
 
 
 def _stops(cut: Iterable[tuple[Any, int, int]]) -> list[int]:

@@ -9,8 +9,11 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millwheel.store.postgres import arrays
+from millwheel.store.postgres.rows import ROW_BYTES, ROW_RECORDS, stretches
 from tests.support.store_sites import Schema
 
 LONG = b"x" * (arrays.KEPT_HEADS + 1)
@@ -61,3 +64,33 @@ def test_a_number_that_is_too_large_is_refused() -> None:
     for values in ([1 << 15], [1 << 15, 1 << 15]):
         with pytest.raises(OverflowError):
             arrays.smallints(values)
+
+
+# -- rows of columns -------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.sampled_from([None, 0, 7, ROW_BYTES // 3, ROW_BYTES, ROW_BYTES + 1])),
+    st.sampled_from([0, ROW_RECORDS, 2 * ROW_RECORDS + 5]),
+)
+def test_a_row_has_so_many_entries_and_bytes_or_one_value(
+    sizes: list[int | None], more: int
+) -> None:
+    sizes += [1] * more
+    values = [None if size is None else _Sized(size) for size in sizes]
+    found = list(stretches(values))  # type: ignore[arg-type]
+    assert [place for begin, end in found for place in range(begin, end)] == [*range(len(sizes))]
+    for begin, end in found:
+        own = [size for size in sizes[begin:end] if size]
+        assert 0 < end - begin <= ROW_RECORDS
+        assert sum(own) <= ROW_BYTES or len(own) == 1
+
+
+class _Sized:
+    """Stands for so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size

@@ -53,7 +53,7 @@ from millwheel.store.postgres.processes import (
     process_identity,
     process_started,
 )
-from millwheel.store.postgres.rows import ARRAY_ROWS
+from millwheel.store.postgres.rows import ARRAY_ROWS, ROW_BYTES
 from millwheel.store.postgres.statements import SEEN, Statements
 from millwheel.store.postgres.store import PostgresStore
 from millwheel.store.postgres.translation import translate
@@ -70,6 +70,7 @@ from tests.support.store_sites import (
     Owner,
     PostgresSite,
     Schema,
+    as_chunks,
     deploy,
     look,
     read_pending,
@@ -1286,6 +1287,35 @@ async def test_no_reader_ever_sees_a_fold(
     finally:
         trial.watcher.close()
         await site.aclose()
+
+
+async def test_large_values_are_in_few_rows_and_come_back(postgres: PostgresSite) -> None:
+    """A row of columns has a MiB of values, so that a look at the end of a log reads no more."""
+    owner = await Owner.take(postgres.store)
+    mine = owner.intervals[0]
+    commit = owner.commit(mine)
+    made = [owner.production(f"key {n}", n % 7 * 60_000 * "x") for n in range(60)]
+    commit.productions = as_chunks(made)
+    (run, *more) = (owner.state(f"key {n}", n % 7 * 60_000 * "y") for n in range(60))
+    commit.states = [
+        run._replace(
+            slots=[part.slots[0] for part in (run, *more)],
+            keys=[part.keys[0] for part in (run, *more)],
+            values=[part.values[0] for part in (run, *more)],
+        )
+    ]
+    await owner.write(commit)
+    sent = [p.value async for p in postgres.store.read_productions(owner.log(), 30)]
+    assert sent == [production.encoded for production in made if production.seq >= 30]
+    assert len(await postgres.states()) == 60
+    for table in ("production", "state_change"):
+        ((rows, most),) = await postgres.query(
+            "SELECT count(*), max((SELECT sum(length(v::text)) FROM unnest(values) AS v))::bigint "
+            "FROM {t}",
+            t=table,
+        )
+        assert 11 <= rows <= 20
+        assert most <= ROW_BYTES
 
 
 async def test_long_keys_and_entries_can_be_folded(postgres: PostgresSite) -> None:
