@@ -700,15 +700,17 @@ async def test_a_production_cannot_be_written_twice(site: Site) -> None:
     assert [claim.n for claim in await owner.claim(*owner.intervals)] == [1, 1]
 
 
-async def test_productions_cannot_be_written_over_others(site: Site) -> None:
+@pytest.mark.parametrize("count", [1, ARRAY_ROWS])
+async def test_productions_cannot_be_written_over_others(site: Site, count: int) -> None:
     """As they would be if a worker counted on from a number that is not the last of the log."""
     owner = await Owner.take(site.store)
     commit = owner.commit()
-    made = [owner.production(f"key {n}", n) for n in range(3)]
-    commit.productions = as_chunks(made)
+    made = [owner.production(f"key {n}", n) for n in range(count + 3)]
+    commit.productions = as_chunks(made[: count + 2])
     await owner.write(commit)
     again = owner.commit()
-    again.productions = as_chunks([*made[1:], owner.production("a", 1)])
+    again.productions = as_chunks(made[2:])
+    assert len(again.productions.chunks) == 1
     with pytest.raises(InvariantBroken):
         await owner.lane.commit(again)
 
