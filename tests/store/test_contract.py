@@ -737,6 +737,20 @@ async def test_productions_can_be_read_from_each_on(site: Site) -> None:
     assert await site.pending() == [(d.log, d.seq) for d in sent]
 
 
+@pytest.mark.parametrize("count", [9, 2 * ARRAY_ROWS])
+async def test_a_part_of_what_a_commit_has_sent_is_pending(site: Site, count: int) -> None:
+    owner = await Owner.take(site.store)
+    commit = owner.commit()
+    made = [owner.production(f"key {n}", n) for n in range(count)]
+    commit.productions = as_chunks(made)
+    await owner.write(commit)
+    log, first = owner.log(), made[0].seq
+    acked = msgspec.json.encode({str(log): [first + 3, [[first + 5, first + 6]]]})
+    await owner.write(owner.commit(acked=acked))
+    rest = [n for n in range(first + 3, first + count) if n not in (first + 5, first + 6)]
+    assert await site.pending() == [(log, n) for n in rest]
+
+
 async def test_states_are_stored_with_the_entries_of_others(site: Site) -> None:
     """As columns, a row for many."""
     owner = await Owner.take(site.store)
