@@ -1289,6 +1289,15 @@ async def test_no_reader_ever_sees_a_fold(
         await site.aclose()
 
 
+async def test_a_row_cannot_hold_productions_with_a_gap(postgres: PostgresSite) -> None:
+    owner = await Owner.take(postgres.store)
+    commit = owner.commit()
+    made = [owner.production(f"key {n}", n) for n in range(4)]
+    commit.productions = as_chunks([*made[:2], made[3]])
+    with pytest.raises(InvariantBroken, match="not consecutive"):
+        await owner.lane.commit(commit)
+
+
 async def test_large_values_are_in_few_rows_and_come_back(postgres: PostgresSite) -> None:
     """A row of columns has a MiB of values, so that a look at the end of a log reads no more."""
     owner = await Owner.take(postgres.store)
