@@ -22,13 +22,8 @@ DECLARE
     b record;
     parent text;
 BEGIN
-    -- A worker that still runs may be writing, or making a bucket.
+    -- A worker that still runs may be making a bucket, or writing: then the new name waits for it.
     LOCK TABLE bucket IN SHARE ROW EXCLUSIVE MODE;
-    FOR b IN SELECT id FROM bucket WHERE family = 'time' ORDER BY id LOOP
-        EXECUTE format(
-            'LOCK TABLE state_change_%1$s, production_%1$s IN ACCESS EXCLUSIVE MODE', b.id
-        );
-    END LOOP;
     FOREACH parent IN ARRAY ARRAY['state_change', 'production'] LOOP
         EXECUTE format('ALTER TABLE %1$s RENAME TO former_%1$s', parent);
         FOR b IN SELECT id FROM bucket WHERE family = 'time' ORDER BY id LOOP

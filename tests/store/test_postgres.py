@@ -33,6 +33,7 @@ from millwheel.core.model import SLOTS, record_id
 from millwheel.errors import (
     CommitUnknown,
     Fenced,
+    InvariantBroken,
     MillwheelError,
     StatementError,
     StatementRace,
