@@ -26,6 +26,7 @@ from millwheel import (
     Table,
     Timer,
 )
+from millwheel.core.clock import VirtualClock
 from millwheel.core.model import Delivery, record_id, to_micros
 from millwheel.errors import (
     BucketGone,
@@ -1150,6 +1151,35 @@ async def test_a_start_waits_for_who_holds_the_buckets(call: str) -> None:
     await world.until(starting.done, tick=0.05)
     await world.finish(await starting)
     assert len(refused) == 3
+    assert world.tallied() == tally_of(values)
+
+
+class LeapingClock(VirtualClock):
+    """Its wall clock is an hour ahead after some looks at it, as if it were set in between."""
+
+    def __init__(self, clock: VirtualClock, every: int) -> None:
+        self._one = clock
+        self._every = every
+        self.looks = 0
+
+    def now(self) -> int:
+        self.looks += 1
+        return self._one.now() + self.looks // self._every * 3_600_000_000
+
+
+@pytest.mark.parametrize("every", [5, 6, 7, 8])
+async def test_a_clock_may_be_set_at_any_moment(every: int) -> None:
+    """So that the time by which a commit's bucket was looked for is over when it is built."""
+    values = items(*range(60))
+    source = script(ITEMS, values[:1])
+    world = World(tally_pipeline(source, Settings(bundle_records=1, bucket_seconds=60.0)))
+    engine = await world.start()
+    engine.env.stamps._clock = leaping = LeapingClock(world.clock, every)
+    for value in values[1:]:
+        more(source, [value])
+        await world.turns()
+    await world.finish(engine)
+    assert leaping.looks > 20 * every
     assert world.tallied() == tally_of(values)
 
 

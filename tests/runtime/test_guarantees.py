@@ -16,7 +16,6 @@ from millwheel.runtime.lane import commit_builder as commits
 from millwheel.runtime.lane.commit_builder import build_commit
 from millwheel.runtime.lane.open_commit import OpenCommit
 from millwheel.runtime.lane.sorting import Sorter
-from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit
 from millwheel.testing import (
@@ -147,8 +146,8 @@ async def test_each_cell_promises_no_more_than_it_says(name: str, check: Check) 
 def forget_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are not noted as seen."""
 
-    def unseen(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
-        commit = build_commit(stamps, buckets, open_commit)
+    def unseen(buckets: Buckets, open_commit: OpenCommit) -> Commit:
+        commit = build_commit(buckets, open_commit)
         commit.seen.clear()
         return commit
 

@@ -19,7 +19,6 @@ from millwheel.core.model import MAX_TIME, Delivery, is_derived, log_and_number
 from millwheel.runtime.interval.interval import Interval
 from millwheel.runtime.interval.work import IntervalWork
 from millwheel.runtime.lane.open_commit import OpenCommit
-from millwheel.runtime.process.stamps import Stamps
 from millwheel.runtime.routes.routes import NOBODY
 from millwheel.runtime.seen.seen_buckets import Buckets
 from millwheel.store.port.commit import Commit, IntervalCommit
@@ -27,9 +26,9 @@ from millwheel.store.port.seen import SeenIds
 from millwheel.store.port.states import StateRun, TimerChange
 
 
-def build_commit(stamps: Stamps, buckets: Buckets, open_commit: OpenCommit) -> Commit:
+def build_commit(buckets: Buckets, open_commit: OpenCommit) -> Commit:
     """Number productions and commits; set the low watermarks that the commit promises."""
-    stamp = stamps.next()
+    stamp = open_commit.stamp
     commit = Commit(stamp, buckets.of_stamp(stamp).id)
     productions: list[Chunk] = []
     timers: list[Sequence[list[Any]]] = []

@@ -181,13 +181,18 @@ class Committer:
 
     async def _close(self) -> OpenCommit | None:
         """Take the next commit once the bucket of its stamp is open."""
-        stamps = self._env.stamps
-        if not self._buckets.covers(max(stamps.now(), stamps.last + 1)):
+        while (stamp := self._open_stamp()) is None:
             await self._env.patiently(self._buckets.ensure_current)
-        commit = self._commits.close(self._intervals.all)
+        commit = self._commits.close(self._intervals.all, stamp)
         if commit is not None:
             self._runner.wake.set()  # there is room in the open commit
         return commit
+
+    def _open_stamp(self) -> int | None:
+        """The stamp of a commit that is closed now; None: its bucket is not open. The clock may be
+        set at any moment, so it is asked once."""
+        stamp = self._env.stamps.coming()
+        return stamp if self._buckets.covers(stamp) else None
 
     async def commit_open(self) -> None:
         """Commit finished work, if there is any, while no other work of the lane runs."""
@@ -203,18 +208,18 @@ class Committer:
         If the one before fails, it is dropped with all later work. Modes and files count from the
         durable state: with them, nothing is built early.
         """
-        commits, stamps = self._commits, self._env.stamps
+        commits = self._commits
         if (
             self.state is not Committing.COMMITTING
             or commits.early is not None
             or commits.has_isolated
-            or not self._buckets.covers(max(stamps.now(), stamps.last + 1))
+            or (stamp := self._open_stamp()) is None
             or not all(i.mode.is_strong and i.part_file is None for i in self._intervals.all)
         ):
             return
-        commit = commits.close(self._intervals.all)
+        commit = commits.close(self._intervals.all, stamp)
         if commit is not None:
-            built = build_commit(stamps, self._buckets, commit)
+            built = build_commit(self._buckets, commit)
             commits.early = commit, built
             commits.wanted.set()
             assert self._connection is not None
@@ -223,7 +228,7 @@ class Committer:
     async def _commit(self, commit: OpenCommit, built: Commit | None = None) -> None:
         self.recovery.commit_begins()
         if built is None:
-            built = build_commit(self._env.stamps, self._buckets, commit)
+            built = build_commit(self._buckets, commit)
         for interval, work in commit.works.items():
             if work.effects.lines and interval.part_file is not None:
                 await interval.part_file.append(work.effects.lines)

@@ -17,10 +17,12 @@ from millwheel.store.port.commit import Commit
 
 
 class OpenCommit:
-    __slots__ = ("sent_once", "works")
+    __slots__ = ("sent_once", "stamp", "works")
 
     def __init__(self) -> None:
         self.works: dict[Interval, IntervalWork] = {}
+        self.stamp = 0
+        """Given when it is closed."""
         self.sent_once: list[Chunk] = []
         """Productions that are stored nowhere, and sent once, when the commit is durable."""
 
@@ -186,9 +188,20 @@ class OpenCommits:
     def has_isolated(self) -> bool:
         return bool(self._isolated)
 
-    def close(self, intervals: list[Interval]) -> OpenCommit | None:
+    def close(self, intervals: list[Interval], stamp: int) -> OpenCommit | None:
         """Take the next commit: an isolated one, or the open one with all changes of intervals;
-        None: there is nothing to store."""
+        None: there is nothing to store.
+
+        Args:
+            stamp: the commit's, whose bucket is open.
+        """
+        commit = self._next(intervals)
+        if commit is not None:
+            commit.stamp = stamp
+            self._env.stamps.restore(stamp)
+        return commit
+
+    def _next(self, intervals: list[Interval]) -> OpenCommit | None:
         if self._isolated:
             self.wanted.set()  # for the remaining commits
             return self._isolated.popleft()

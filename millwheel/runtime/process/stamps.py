@@ -29,8 +29,13 @@ class Stamps:
         """Microseconds, by the clock that all workers of the pipeline use."""
         return self._clock.now() + self._ahead
 
+    def coming(self) -> int:
+        """The stamp that `next` would give now. A moment later, with another time on the clock, it
+        may give another."""
+        return max(self.now(), self._last + 1)
+
     def next(self) -> int:
-        self._last = max(self.now(), self._last + 1)
+        self._last = self.coming()
         return self._last
 
     @property
