@@ -32,6 +32,7 @@ from millwheel.store.port import Store
 from millwheel.store.port.deploy import Deployment, DescribedGraph, NodeDeploy
 from millwheel.store.port.placement import Placement, PlacementChange, Wish
 from millwheel.store.postgres.store import PostgresStore
+from millwheel.testing import inject
 from millwheel.testing.fake_network import Weather
 from tests.support.clusters import AGAIN, SHARED, Recount, check, counting, many, number_of
 from tests.support.drawing import examples
@@ -54,7 +55,7 @@ from tests.support.store_sites import (
     deploy,
 )
 from tests.support.values import ITEMS, TALLY, Count, Counted, Item, key_of, time_of
-from tests.support.worlds import end_scripts
+from tests.support.worlds import end_scripts, scripts_of
 
 pytestmark = pytest.mark.newest
 
@@ -1132,9 +1133,8 @@ async def test_a_worker_alone_is_refused_with_older_code() -> None:
 
 
 def begin(site: PostgresSite, made: Pipeline) -> tuple[asyncio.Event, asyncio.Task[bool]]:
-    """A worker with this code; what stops it, and whether it was done."""
+    """A worker with this code; what stops it, and whether it was done. Its input goes on."""
     made.name = site.schema.name
-    end_scripts(made)
     stop = asyncio.Event()
     worker = PipelineWorker(made, site.schema.url, until_done=True)
     return stop, asyncio.create_task(worker.run(stop))
@@ -1170,12 +1170,14 @@ async def test_workers_on_postgres_go_over_to_new_code(
     values = many(750)
     olds = [begin(postgres, counting(values)) for _ in range(2)]
     await at_work(postgres, 1, 2)
-    news = []
+    codes, news = [change(values), change(values)], []
     for number, (stop, old) in enumerate(olds, 1):
         stop.set()
         assert not await old, "it was done too soon"
-        news.append(begin(postgres, change(values)))
+        news.append(begin(postgres, codes[number - 1]))
         await at_work(postgres, 2, number)
+    for code in codes:
+        end_scripts(code)
     assert all([await new for _, new in news])
     await check_table(postgres, values)
 
@@ -1185,7 +1187,8 @@ async def test_workers_on_postgres_go_on_when_a_computation_is_removed(
     postgres: PostgresSite,
 ) -> None:
     values = many(750)
-    workers = [begin(postgres, grown(values)) for _ in range(2)]
+    codes = [grown(values[:400]) for _ in range(2)]
+    workers = [begin(postgres, code) for code in codes]
     await at_work(postgres, 1, 2)
 
     async def has_begun() -> bool:
@@ -1195,6 +1198,11 @@ async def test_workers_on_postgres_go_on_when_a_computation_is_removed(
     await asyncio.to_thread(
         remove_computations, postgres.schema.url, postgres.schema.name, ["extra"]
     )
+    for code in codes:
+        for number, source in enumerate(scripts_of(code)):
+            for value in values[400 + number :: 2]:
+                source.append(inject(ITEMS, value))
+        end_scripts(code)
     assert all([await worker for _, worker in workers])
     await check_table(postgres, values)
     ((told,),) = await postgres.query("SELECT count(*) FROM {t}", t="extra")
