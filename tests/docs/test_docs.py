@@ -72,7 +72,7 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 
 def test_every_benchmark_has_a_command_that_exists() -> None:
     rows = summary.rows(summary.PAGE.read_text("utf-8"))
-    assert len(rows) == 9
+    assert len(rows) == 10
     for row in rows:
         python, _, module, *arguments = shlex.split(row.command)
         assert (python, module) == ("python", "bench")
