@@ -98,7 +98,7 @@ def test_no_message_or_page_installs_the_other_project_of_that_name() -> None:
     for folder in (".ci", "docs", "examples", "bench", "millwheel", *LINKED):
         files += [path for path in (ROOT / folder).rglob("*") if path.suffix in PAGES]
     for path in files:
-        if path.is_file():
+        if path.is_file() and ".venvs" not in path.parts:
             found = re.search(
                 r"millwheel\[[a-z]|\binstall '?millwheel\b(?!-)", path.read_text("utf-8")
             )
