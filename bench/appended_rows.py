@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from bench.server import connected
 from millwheel.core.chunk import Chunk, Chunks
 from millwheel.store.port.commit import Commit
 from millwheel.store.postgres import arrays
@@ -52,15 +53,7 @@ async def opened(url: str, schema: str, connections: int) -> list[psycopg.AsyncC
     with psycopg.connect(url, autocommit=True) as first:
         first.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(schema)))
         first.execute(TABLES)
-    found = [
-        await psycopg.AsyncConnection.connect(
-            url, autocommit=True, options=f"-c search_path={schema}"
-        )
-        for _ in range(connections)
-    ]
-    for connection in found:
-        arrays.register(connection.adapters)
-    return found
+    return await connected(url, schema, connections)
 
 
 def ids_of(commit: Commit) -> list[bytes]:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from bench.meter import Cost, metered
-from bench.server import drop
+from bench.server import connected, drop
 from bench.workload import Account, Balance, payments
 from millwheel.core.codec import encode_key
 from millwheel.core.model import record_id
@@ -85,15 +85,7 @@ async def rate(url: str, bundle: int, records: int, connections: int) -> Cost:
         first.execute(TABLES)
     share = records // connections
     work = [list(bundles(number, share, bundle)) for number in range(connections)]
-    lanes = [
-        await psycopg.AsyncConnection.connect(
-            url, autocommit=True, options=f"-c search_path={SCHEMA}"
-        )
-        for _ in range(connections)
-    ]
-
-    for lane in lanes:
-        arrays.register(lane.adapters)
+    lanes = await connected(url, SCHEMA, connections)
 
     async def run(number: int) -> None:
         for each in work[number]:

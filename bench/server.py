@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from millwheel.store import embedded
 from millwheel.store.console.migrate import migrate
+from millwheel.store.postgres import arrays
 from millwheel.store.postgres.store import PostgresStore
 
 
@@ -47,6 +49,19 @@ def tune(url: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET max_wal_size = '8GB'")
         connection.execute("ALTER SYSTEM SET shared_buffers = '2GB'")
+
+
+async def connected(url: str, schema: str, connections: int) -> list[psycopg.AsyncConnection[Any]]:
+    """Return N connections that find tables in the schema, and take packed arrays."""
+    found = [
+        await psycopg.AsyncConnection.connect(
+            url, autocommit=True, options=f"-c search_path={schema}"
+        )
+        for _ in range(connections)
+    ]
+    for connection in found:
+        arrays.register(connection.adapters)
+    return found
 
 
 def drop(url: str, schema: str) -> None:

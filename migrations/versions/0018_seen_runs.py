@@ -7,6 +7,8 @@ import sqlalchemy as sa
 from alembic import context, op
 from sqlalchemy.dialects import postgresql
 
+from millwheel.migrations.schema import within
+
 revision = "0018"
 down_revision = "0017"
 branch_labels = None
@@ -111,23 +113,12 @@ def upgrade() -> None:
         comment="Numbers of rows and strong productions whose effects are committed",
     )
     op.create_table_comment("seen_record", NEW_COMMENT, existing_comment=OLD_COMMENT, schema=schema)
-    _within(schema, TO_RUNS)
+    within(schema, TO_RUNS)
 
 
 def downgrade() -> None:
     """Put the numbers back, one row for each, in slot 0: they are looked up in all slots."""
     schema = context.config.attributes["schema"]
-    _within(schema, TO_ROWS)
+    within(schema, TO_ROWS)
     op.drop_table("seen_run", schema=schema)
     op.create_table_comment("seen_record", OLD_COMMENT, existing_comment=NEW_COMMENT, schema=schema)
-
-
-def _within(schema: str, statement: str) -> None:
-    """Run a statement that names tables without their schema."""
-    connection = op.get_bind()
-    before = connection.scalar(sa.text("SELECT current_setting('search_path')"))
-    path = sa.text("SELECT set_config('search_path', :path, true)")
-    quoted = connection.dialect.identifier_preparer.quote_identifier(schema)
-    connection.execute(path, {"path": quoted})
-    connection.execute(sa.text(statement))
-    connection.execute(path, {"path": before})

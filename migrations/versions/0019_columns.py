@@ -9,6 +9,8 @@ import sqlalchemy as sa
 from alembic import context, op
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
+from millwheel.migrations.schema import within
+
 revision = "0019"
 down_revision = "0018"
 branch_labels = None
@@ -63,9 +65,12 @@ STATES_TO_COLUMNS = """
             'SELECT interval_id, n, computation, version, array_agg(slot), array_agg(key), '
             '    array_agg(entry), array_agg(value) '
             'FROM ('
-            '    SELECT *, row_number() OVER (PARTITION BY interval_id, n, computation, version) '
-            '        / 1024 AS part FROM former_state_change_%1$s'
-            ') AS s GROUP BY interval_id, n, computation, version, part'
+            '    SELECT *, row_number() OVER w / 1024 AS part, '
+            '        sum(octet_length(value::text)) OVER w / 1048576 AS mebibyte '
+            '    FROM former_state_change_%1$s WINDOW w AS ('
+            '        PARTITION BY interval_id, n, computation, version ROWS UNBOUNDED PRECEDING'
+            '    )'
+            ') AS s GROUP BY interval_id, n, computation, version, part, mebibyte'
 """
 
 PRODUCTIONS_TO_COLUMNS = """
@@ -76,10 +81,12 @@ PRODUCTIONS_TO_COLUMNS = """
             '    array_agg(value ORDER BY seq), array_agg(ts ORDER BY seq), '
             '    array_agg(hold ORDER BY seq) '
             'FROM ('
-            '    SELECT *, seq - row_number() OVER ('
+            '    SELECT *, seq - row_number() OVER w AS island, '
+            '        sum(octet_length(value)) OVER w / 1048576 AS mebibyte '
+            '    FROM former_production_%1$s WINDOW w AS ('
             '        PARTITION BY log, stream, receiver, version, stamp ORDER BY seq'
-            '    ) AS island FROM former_production_%1$s'
-            ') AS p GROUP BY log, stream, receiver, version, stamp, island, seq / 1024'
+            '    )'
+            ') AS p GROUP BY log, stream, receiver, version, stamp, island, seq / 1024, mebibyte'
 """
 
 STATES_TO_ROWS = """
@@ -106,7 +113,7 @@ def upgrade() -> None:
     """Put what is in the buckets into columns. Workers of former code are refused from then on:
     there is no column `seq` or `slot` for them."""
     schema = context.config.attributes["schema"]
-    _within(schema, SET_ASIDE)
+    within(schema, SET_ASIDE)
     op.create_table(
         "state_change",
         _column("interval_id", sa.BigInteger()),
@@ -144,14 +151,14 @@ def upgrade() -> None:
         "production": ("slots", "keys", "values", "ts", "holds"),
     }.items():
         for column in columns:  # to compress them would take longer than to write them
-            _within(schema, f"ALTER TABLE {table} ALTER {column} SET STORAGE EXTERNAL")
+            within(schema, f"ALTER TABLE {table} ALTER {column} SET STORAGE EXTERNAL")
     _move(schema, "log, last", STATES_TO_COLUMNS, PRODUCTIONS_TO_COLUMNS)
 
 
 def downgrade() -> None:
     """Give each entry and each record a row of its own again."""
     schema = context.config.attributes["schema"]
-    _within(schema, SET_ASIDE)
+    within(schema, SET_ASIDE)
     op.create_table(
         "state_change",
         _column("interval_id", sa.BigInteger()),
@@ -191,16 +198,5 @@ def _column(name: str, kind: Any, comment: str | None = None) -> sa.Column[Any]:
 def _move(schema: str, key: str, states: str, productions: str) -> None:
     """Fill the new tables from those that were set aside. The views on these go with them, and are
     made again after all migrations."""
-    _within(schema, MOVE.format(key=key, states=states, productions=productions))
-    _within(schema, "DROP TABLE former_state_change, former_production CASCADE")
-
-
-def _within(schema: str, statement: str) -> None:
-    """Run a statement that names tables without their schema."""
-    connection = op.get_bind()
-    before = connection.scalar(sa.text("SELECT current_setting('search_path')"))
-    path = sa.text("SELECT set_config('search_path', :path, true)")
-    quoted = connection.dialect.identifier_preparer.quote_identifier(schema)
-    connection.execute(path, {"path": quoted})
-    connection.execute(sa.text(statement))
-    connection.execute(path, {"path": before})
+    within(schema, MOVE.format(key=key, states=states, productions=productions))
+    within(schema, "DROP TABLE former_state_change, former_production CASCADE")

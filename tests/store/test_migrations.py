@@ -24,6 +24,7 @@ from millwheel.errors import SchemaBehind, StoreError, StoreUnavailable
 from millwheel.store.address import StoreAddress
 from millwheel.store.console.migrate import FIRST, HEAD, migrate, require_version, schema_version
 from millwheel.store.port.seen import SeenIds
+from millwheel.store.postgres.rows import ROW_BYTES
 from millwheel.store.postgres.schema import KEY_TEXT, metadata
 from tests.support.servers import VERSIONS
 from tests.support.store_sites import Owner, PostgresSite, Schema, as_chunks
@@ -288,7 +289,9 @@ async def test_rows_become_columns(postgres: PostgresSite, monkeypatch: pytest.M
     for count, first in ((3, 0), (1500, 10)):
         commit = owner.fill(owner.commit(), count, first=first)
         commit.states += [owner.state("key 1", count, "m/é"), owner.state("key 2", None)]
-        commit.productions = as_chunks(commit.productions)
+        commit.states += [owner.state(f"large {n}", 400_000 * "x") for n in range(9)]
+        large = [owner.production("key 1", 400_000 * "y") for _ in range(9)]
+        commit.productions = as_chunks([*commit.productions, *large])
         commit.stragglers = [owner.straggler("a", 1)]
         await owner.write(commit)
     (link, *_) = owner.links.values()
@@ -308,9 +311,15 @@ async def test_rows_become_columns(postgres: PostgresSite, monkeypatch: pytest.M
         t="production",
         s="state_change",
     )
-    assert sent == (1503, 1503)
-    assert changed == (1503 + 4, 1503 + 2)
+    assert sent == (1503 + 18, 1503 + 18)
+    assert changed == (1503 + 18 + 4, 1503 + 18 + 2)
     migrate(schema.url, schema.name)
+    for table in ("production", "state_change"):
+        ((most,),) = await postgres.query(
+            "SELECT max((SELECT sum(length(v::text)) FROM unnest(values) AS v))::bigint FROM {t}",
+            t=table,
+        )
+        assert most < ROW_BYTES + 500_000
     assert await found() == before
     await owner.write(owner.fill(owner.commit(), 3, first=2000))
 
