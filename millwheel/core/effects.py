@@ -197,10 +197,6 @@ class Route(Protocol):
     @property
     def readers(self) -> Sequence[Any]: ...
 
-    def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
-        """Returns the size of the productions."""
-        ...
-
     def send(self, effects: Effects, cell: StateCell, value: Any, micros: int) -> None:
         """The value is encoded once; `cell` is the producing key and its state."""
         ...

@@ -12,6 +12,8 @@ from typing import Any, get_origin
 
 from millwheel.computation import Computation
 from millwheel.context import BundleContext, Context
+from millwheel.core.chunk import Chunk
+from millwheel.core.chunk_code import ChunkCode, SendAll
 from millwheel.core.model import Key, Record
 from millwheel.graph.labels import INJECTED, free_name, sink_name
 from millwheel.graph.node import Node
@@ -25,13 +27,16 @@ RELAYED = "__relayed"
 at most once."""
 
 
-class Relay(Computation[Any, None]):
+class Relay(Computation[Any, None], ChunkCode):
     def __init__(self, to: Stream[Any]) -> None:
         self.writes = (to,)
         self._to = to
 
     async def process_record(self, record: Record[Any], ctx: Context[None]) -> None:
         ctx.produce(self._to, record.value)
+
+    def process_chunk(self, chunk: Chunk, send: SendAll) -> None:
+        send(self._to.name, chunk.values)
 
 
 class BundleDelivery(Computation[Any, None]):

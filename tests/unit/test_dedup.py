@@ -768,3 +768,19 @@ async def test_copies_stay_with_a_record_whose_chunk_is_taken_apart(way: str) ->
     third.log, third.seq = 6, 4
     dedup.sort([third])
     assert dedup.landed([first.id, second.id]) == [first, second, third, other]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@given(data=st.data())
+@settings(max_examples=examples(60))
+def test_ids_added_together_are_added_as_one_by_one(ready: bool, data: st.DataObject) -> None:
+    """Filters are small, so they fill up in the middle of a chunk."""
+    together, one_by_one = Seen(5, ready=ready), Seen(5, ready=ready)
+    known = ids("random", 1, 90)
+    for _ in range(data.draw(st.integers(1, 6))):
+        chunk = data.draw(st.lists(st.sampled_from(known), unique=True, max_size=40))
+        assert set(together.add_all(chunk)) == {id_ for id_ in chunk if one_by_one.add(id_)}
+        assert set(together.maybes(known)) == {id_ for id_ in known if one_by_one.may_hold(id_)}
+        assert len(together) == len(one_by_one)
+        sizes = [(part.limit, part.count, part.bitarray) for part in together._filters]
+        assert sizes == [(p.limit, p.count, p.bitarray) for p in one_by_one._filters]

@@ -174,6 +174,19 @@ class Interval:
         one_by_one = node.is_weak or node.at_most_once or self.tables is not None
         return node.exactly_once and not one_by_one and self.mode.is_strong
 
+    def begin_keys(self, chunk: Chunk) -> list[tuple[KeyState, list[int]]]:
+        """Mark the keys of a chunk as running; gives their states, which may not be loaded yet, and
+        the places of their records."""
+        by_key: dict[bytes, list[int]] = {}
+        for place, key_text in enumerate(chunk.key_texts):
+            same = by_key.get(key_text)
+            if same is None:
+                by_key[key_text] = [place]
+            else:
+                same.append(place)
+        self.backlog.update(dict.fromkeys(by_key))
+        return list(zip(self.states.get_all(chunk, by_key), by_key.values(), strict=True))
+
     # -- its queue --------------------------------------------------------------------------
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 
 from millwheel.core.addresses import Address, spread_addresses
 from millwheel.core.chunk import Chunk
+from millwheel.core.chunk_code import ChunkCode
 from millwheel.core.codec import Codec
 from millwheel.core.model import SLOTS, Delivery
 from millwheel.graph.node import Node
@@ -101,6 +102,12 @@ class Step:
     def version(self) -> int:
         """The version of its state's type."""
         return self.node.computation.version if self.node.computation else 1
+
+    @cached_property
+    def chunk_code(self) -> ChunkCode | None:
+        """Its code for chunks as they are; None: it runs key by key."""
+        code = self.node.computation
+        return code if isinstance(code, ChunkCode) else None
 
     @cached_property
     def fleeting(self) -> frozenset[int]:

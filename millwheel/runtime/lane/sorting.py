@@ -43,7 +43,8 @@ class Sorter:
             on_wait: called before the store is asked.
 
         Returns:
-            None: the chunk is not in flight, and its records must be sorted one by one.
+            None: the chunk is not in flight, and its records must be sorted one by one. No groups:
+            the step's code takes the chunk as it is.
         """
         if self._env.is_shared and not self._knows_bucket(chunk):
             try:
@@ -53,26 +54,20 @@ class Sorter:
                 raise
         if chunk.names and not await self._are_new(interval, chunk, on_wait):
             return None
-        by_key: dict[bytes, list[int]] = {}
-        for place, key_text in enumerate(chunk.key_texts):
-            same = by_key.get(key_text)
-            if same is None:
-                by_key[key_text] = [place]
-            else:
-                same.append(place)
-        if interval.backlog and not interval.backlog.keys().isdisjoint(by_key):
+        if interval.backlog and not interval.backlog.keys().isdisjoint(chunk.key_texts):
             return None
-        if interval.turns.careful and not interval.turns.careful.isdisjoint(by_key):
+        if interval.turns.careful and not interval.turns.careful.isdisjoint(chunk.key_texts):
             return None
         if not interval.dedup.admit(chunk):
             return None
-        interval.backlog.update(dict.fromkeys(by_key))
-        states = interval.states.get_all(chunk, by_key)
-        missing = [state for state in states if not state.loaded]
+        if interval.step.chunk_code is not None:
+            return []
+        groups = interval.begin_keys(chunk)
+        missing = [state for state, _ in groups if not state.loaded]
         if missing:
             on_wait()
             await self.load(interval, missing)
-        return list(zip(states, by_key.values(), strict=True))
+        return groups
 
     async def _are_new(self, interval: Interval, chunk: Chunk, on_wait: Callable[[], None]) -> bool:
         """Whether a chunk's user-supplied ids have never been seen, asking the store if need be."""

@@ -18,11 +18,11 @@ from millwheel.runtime.interval.work import Item
 from millwheel.runtime.keys.key_state import CapturedStates
 from millwheel.runtime.process.load import measured
 from millwheel.runtime.process.tasks import end, failure_of
-from millwheel.runtime.running.chunk_stop import ChunkGroup, Stop, drop, seal
+from millwheel.runtime.running.chunk_stop import NO_STATES, ChunkGroup, Stop, drop, seal
 from millwheel.runtime.running.execution import Begun, Execution, Finish, Group
 
 ChunkWork = tuple[Chunk, list[ChunkGroup]]
-"""A chunk in flight, and its records by key."""
+"""A chunk in flight, and its records by key; no keys: the step's code takes it as it is."""
 
 FinishRun = Callable[[Interval, "Chunk | list[Item]", Effects, CapturedStates], None]
 """Takes the effects and changes of state of a chunk, or of some of its records; the effects are
@@ -151,6 +151,14 @@ class WorkerTasks:
         execution = self.execution(interval)
         self._begins(execution)
         began = self._env.clock.monotonic()
+        if not groups:
+            if execution.pass_chunk(chunk):
+                took = self._env.clock.monotonic() - began
+                self._on_ran(interval, len(chunk), took / len(chunk))
+                self._finish_run(interval, chunk, execution.effects, NO_STATES)
+                self._ran.set()
+                return
+            groups = interval.begin_keys(chunk)
         stop = execution.run_chunk(chunk, groups, self._env.now())
         effects = execution.effects
         ran = len(chunk) if stop is None else sum(len(of) for _, of in groups[: stop.done])

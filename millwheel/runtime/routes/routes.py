@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from millwheel.core.chunk import Chunk, Outbox
+from millwheel.core.chunk_code import Place
 from millwheel.core.codec import Codec
 from millwheel.core.effects import Effects, Produced, StateCell
 from millwheel.core.model import Delivery, Key
@@ -79,8 +80,39 @@ class StreamRoute:
         if self.is_written:
             self._write(effects, cell, value)
 
-    def address(self, outbox: Outbox, produced: Sequence[Produced]) -> int:
+    def send_all(self, effects: Effects, chunk: Chunk, values: Sequence[Any]) -> None:
+        """Add a value for each record of a chunk, with the record's timestamp.
+
+        Raises:
+            UserCodeError: a value is not of the stream's type, or a reader's extractor refuses it.
+        """
+        classes = self._classes
+        for value in values:
+            if type(value) not in classes:
+                self._check(value)
+        cells: Sequence[StateCell] = ()
+        if self.discarded or self.is_written:
+            cells = list(map(Place, chunk.keys, chunk.key_texts, chunk.slots))  # type: ignore[arg-type]
+        if self.copies:
+            encoded = self.codec.encode_all(values)
+            columns = cells, values, encoded, chunk.micros
+            effects.size += self.address(effects.productions, *columns)
+        if self.is_written:
+            for cell, value in zip(cells, values, strict=True):
+                self._write(effects, cell, value)
+
+    def address(
+        self,
+        outbox: Outbox,
+        cells: Sequence[StateCell],
+        values: Sequence[Any],
+        encoded: Sequence[bytes],
+        micros: Sequence[int],
+    ) -> int:
         """Add productions of this route to the outbox: for each reader, and for the store alone.
+
+        Args:
+            cells: the producing keys; may be empty if only readers get the productions.
 
         Returns:
             Their size in bytes.
@@ -88,28 +120,32 @@ class StreamRoute:
         Raises:
             UserCodeError: a value is not of the stream's type, or a reader's extractor refuses it.
         """
-        columns = tuple(zip(*produced, strict=True))
-        _, cells, values, encoded, _ = columns
         self.codec.check_texts(encoded, values)
         if self.discarded:
-            chunk = self._chunk(NOBODY, columns)
+            chunk = self._chunk(NOBODY, encoded, micros)
             chunk.keys, chunk.values = [cell.key for cell in cells], [None] * len(cells)
             chunk.key_texts = [cell.key_text for cell in cells]
             chunk.slots = [cell.slot for cell in cells]
             outbox.add(chunk)
         for reader in self.readers:
-            outbox.add(self._addressed(reader, columns))
+            outbox.add(self._addressed(reader, values, encoded, micros))
         return sum(map(len, encoded)) * self.copies
 
-    def _addressed(self, reader: StreamReader, columns: Sequence[Sequence[Any]]) -> Chunk:
-        chunk = self._chunk(reader.step.id, columns)
-        chunk.values = self.codec.check_all(chunk.encoded, columns[2])
+    def _addressed(
+        self,
+        reader: StreamReader,
+        values: Sequence[Any],
+        encoded: Sequence[bytes],
+        micros: Sequence[int],
+    ) -> Chunk:
+        chunk = self._chunk(reader.step.id, encoded, micros)
+        chunk.values = self.codec.check_all(encoded, values)
         chunk.keys, chunk.key_texts, chunk.slots = reader.addresses(chunk.values, self.stream)
         return chunk
 
-    def _chunk(self, receiver: int, columns: Sequence[Sequence[Any]]) -> Chunk:
+    def _chunk(self, receiver: int, encoded: Sequence[bytes], micros: Sequence[int]) -> Chunk:
         chunk = Chunk(self.stream, receiver)
-        chunk.encoded, chunk.micros = map(list, columns[3:])
+        chunk.encoded, chunk.micros = list(encoded), list(micros)
         chunk.holds = chunk.micros.copy()  # its commit raises them to the promise of that moment
         return chunk
 
@@ -185,8 +221,7 @@ class WeakRoute(StreamRoute):
                 copy = self.codec.check(encoded, value)
                 # Sent once, by the commit that stores the record's id.
                 if reader.step.node.at_most_once:
-                    columns: list[list[Any]] = [[self], [cell], [value], [encoded], [micros]]
-                    effects.productions.add(self._addressed(reader, columns))
+                    effects.productions.add(self._addressed(reader, [value], [encoded], [micros]))
                     continue
                 of = id_
                 if isinstance(reader, SpreadReader):
@@ -217,10 +252,14 @@ def address_all(effects: Effects) -> None:
     if len(set(receivers)) == len(receivers):
         for route in routes:
             mine = [each for each in produced if each[0] is route] if len(routes) > 1 else produced
-            effects.size += route.address(effects.productions, mine)
+            effects.size += route.address(effects.productions, *_columns(mine))
     else:
         for route, run in groupby(produced, key=itemgetter(0)):
-            effects.size += route.address(effects.productions, list(run))
+            effects.size += route.address(effects.productions, *_columns(run))
+
+
+def _columns(produced: Iterable[Produced]) -> Iterable[Sequence[Any]]:
+    return islice(zip(*produced, strict=True), 1, None)
 
 
 def connect(steps: Mapping[str, ReceivingStep], node: Node, routes: dict[str, StreamRoute]) -> None:

@@ -11,6 +11,8 @@ from millwheel.runtime.keys.key_state import CapturedStates, KeyState, encode_al
 from millwheel.runtime.process.tasks import is_ours, raise_ours
 from millwheel.runtime.routes.routes import address_all
 
+NO_STATES = CapturedStates([], [], [])
+
 ChunkGroup = tuple[KeyState, list[int]]
 """The state of a key, and the places of its records in a chunk, in order."""
 
@@ -70,7 +72,7 @@ def seal(interval: Interval, groups: list[ChunkGroup], effects: Effects) -> Capt
             the record at fault, the keys must run one by one.
     """
     if not groups:
-        return CapturedStates([], [], [])
+        return NO_STATES
     states = [state for state, _ in groups]
     try:
         address_all(effects)

@@ -10,7 +10,7 @@ items then run again *apart*, each in a separate task.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from sys import getrefcount
 from typing import Any, cast
@@ -176,6 +176,27 @@ class Execution:
             effects.together = False
             self._chunk = None
         return None
+
+    def pass_chunk(self, chunk: Chunk) -> bool:
+        """Run the step's code on a chunk as it is; False: it has failed, and nothing has any
+        effect."""
+        step, effects = self._interval.step, self.effects
+        assert step.chunk_code is not None
+
+        def send(stream: str, values: Sequence[Any]) -> None:
+            step.routes[stream].send_all(effects, chunk, values)
+
+        self._chunk = chunk
+        try:
+            step.chunk_code.process_chunk(chunk, send)
+        except BaseException as error:
+            effects.clear()
+            if is_ours(error):
+                raise_ours(error)
+            return False
+        finally:
+            self._chunk = None
+        return True
 
     # -- one key after the other -----------------------------------------------------------------
 

@@ -105,6 +105,34 @@ class IdFilter(BloomFilter):  # type: ignore[misc]
         self.count += 1
         return False
 
+    def add_all(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Remember ids; gives those that may have been known already: `add`, without its calls."""
+        n = self.bits_per_slice
+        x = self.bitarray
+        n2, n3, n4, n5, n6, n7, n8, n9 = [n * slice_ for slice_ in range(2, 10)]
+        known = []
+        for id_ in ids:
+            a, b, c, d = _words(_digest(id_))
+            p, b, c, d = a % n, b % n, c % n, d % n
+            q = n + b
+            r = n2 + c
+            s = n3 + d
+            t = n4 + (p + b) % n
+            u = n5 + (p + c) % n
+            v = n6 + (p + d) % n
+            w = n7 + (b + c) % n
+            y = n8 + (b + d) % n
+            z = n9 + (c + d) % n
+            if (
+                x[p] and x[q] and x[r] and x[s] and x[t]
+                and x[u] and x[v] and x[w] and x[y] and x[z]
+            ):  # fmt: skip
+                known.append(id_)
+            else:
+                x[p] = x[q] = x[r] = x[s] = x[t] = x[u] = x[v] = x[w] = x[y] = x[z] = 1
+        self.count += len(ids) - len(known)
+        return known
+
     def __contains__(self, id_: bytes) -> bool:
         a, b, c, d = _words(_digest(id_))
         n = self.bits_per_slice
@@ -153,6 +181,21 @@ class Seen:
             self._grow()
         return filters[-1].add(id_) or not self.ready
 
+    def add_all(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Remember ids that are all different; gives those that may have been known already."""
+        filters = self._filters
+        known: list[bytes] = []
+        new = _without(known, ids, self._full)
+        while new:
+            room = filters[-1].limit - filters[-1].count if filters else 0
+            if room <= 0:
+                new = _without(known, new, filters[-1:])  # a known id needs no room in the next one
+                self._grow()
+                continue
+            known += filters[-1].add_all(new[:room])
+            new = new[room:]
+        return known if self.ready else list(ids)
+
     def expect(self, ids: int) -> None:
         """Make the next filter large enough for this many more ids."""
         self._expected += ids
@@ -167,8 +210,25 @@ class Seen:
     def may_hold(self, id_: bytes) -> bool:
         return not self.ready or any(id_ in part for part in self._filters)
 
+    def maybes(self, ids: Sequence[bytes]) -> Sequence[bytes]:
+        """Those of the ids that it may hold."""
+        if not self.ready:
+            return ids
+        return [id_ for part in self._filters for id_ in filter(part.__contains__, ids)]
+
     def __len__(self) -> int:
         return sum(part.count for part in self._filters)
+
+
+def _without(
+    known: list[bytes], ids: Sequence[bytes], filters: Sequence[IdFilter]
+) -> Sequence[bytes]:
+    """The ids that no filter has; the others are added to `known`."""
+    for part in filters:
+        if found := set(filter(part.__contains__, ids)):
+            known += found
+            ids = [id_ for id_ in ids if id_ not in found]
+    return ids
 
 
 class Names(NamedTuple):
@@ -183,6 +243,14 @@ class Names(NamedTuple):
     def add(self, id_: bytes) -> bool:
         known = self.current.add(id_)
         return known or not self.ready or any(part.may_hold(id_) for part in self.older)
+
+    def add_all(self, ids: Sequence[bytes]) -> list[bytes]:
+        known = set(self.current.add_all(ids))
+        if not self.ready:
+            return list(ids)
+        for part in self.older:
+            known.update(part.maybes(ids))
+        return [id_ for id_ in ids if id_ in known] if known else []
 
 
 class InFlight:
@@ -400,7 +468,7 @@ class Dedup(InFlight):
             return None
         names = self._names()
         chunk.bucket = names.bucket
-        return [id_ for id_ in ids if names.add(id_)]
+        return names.add_all(ids)
 
     def admit(self, chunk: Chunk) -> bool:
         """Put a chunk in flight if all its records are newer than the newest of their log, or their

@@ -1,0 +1,35 @@
+"""Code of the engine's own steps that takes a chunk as it is, whatever the keys of its records."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from millwheel.core.chunk import Chunk
+from millwheel.core.model import Key
+
+
+class SendAll(Protocol):
+    def __call__(self, stream: str, values: Sequence[Any]) -> None:
+        """Produce a value for each record of the chunk, in their order, with its timestamp."""
+        ...
+
+
+class ChunkCode(ABC):
+    """The part of a computation that has neither state nor timers, and does not wait."""
+
+    @abstractmethod
+    def process_chunk(self, chunk: Chunk, send: SendAll) -> None:
+        """Have the effects of `process_record` for each record, in their order.
+
+        If it raises, none of them counts, and the records are processed one by one.
+        """
+
+
+class Place(NamedTuple):
+    """The producing key of a value, without a state (`StateCell`)."""
+
+    key: Key
+    key_text: bytes
+    slot: int
