@@ -115,6 +115,37 @@ async def test_a_range_fetches_itself_and_little_else() -> None:
     assert calls[1][1] == 'marks/"500', "only what is missing is fetched"
 
 
+async def test_a_name_after_all_others_is_known_to_be_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the next window of a key is, of which most former ones are in the store alone."""
+    monkeypatch.setattr(entries, "TRIM_CELLS", 20)
+
+    async def do(record: Record[Item], ctx: Context[Kept]) -> None:
+        marks = ctx.state.marks
+        number = record.value.number
+        assert await marks.get(name(number)) is None
+        marks.put(name(number), number)
+        assert await marks.get(name(number // 2)) == number // 2
+
+    asked: list[str] = []
+    source = script(ITEMS, [Item("a", number) for number in range(300)])
+    limits = replace(QUICK, chunk_records=10, bundle_records=10, fold_seconds=0.01)
+    world = World(doing(source, do, settings=replace(limits, eager_entries=3)))
+    fetch = world.store.load_entry
+
+    async def counted(*arguments: Any) -> Any:
+        asked.append(arguments[3])
+        return await fetch(*arguments)
+
+    world.store.load_entry = counted  # type: ignore[method-assign, assignment]
+    await world.run()
+    for number in range(300, 400):
+        source.append(inject(ITEMS, Item("a", number)))
+    await world.run()
+    new = [entry for entry in asked if int(entry[-4:-1]) > 299]
+    assert new == ['marks/"300"'], "asked once after a restart"
+    await world.close()
+
+
 @pytest.mark.parametrize("read_by", ["items", "range"])
 async def test_a_failure_after_a_blind_write_hides_no_stored_entry(read_by: str) -> None:
     """The written cell stands for the stored one while the map is loaded; when it is taken back,
@@ -214,7 +245,7 @@ def test_a_range_gives_what_a_dictionary_would(
         number = record.value.number
         act, first, length = acts[number]
         marks = ctx.state.marks
-        expected = before[number]
+        expected = Model(dict(before[number].marks))
         found: dict[str, int] = {}
         if act == "put":
             marks.put(name(first), number)

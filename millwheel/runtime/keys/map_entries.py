@@ -137,7 +137,16 @@ class Entries:
         found = await self._cache.fetch_entry(self._key, entry)
         if entry not in self.cells:  # otherwise concurrent user code has added it
             self.add(entry, *(found or (None, self._cache.version)))
-        return self.value(entry, self.cells[entry], codec)
+        value = self.value(entry, self.cells[entry], codec)
+        prefix = entry[: entry.index("/") + 1]
+        if entry != prefix and self._is_last(prefix, entry):
+            # Windows and the like get ever greater names: the next one is known to be new then.
+            await self._load_ahead(prefix, entry)
+        return value
+
+    def _is_last(self, prefix: str, entry: str) -> bool:
+        """Whether memory has no later entry of a collection."""
+        return not any(name > entry and name.startswith(prefix) for name in self.cells)
 
     def add(self, entry: str, encoded: bytes | None, version: int, n: int = 0) -> Cell:
         """Add an entry to those in memory, migrated to this code's version.
@@ -362,11 +371,32 @@ class Entries:
 
     def _trim(self) -> None:
         folded = self._trimmed_at = self._cache.folded
-        for entry in [e for e, cell in self.cells.items() if cell.n <= folded]:
+        dropped = [entry for entry, cell in self.cells.items() if cell.n <= folded]
+        ends = {prefix: self._end_in_memory(prefix, dropped) for prefix in self._prefixes()}
+        for entry in dropped:
             cell = self.cells.pop(entry)
             self._grow(-len(cell.encoded or b"") - CELL_BYTES)
         self._key.complete = False
         self._forget_whole()
+        for prefix, first in ends.items():
+            if first is not None:
+                self._spans[prefix] = [(first, _end_of(prefix))]
+
+    def _prefixes(self) -> list[str]:
+        return [f"{name}/" for name in self._cache.layout.collections]
+
+    def _end_in_memory(self, prefix: str, dropped: list[str]) -> str | None:
+        """The name from which on memory will have all entries of a collection without the dropped
+        ones; None: there is none."""
+        end = _end_of(prefix)
+        first: str | None = prefix
+        if not (self._key.complete or prefix in self._whole):
+            spans = self._spans.get(prefix, ())
+            first = min((start for start, until in spans if until == end), default=None)
+        if first is None:
+            return None
+        last = max((entry for entry in dropped if entry.startswith(prefix)), default=None)
+        return first if last is None else max(first, last + AFTER)
 
     def _forget_whole(self) -> None:
         """Drop all knowledge about entries not in memory, except the key's `complete`."""

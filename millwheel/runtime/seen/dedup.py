@@ -190,7 +190,8 @@ class Seen:
             room = filters[-1].limit - filters[-1].count if filters else 0
             if room <= 0:
                 new = _without(known, new, filters[-1:])  # a known id needs no room in the next one
-                self._grow()
+                if new:
+                    self._grow()
                 continue
             known += filters[-1].add_all(new[:room])
             new = new[room:]
