@@ -27,6 +27,7 @@ from bench import (
     nexmark,
     on_spark,
     parked,
+    queries,
     rate,
     reader_wait,
     seen,
@@ -160,6 +161,13 @@ async def _windows(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return await windows.measure(
         url, directory, pairs=1 if quick else 5, records=100_000 if quick else 300_000
+    )
+
+
+async def _queries(url: str, directory: Path, options: Options) -> Any:
+    quick = options.quick
+    return await queries.measure(
+        url, directory, pairs=1 if quick else 5, records=200_000 if quick else 500_000
     )
 
 
@@ -305,6 +313,7 @@ PARTS: dict[str, Part] = {
     "trees": _trees,
     "ways": _ways,
     "windows": _windows,
+    "queries": _queries,
     "nexmark": _nexmark,
     **{f"growth-{name}": _growth(name) for name in growth.CURVES},
     "peers": _peers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -63,6 +63,8 @@ class Panes(Generic[V, A, R]):
         self.accumulate = accumulate
         self.amends = late == "amend" or allowed_lateness is not None
         self._to = to
+        self.row: Callable[[Pane[R]], Any] | None = None
+        """Makes the value that is sent of a pane; None: the pane is sent."""
         self._late = LateRecords(late if isinstance(late, Stream) else None)
         self._allowed = (
             None if allowed_lateness is None else allowed_lateness // timedelta(microseconds=1)
@@ -177,4 +179,6 @@ class Panes(Generic[V, A, R]):
         window.fresh = 0
         if not self.accumulate:
             window.accumulator = self.fold.init()
-        ctx.produce(self._to, pane, timestamp=at)
+        value = pane if self.row is None else self.row(pane)
+        if value is not None:
+            ctx.produce(self._to, value, timestamp=at)

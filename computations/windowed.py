@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar, get_args, runtime_checkable
 
@@ -75,6 +75,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         early: sends panes before the window closes. A global window needs it.
         accumulate: whether each pane covers all records of the window. False: only those since the
             pane before, with no pane if there are none.
+        row: makes the value that is sent of a pane; a pane for which it returns None is not sent.
 
     Raises:
         GraphError: sessions with a fold without ``merge``, a global window that would never send,
@@ -92,6 +93,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         allowed_lateness: timedelta | None = None,
         early: Early | None = None,
         accumulate: bool = True,
+        row: Callable[[Pane[R]], Any] | None = None,
     ) -> None:
         subject = f"windows of stream {to.name!r}"
         if not isinstance(late, Stream) and late not in ("drop", "amend"):
@@ -111,6 +113,7 @@ class Windowed(Computation[V, Any], Generic[V, A, R]):
         self._late = late
         self.writes = written(to, late if isinstance(late, Stream) else None)
         panes = Panes(fold, to, late, allowed_lateness, early, accumulate)
+        panes.row = row
         self.wall_timers = early is not None and early.seconds is not None
         self.pane_order = panes.order(by_number=isinstance(windows, Count))
         self.state_rules = {"windows": rule_of(windows)}

@@ -12,6 +12,7 @@ except GraphError as error:
     MillwheelError
     ├── UsageError
     │   ├── GraphError
+    │   │   └── SqlError
     │   ├── SparkRefused
     │   ├── SchemaBehind
     │   ├── DeployRefused
@@ -47,6 +48,8 @@ A message says what happened, where (computation, key, record, file and line), a
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BucketGone",
     "CannotCarryOut",
@@ -72,6 +75,7 @@ __all__ = [
     "SetAside",
     "SnapshotGone",
     "SparkRefused",
+    "SqlError",
     "StatementError",
     "StatementRace",
     "StoreError",
@@ -96,6 +100,21 @@ class UsageError(MillwheelError):
 
 class GraphError(UsageError):
     """The pipeline's streams, computations and sinks do not fit together."""
+
+
+class SqlError(GraphError):
+    """A query cannot be compiled; the message shows the place.
+
+    Attributes:
+        reason: the mistake.
+        place: where it is (`line`, `column`, counted from 1).
+        advice: a remedy; may be empty.
+    """
+
+    def __init__(self, reason: str, place: Any, advice: str = "") -> None:
+        self.reason, self.place, self.advice = reason, place, advice
+        said = f"line {place.line}, column {place.column}: {reason}"
+        super().__init__(f"{said}{'. ' + advice if advice else ''}\n{place.underlined()}")
 
 
 class SparkRefused(UsageError):

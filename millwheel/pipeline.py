@@ -212,17 +212,13 @@ class Pipeline:
             assert harness.produced(SPENT) == [300, 390]
         ```
 
-        ``docs/guarantees.md`` has the guarantees and the costs of the modes.
-
         Args:
             name: by default that of the class in lower case.
-            renamed_from: the name under which it is deployed: state, timers and records continue
-                under the new one. It may stay in the code.
+            renamed_from: the name under which it is deployed; state, timers and records continue.
             productions: ``"strong"``: durable before they are sent. ``"weak"``: sent at once, and
                 stored only if they are not acknowledged after `straggler_after`; for productions
                 that depend on the record alone (paper 6.1.3).
-            exactly_once: drop records already seen. False: at least once; the effects of a record
-                that is sent again happen again.
+            exactly_once: drop records already seen. False: at least once.
             delivery: ``"at_most_once"``: a record is sent once and not stored; a crash, a lost
                 connection or the move of a key interval loses those in flight. `exactly_once` has
                 no meaning then.
@@ -232,8 +228,7 @@ class Pipeline:
                 acknowledged. ``"tree"``: none is kept. The first such step tracks all descendants
                 of a record in constant memory and replays losses, perhaps out of order;
                 `straggler_after` has no meaning. For steps that only pass records on.
-            replay_after: with ``"tree"``, time without a sign of its descendants (slow ones give
-                signs) after which a record is processed again.
+            replay_after: with ``"tree"``, time without a sign of them until it is processed again.
             on_error: on a record for which user code fails, stop; keep it as a dead letter and
                 continue; or also park its key (``"park"``, or a `Park` with limits).
             retries: number of times that user code is retried before that.
@@ -272,6 +267,21 @@ class Pipeline:
         check_broadcast(label, computation, inputs, self.settings.broadcast_cells)
         computation.check_inputs(keyed)
         self._add(node)
+
+    def sql(self, text: str, *streams: Stream[Any], on_error: OnFailure = "fail") -> Stream[Any]:
+        """Add queries in SQL (``docs/queries.md``) to `streams`, or new ones; gives the last one.
+
+        ```python
+        cheap = pipeline.sql("INSERT INTO cheap SELECT item FROM orders WHERE cents < 100")
+        pipeline.sink(cheap, Table("cheap", cheap.value_type))
+        ```
+
+        Raises:
+            SqlError: a query cannot be compiled.
+        """
+        from millwheel.sql.adding import add_queries  # a layer above this one
+
+        return add_queries(self, text, streams, on_error=on_error)[-1]
 
     def sink(
         self,

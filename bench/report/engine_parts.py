@@ -346,6 +346,20 @@ def windows(found: Found) -> Section:
     )
 
 
+def queries(found: Found) -> Section:
+    """Queries beside classes written by hand."""
+    return Section(
+        "Queries beside classes",
+        [Ratio(f"{kind}: rate of the query / class", of["ratio"]) for kind, of in found.items()],
+        [
+            Table(
+                ("query", "records/s", "CPU / class"),
+                [(kind, of["rate"], of["cpu"]) for kind, of in found.items()],
+            )
+        ],
+    )
+
+
 def shares(found: Found) -> Section:
     """Cost in Postgres of each part of a record."""
     lines = found["shares"]

@@ -44,6 +44,7 @@ SECTIONS: dict[str, Callable[[Any], Section]] = {
     "trees": engine_parts.trees,
     "ways": engine_parts.ways,
     "windows": engine_parts.windows,
+    "queries": engine_parts.queries,
     "nexmark": wide_parts.nexmark,
     **wide_parts.GROWTH,
     "peers": wide_parts.peers,

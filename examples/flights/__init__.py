@@ -10,6 +10,8 @@ report by Spark with ``python -m examples.flights``.
 ``airport_month``   departures of each month and airport (``millwheel spark aggregate``)
 ==================  ==========================================================================
 
+The table of hours by a query in SQL: `examples.flights.query`.
+
 Other pipelines over the same flights: sessions in `examples.flights.trips`, sliding windows in
 `examples.flights.last_hours`, a temporal join in `examples.flights.weather`.
 """

@@ -1,4 +1,4 @@
-"""Loads the pipeline of an argument MODULE:PIPELINE."""
+"""Loads the pipeline of an argument MODULE:PIPELINE, or of a file of SQL."""
 
 from __future__ import annotations
 
@@ -7,21 +7,36 @@ import inspect
 import os
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from millwheel.cli.sql_files import SUFFIX, pipeline_of
 from millwheel.errors import MillwheelError, UsageError, UserCodeError
 from millwheel.pipeline import Pipeline
+
+
+def is_target(text: str) -> bool:
+    """Whether an argument says how to load a pipeline; otherwise it is a name."""
+    return ":" in text or text.endswith(SUFFIX)
 
 
 def load_pipeline(target: str) -> Pipeline:
     """Import MODULE:PIPELINE, also from the current directory, and check its graph.
 
-    PIPELINE is a `Pipeline`, or a function without arguments that returns one.
+    PIPELINE is a `Pipeline`, or a function without arguments that returns one. A target that ends
+    with ``.sql`` is a file.
     """
+    if target.endswith(SUFFIX):
+        pipeline = pipeline_of(Path(target))
+        pipeline.graph()
+        return pipeline
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
-        raise UsageError(f"{target!r} is not of the form MODULE:PIPELINE, as in wordcount:pipeline")
+        raise UsageError(
+            f"{target!r} is not of the form MODULE:PIPELINE, as in wordcount:pipeline, and no file "
+            "of SQL"
+        )
     module = _load_module(module_name, target)
     if not hasattr(module, name):
         raise UsageError(f"module {module_name!r} has no {name!r}. {_offer(module)}")

@@ -11,8 +11,20 @@ from millwheel.core.model import Key
 
 
 class SendAll(Protocol):
-    def __call__(self, stream: str, values: Sequence[Any]) -> None:
-        """Produce a value for each record of the chunk, in their order, with its timestamp."""
+    def __call__(
+        self,
+        stream: str,
+        values: Sequence[Any],
+        micros: Sequence[int] | None = None,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        """Produce values, in order.
+
+        Args:
+            micros: their timestamps, none of which is before that of the oldest record they come
+                from; None: each value comes from the record in its place, and has its timestamp.
+            places: for each value, the place of a record that it comes from.
+        """
         ...
 
 
@@ -27,7 +39,7 @@ class ChunkCode(ABC):
         """
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """The producing key of a value, without a state (`StateCell`)."""
 
     key: Key

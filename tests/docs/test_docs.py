@@ -26,6 +26,7 @@ DOCS = ROOT / "docs"
 SOURCES = DOCS / "sources.md"
 SINKS = DOCS / "sinks.md"
 COMPUTATIONS = DOCS / "computations.md"
+QUERIES = DOCS / "queries.md"
 PAGES = (
     *ROOT.glob("*.md"),
     ROOT / "bench" / "README.md",
@@ -49,6 +50,17 @@ async def test_the_code_about_computations_runs_and_its_test_passes() -> None:
         )
     finally:
         del sys.modules["computations_page"]
+
+
+async def test_the_code_about_queries_runs_and_its_test_passes() -> None:
+    module = types.ModuleType("queries_page")
+    sys.modules["queries_page"] = module
+    try:
+        for block in python_blocks(QUERIES.read_text("utf-8")):
+            await run_block(block, module.__dict__, QUERIES)
+        await module.test_payments_are_added_up_by_minute()
+    finally:
+        del sys.modules["queries_page"]
 
 
 async def check_reminders(page: types.ModuleType) -> None:

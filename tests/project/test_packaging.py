@@ -25,7 +25,7 @@ from millwheel.core.distribution import DISTRIBUTION
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("store", "timers", "computations", "migrations")
 PAGES = ("", ".md", ".py", ".sh", ".yaml", ".service")
-DATA = (".py", ".sql", ".typed", ".mako")
+DATA = (".py", ".sql", ".typed", ".mako", ".json")
 LOCK = (ROOT / "requirements.lock").read_text()
 
 

@@ -27,6 +27,10 @@ CALL = re.compile(r"SELECT (SEND_ALL\(|\{\}\(%s, %s\)$)")
 and parameters."""
 
 
+COMPILER = ROOT / "millwheel" / "sql"
+"""It reads the SQL of users, and names its statements in messages; it sends none."""
+
+
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """The string constants of a module that are no docstrings."""
     tree = ast.parse(path.read_text("utf-8"))
@@ -46,6 +50,7 @@ def test_no_statement_stands_in_python(folder: str) -> None:
     statements = [
         f"{path.relative_to(ROOT)}:{line}: {text[:60]!r}"
         for path in sorted((ROOT / folder).rglob("*.py"))
+        if not path.is_relative_to(COMPILER)
         for line, text in _texts(path)
         if STATEMENT.search(text) and not CALL.match(text)
     ]

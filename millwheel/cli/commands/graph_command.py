@@ -9,6 +9,7 @@ import typer
 from millwheel.cli.command import command
 from millwheel.cli.options import CommonOptions, Json, Target
 from millwheel.cli.printing import print_json
+from millwheel.cli.sql_files import sources
 from millwheel.cli.target import load_pipeline
 from millwheel.errors import UsageError
 from millwheel.graph import drawing
@@ -21,14 +22,21 @@ def graph(
     target: Target,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
     as_json: Json = False,
+    code: Annotated[
+        bool, typer.Option("--code", help="Print the Python that queries became.")
+    ] = False,
     *,
     common: CommonOptions,
 ) -> None:
     """Check a pipeline's graph and print it. Nothing is started."""
-    if mermaid and as_json:
-        raise UsageError("choose one of --mermaid and --json")
-    found = load_pipeline(target).graph()
-    if as_json:
+    if mermaid + as_json + code > 1:
+        raise UsageError("choose one of --mermaid, --json and --code")
+    pipeline = load_pipeline(target)
+    found = pipeline.graph()
+    if code:
+        for name, source in sources(pipeline).items():
+            typer.echo(f"# {name}\n{source}")
+    elif as_json:
         print_json({"pipeline": found.name, **found.describe()})
     else:
         typer.echo(drawing.mermaid(found) if mermaid else drawing.text(found))

@@ -13,7 +13,7 @@ from millwheel.cli.opened_store import opened
 from millwheel.cli.operator_desk import actor
 from millwheel.cli.options import CommonOptions, PipelineName, Reason, Yes
 from millwheel.cli.printing import byte_text, confirm, count_of
-from millwheel.cli.target import load_pipeline
+from millwheel.cli.target import is_target, load_pipeline
 from millwheel.core.names import check_name
 from millwheel.errors import UsageError
 from millwheel.pipeline import Pipeline
@@ -77,7 +77,7 @@ def migrate(
     With MODULE:PIPELINE, the streams of a new pipeline that have an Inbox take records from then
     on.
     """
-    pipeline = load_pipeline(target) if ":" in target else None
+    pipeline = load_pipeline(target) if is_target(target) else None
     name = check_name(target, "pipeline") if pipeline is None else pipeline.name
     address = common.address
     with present(address, create=True) as presence:

@@ -9,7 +9,7 @@ whether all stored entries are in memory.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, Protocol
 
 from millwheel.core.codec import Codec
@@ -139,14 +139,10 @@ class Entries:
             self.add(entry, *(found or (None, self._cache.version)))
         value = self.value(entry, self.cells[entry], codec)
         prefix = entry[: entry.index("/") + 1]
-        if entry != prefix and self._is_last(prefix, entry):
+        if entry != prefix and _is_last(entry, prefix, self.cells):
             # Windows and the like get ever greater names: the next one is known to be new then.
             await self._load_ahead(prefix, entry)
         return value
-
-    def _is_last(self, prefix: str, entry: str) -> bool:
-        """Whether memory has no later entry of a collection."""
-        return not any(name > entry and name.startswith(prefix) for name in self.cells)
 
     def add(self, entry: str, encoded: bytes | None, version: int, n: int = 0) -> Cell:
         """Add an entry to those in memory, migrated to this code's version.
@@ -372,7 +368,11 @@ class Entries:
     def _trim(self) -> None:
         folded = self._trimmed_at = self._cache.folded
         dropped = [entry for entry, cell in self.cells.items() if cell.n <= folded]
-        ends = {prefix: self._end_in_memory(prefix, dropped) for prefix in self._prefixes()}
+        ends = {}
+        for prefix in (f"{name}/" for name in self._cache.layout.collections):
+            is_whole = self._key.complete or prefix in self._whole
+            known = prefix if is_whole else _reaching_the_end(prefix, self._spans.get(prefix, ()))
+            ends[prefix] = _without(dropped, prefix, known)
         for entry in dropped:
             cell = self.cells.pop(entry)
             self._grow(-len(cell.encoded or b"") - CELL_BYTES)
@@ -381,22 +381,6 @@ class Entries:
         for prefix, first in ends.items():
             if first is not None:
                 self._spans[prefix] = [(first, _end_of(prefix))]
-
-    def _prefixes(self) -> list[str]:
-        return [f"{name}/" for name in self._cache.layout.collections]
-
-    def _end_in_memory(self, prefix: str, dropped: list[str]) -> str | None:
-        """The name from which on memory will have all entries of a collection without the dropped
-        ones; None: there is none."""
-        end = _end_of(prefix)
-        first: str | None = prefix
-        if not (self._key.complete or prefix in self._whole):
-            spans = self._spans.get(prefix, ())
-            first = min((start for start, until in spans if until == end), default=None)
-        if first is None:
-            return None
-        last = max((entry for entry in dropped if entry.startswith(prefix)), default=None)
-        return first if last is None else max(first, last + AFTER)
 
     def _forget_whole(self) -> None:
         """Drop all knowledge about entries not in memory, except the key's `complete`."""
@@ -441,6 +425,27 @@ class EntrySpan(AsyncIterator[tuple[str, Any]]):
                 self._prefix, self._reached, self._until
             )
             self._names = iter(names)
+
+
+def _is_last(entry: str, prefix: str, cells: Iterable[str]) -> bool:
+    """Whether memory has no later entry of a collection."""
+    return not any(name > entry and name.startswith(prefix) for name in cells)
+
+
+def _reaching_the_end(prefix: str, spans: Iterable[tuple[str, str]]) -> str | None:
+    """The start of the range that reaches the end of a collection; None: there is none."""
+    end = _end_of(prefix)
+    return min((start for start, until in spans if until == end), default=None)
+
+
+def _without(dropped: Iterable[str], prefix: str, known: str | None) -> str | None:
+    """The name from which on memory has all entries of a collection, once some are dropped.
+
+    Args:
+        known: that name before.
+    """
+    last = max((entry for entry in dropped if entry.startswith(prefix)), default=None)
+    return known if known is None or last is None else max(known, last + AFTER)
 
 
 def _end_of(prefix: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from millwheel.core.chunk import Chunk, Outbox
-from millwheel.core.chunk_code import Place
+from millwheel.core.chunk_code import RecordPlace
 from millwheel.core.codec import Codec
 from millwheel.core.effects import Effects, Produced, StateCell
 from millwheel.core.model import Delivery, Key
@@ -80,8 +80,15 @@ class StreamRoute:
         if self.is_written:
             self._write(effects, cell, value)
 
-    def send_all(self, effects: Effects, chunk: Chunk, values: Sequence[Any]) -> None:
-        """Add a value for each record of a chunk, with the record's timestamp.
+    def send_all(
+        self,
+        effects: Effects,
+        chunk: Chunk,
+        values: Sequence[Any],
+        micros: Sequence[int] | None = None,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        """Add values that come from records of a chunk (`millwheel.core.chunk_code.SendAll`).
 
         Raises:
             UserCodeError: a value is not of the stream's type, or a reader's extractor refuses it.
@@ -92,11 +99,12 @@ class StreamRoute:
                 self._check(value)
         cells: Sequence[StateCell] = ()
         if self.discarded or self.is_written:
-            cells = list(map(Place, chunk.keys, chunk.key_texts, chunk.slots))  # type: ignore[arg-type]
+            all_cells = list(map(RecordPlace, chunk.keys, chunk.key_texts, chunk.slots))
+            cells = all_cells if places is None else [all_cells[place] for place in places]  # type: ignore[assignment, misc]
         if self.copies:
             encoded = self.codec.encode_all(values)
-            columns = cells, values, encoded, chunk.micros
-            effects.size += self.address(effects.productions, *columns)
+            times = chunk.micros if micros is None else micros
+            effects.size += self.address(effects.productions, cells, values, encoded, times)
         if self.is_written:
             for cell, value in zip(cells, values, strict=True):
                 self._write(effects, cell, value)
@@ -236,6 +244,27 @@ class WeakRoute(StreamRoute):
                 )  # fmt: skip
                 effects.caused.append((cause, output))
         self._write(effects, cell, value)
+
+
+class ChunkSender:
+    """Adds values that come from records of a chunk (`millwheel.core.chunk_code.SendAll`)."""
+
+    __slots__ = ("_chunk", "_effects", "_routes")
+
+    def __init__(self, routes: Mapping[str, StreamRoute], effects: Effects, chunk: Chunk) -> None:
+        self._routes = routes
+        self._effects = effects
+        self._chunk = chunk
+
+    def __call__(
+        self,
+        stream: str,
+        values: Sequence[Any],
+        micros: Sequence[int] | None = None,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        if values:
+            self._routes[stream].send_all(self._effects, self._chunk, values, micros, places)
 
 
 def address_all(effects: Effects) -> None:

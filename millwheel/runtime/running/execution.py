@@ -10,7 +10,7 @@ items then run again *apart*, each in a separate task.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from sys import getrefcount
 from typing import Any, cast
@@ -27,7 +27,7 @@ from millwheel.runtime.keys.key_state import KeyState
 from millwheel.runtime.keys.map_entries import Change
 from millwheel.runtime.process.late_use import LateUses
 from millwheel.runtime.process.tasks import in_own_task, is_ours, raise_ours
-from millwheel.runtime.routes.routes import address_all
+from millwheel.runtime.routes.routes import ChunkSender, address_all
 from millwheel.runtime.running.attempts import attempt
 from millwheel.runtime.running.chunk_stop import RAN, ChunkGroup, Stop, Waiting
 from millwheel.runtime.running.firing import fire, fire_sooner
@@ -178,17 +178,13 @@ class Execution:
         return None
 
     def pass_chunk(self, chunk: Chunk) -> bool:
-        """Run the step's code on a chunk as it is; False: it has failed, and nothing has any
-        effect."""
+        """Run the step's code on a chunk as it is; False: it has failed, without any effect."""
         step, effects = self._interval.step, self.effects
         assert step.chunk_code is not None
 
-        def send(stream: str, values: Sequence[Any]) -> None:
-            step.routes[stream].send_all(effects, chunk, values)
-
         self._chunk = chunk
         try:
-            step.chunk_code.process_chunk(chunk, send)
+            step.chunk_code.process_chunk(chunk, ChunkSender(step.routes, effects, chunk))
         except BaseException as error:
             effects.clear()
             if is_ours(error):

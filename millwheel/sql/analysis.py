@@ -1,0 +1,266 @@
+"""The meaning of a SELECT: its columns, groups and conditions, with their types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from millwheel.errors import SqlError
+from millwheel.sql import syntax as s
+from millwheel.sql import typed as t
+from millwheel.sql.place import Place
+from millwheel.sql.resolving import Resolver
+from millwheel.sql.schemas import fields_of
+from millwheel.sql.scopes import WINDOW, WINDOW_COLUMNS, StreamScope
+from millwheel.sql.types import SqlType
+from millwheel.sql.window_tables import Window, microseconds, window_of
+from millwheel.streams import Stream
+
+
+@dataclass(frozen=True)
+class ResultColumns:
+    """The result columns of a query."""
+
+    names: Sequence[str]
+    values: Sequence[t.Typed]
+
+    def described(self) -> list[tuple[str, SqlType, bool]]:
+        """Name, type, and whether NULL may occur."""
+        return [
+            (name, value.type, value.nullable)
+            for name, value in zip(self.names, self.values, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """When rows of groups are sent, and for how long groups are kept."""
+
+    on_update: bool
+    retain: timedelta | None
+    """None: groups without windows are kept for ever."""
+    amends: bool
+    """Whether late records amend windows that have closed."""
+    lateness: timedelta | None
+    """For how long they do; None: for ever."""
+    late_into: str | None
+
+
+@dataclass(frozen=True)
+class Analyzed:
+    """A SELECT over one stream."""
+
+    source: Stream[Any]
+    window: Window | None
+    where: t.Typed | None
+    columns: ResultColumns
+    groups: Sequence[t.Typed]
+    has_groups: bool
+    """Whether it has groups or aggregates; without GROUP BY there is one group."""
+    having: t.Typed | None
+    emission: Emission
+    place: Place
+
+    @property
+    def keys(self) -> list[t.Typed]:
+        """The groups besides the windows."""
+        return [value for value in self.groups if not is_window(value)]
+
+    def with_columns(self, columns: ResultColumns) -> Analyzed:
+        return replace(self, columns=columns)
+
+
+def is_window(value: t.Typed) -> bool:
+    """Whether a value is the start or the end of a window."""
+    return isinstance(value, t.ColumnValue) and value.table == WINDOW
+
+
+def analyze(query: s.Select, source: Stream[Any], *, is_named: bool) -> Analyzed:
+    """Resolve a SELECT, given the stream in its FROM.
+
+    Args:
+        is_named: whether its columns need names: in a union those of the first part count.
+
+    Raises:
+        SqlError: it has no meaning, or is not available.
+    """
+    if query.joins:
+        raise SqlError("joins are not available yet", query.joins[0].place)
+    if query.distinct:
+        raise SqlError("DISTINCT is not available yet", query.place)
+    scope, window = _scope(query, source)
+    where = having = None
+    if query.where is not None:
+        where = Resolver(scope, no_aggregates_in="WHERE").condition(query.where, "WHERE")
+    columns = _columns(query, scope, is_named=is_named)
+    groups = _groups(query, scope, columns)
+    if query.having is not None:
+        having = Resolver(scope).condition(query.having, "HAVING")
+    values = [*columns.values, *([having] if having is not None else [])]
+    has_aggregates = any(isinstance(part, t.AggregateValue) for v in values for part in t.walk(v))
+    found = Analyzed(
+        source, window, where, columns, groups, bool(groups) or has_aggregates, having,
+        _emission(query.emit, scope), query.place,
+    )  # fmt: skip
+    _check_groups(query, found)
+    return found
+
+
+def _check_groups(query: s.Select, found: Analyzed) -> None:
+    places = query.emit.places
+    if not found.has_groups:
+        if query.having is not None:
+            raise SqlError("HAVING is for groups", query.having.place, "Use WHERE")
+        for word, place in places.items():
+            raise SqlError(f"{word.upper()} is for groups", place, "This query keeps nothing")
+    elif found.window is not None:
+        if len(found.keys) == len(found.groups):
+            raise SqlError(
+                "groups over windows contain the window",
+                query.place,
+                "Add window_start to GROUP BY",
+            )
+        if "retain" in places:
+            raise SqlError(
+                "RETAIN is for groups without windows",
+                places["retain"],
+                "A window is kept until it closes; ALLOWED LATENESS keeps it longer",
+            )
+    else:
+        _check_kept_groups(query)
+
+
+def _check_kept_groups(query: s.Select) -> None:
+    places = query.emit.places
+    for word in ("allowed", "late"):
+        if word in places:
+            raise SqlError("nothing is late without windows", places[word], "Leave it out")
+    if query.emit.on_update is False:
+        raise SqlError(
+            "groups without windows never close", places["emit"], "Write EMIT ON UPDATE or nothing"
+        )
+    if query.emit.retain is None:
+        raise SqlError(
+            "these groups would be kept for ever",
+            query.place,
+            "Say for how long a group is kept after its last record: RETAIN INTERVAL '30 days' at "
+            "the end, or RETAIN UNBOUNDED; or group by windows: FROM TUMBLE(stream, time, INTERVAL "
+            "'1 minute') ... GROUP BY window_start",
+        )
+    if query.having is not None:
+        raise SqlError(
+            "HAVING would take back rows that were sent",
+            query.having.place,
+            "Without windows a group's row is replaced by newer ones; filter where they are read",
+        )
+
+
+def _scope(query: s.Select, source: Stream[Any]) -> tuple[StreamScope, Window | None]:
+    named = query.source
+    assert named is not None
+    table = named.table if isinstance(named, s.WindowTable) else named
+    fields = fields_of(source.value_type)
+    if fields is None:
+        raise SqlError(
+            f"the values of {source.name!r} are {source.value_type!r}, which has no columns",
+            table.place,
+            "Give the stream a msgspec.Struct or a dataclass",
+        )
+    own = table.name if isinstance(table, s.NamedStream) else ""
+    alias = named.alias or table.alias or own
+    scope = StreamScope(source.name, alias, fields, isinstance(named, s.WindowTable))
+    if not isinstance(named, s.WindowTable):
+        return scope, None
+    return scope, window_of(named, replace(scope, has_windows=False))
+
+
+def _columns(query: s.Select, scope: StreamScope, *, is_named: bool) -> ResultColumns:
+    names: list[str] = []
+    values: list[t.Typed] = []
+    resolver = Resolver(scope)
+    for column in query.columns:
+        if isinstance(column, s.Star):
+            found = scope.all(column)
+            place = column.place
+        else:
+            place = column.value.place
+            name = column.name or (_name_of(column.value) if is_named else "")
+            found = [(name, resolver.value(column.value))]
+        for name, value in found:
+            if is_named:
+                _check_name(name, names, place)
+            names.append(name)
+            values.append(value)
+    return ResultColumns(names, values)
+
+
+def _check_name(name: str, others: Sequence[str], place: Place) -> None:
+    if name in others:
+        raise SqlError(f'the column "{name}" is there twice', place, f"Rename one: ... AS {name}_2")
+    if not name.isidentifier() or name.startswith("_"):
+        raise SqlError(
+            f'"{name}" cannot name a column',
+            place,
+            "Use letters, digits and underscores, with a letter first",
+        )
+
+
+def _name_of(value: s.Expression) -> str:
+    """The name that Postgres gives a column without one."""
+    match value:
+        case s.Name():
+            return value.column
+        case s.FunctionCall():
+            return value.function
+        case s.CastTo():
+            return _name_of(value.value) if isinstance(value.value, s.Name) else value.to.name
+        case s.Choice():
+            return value.kind.lower()
+        case s.Case():
+            return "case"
+        case _:
+            raise SqlError("this column has no name", value.place, "Add one: ... AS name")
+
+
+def _groups(query: s.Select, scope: StreamScope, columns: ResultColumns) -> list[t.Typed]:
+    resolver = Resolver(scope, no_aggregates_in="GROUP BY")
+    found: list[t.Typed] = []
+    for item in query.group:
+        value = _group(item, scope, columns, resolver)
+        if value not in found:
+            found.append(value)
+    return found
+
+
+def _group(
+    item: s.Expression, scope: StreamScope, columns: ResultColumns, resolver: Resolver
+) -> t.Typed:
+    """A group: a column by its number, by its name in the result, or an expression."""
+    if isinstance(item, s.Number) and item.text.isdigit():
+        place = int(item.text)
+        if not 1 <= place <= len(columns.values):
+            raise SqlError(f"GROUP BY position {place} is not in select list", item.place)
+        return columns.values[place - 1]
+    if isinstance(item, s.Name) and item.table is None and item.column in columns.names:
+        own = [field.name for field in scope.fields]
+        if item.column not in own and item.column not in WINDOW_COLUMNS:
+            return columns.values[columns.names.index(item.column)]
+    return resolver.value(item)
+
+
+def _emission(emit: s.Emit, scope: StreamScope) -> Emission:
+    return Emission(
+        on_update=bool(emit.on_update),
+        retain=_length(emit.retain, scope),
+        amends=emit.lateness is not None,
+        lateness=_length(emit.lateness, scope),
+        late_into=emit.late_into,
+    )
+
+
+def _length(bound: s.Bound | None, scope: StreamScope) -> timedelta | None:
+    if bound is None or bound.length is None:
+        return None
+    return timedelta(microseconds=microseconds(Resolver(scope).value(bound.length)))

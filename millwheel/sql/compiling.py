@@ -1,0 +1,401 @@
+"""Turns queries into computations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from millwheel.computations import Expiring, Windowed
+from millwheel.errors import SqlError
+from millwheel.sql import accumulating as a
+from millwheel.sql import syntax as s
+from millwheel.sql import typed as t
+from millwheel.sql.analysis import Analyzed, ResultColumns, analyze
+from millwheel.sql.catalog import postgres
+from millwheel.sql.definitions import DefinedTable
+from millwheel.sql.generated import Generated
+from millwheel.sql.generating import Generator
+from millwheel.sql.keys import check_key, key_maker
+from millwheel.sql.loops import (
+    GROUP,
+    RESULT,
+    GroupRow,
+    adder,
+    adding_loop,
+    fold_of,
+    of_record,
+    row_maker,
+    select_source,
+    sums_of,
+)
+from millwheel.sql.resolving import Resolver
+from millwheel.sql.schemas import fields_of, python_type, struct_of
+from millwheel.sql.scopes import WINDOW, NoScope
+from millwheel.sql.steps import GroupTotals, Loop
+from millwheel.sql.types import SqlType, shown
+from millwheel.sql.window_tables import check_lines, window_lines
+from millwheel.streams import Input, Stream
+from millwheel.windows import Early, Tumbling
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A computation, its name, and its input."""
+
+    name: str
+    computation: Any
+    input: Input[Any]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The computations of a query."""
+
+    steps: Sequence[PlannedStep]
+    result: Stream[Any]
+
+
+class Planner:
+    """Plans one statement.
+
+    Args:
+        streams: the streams that it may read and write, by name.
+    """
+
+    def __init__(self, streams: Mapping[str, Stream[Any]]) -> None:
+        self._streams = streams
+        self._steps: list[PlannedStep] = []
+        self._names: set[str] = set()
+
+    def insert(self, statement: s.Insert, table: DefinedTable | None = None) -> Planned:
+        """AggregatePlan a statement.
+
+        Args:
+            table: the table that it writes, if it is defined in SQL.
+
+        Raises:
+            SqlError: it has no meaning, or is not available.
+        """
+        if statement.target is None:
+            raise SqlError(
+                "the query does not say where its rows go",
+                statement.place,
+                "Begin with INSERT INTO and the name of a stream",
+            )
+        parts = self._parts(statement.query, statement.target)
+        if table is not None:
+            parts = [_for_table(statement, part, table) for part in parts]
+        columns = parts[0].columns if table is not None else _renamed(statement, parts[0].columns)
+        target = self._target(statement, columns, [part.columns for part in parts])
+        for part in parts:
+            named = part.with_columns(ResultColumns(columns.names, part.columns.values))
+            self._plan(named, target)
+        return Planned(self._steps, target)
+
+    # -- FROM -----------------------------------------------------------------------------------
+
+    def _parts(self, query: s.Query, target: str) -> list[Analyzed]:
+        """The SELECTs of a query, with columns of the same types."""
+        selects = query.parts if isinstance(query, s.Union) else [query]
+        return _unified(
+            [
+                analyze(each, self._source(each, target), is_named=number == 0)
+                for number, each in enumerate(selects)
+            ]
+        )
+
+    def _source(self, query: s.Select, target: str) -> Stream[Any]:
+        """The stream that a SELECT reads; a query in FROM gets one of its own."""
+        if query.source is None:
+            raise SqlError("a query reads a stream", query.place, "Add FROM")
+        table = query.source
+        if isinstance(table, s.WindowTable):
+            table = table.table
+        if isinstance(table, s.NamedStream):
+            return self._stream(table)
+        name = self._free(f"{target}_from")
+        parts = self._parts(table.query, name)
+        described = _described([part.columns for part in parts])
+        inner: Stream[Any] = Stream(name, struct_of(name, described))
+        for part in parts:
+            named = part.with_columns(ResultColumns(parts[0].columns.names, part.columns.values))
+            self._plan(named, inner)
+        return inner
+
+    def _stream(self, table: s.NamedStream) -> Stream[Any]:
+        found = self._streams.get(table.name)
+        if found is None:
+            known = ", ".join(sorted(self._streams)) or "none"
+            raise SqlError(
+                f'stream "{table.name}" does not exist', table.place, f"The streams are: {known}"
+            )
+        return found
+
+    def _free(self, name: str) -> str:
+        """A name for a step or a stream of this statement."""
+        number, found = 1, name
+        while found in self._names or found in self._streams:
+            number += 1
+            found = f"{name}_{number}"
+        self._names.add(found)
+        return found
+
+    # -- the result -----------------------------------------------------------------------------
+
+    def _target(
+        self, statement: s.Insert, columns: ResultColumns, results: Sequence[ResultColumns]
+    ) -> Stream[Any]:
+        assert statement.target is not None
+        described = [
+            (name, kind, nullable)
+            for name, (_, kind, nullable) in zip(columns.names, _described(results), strict=True)
+        ]
+        declared = self._streams.get(statement.target)
+        if declared is None:
+            return Stream(statement.target, struct_of(statement.target, described))
+        wanted = fields_of(declared.value_type) or []
+        theirs = {field.name: (field.type, field.nullable) for field in wanted}
+        fits = len(theirs) == len(described) and all(
+            name in theirs and theirs[name][0] == kind.plain and (theirs[name][1] or not nullable)
+            for name, kind, nullable in described
+        )
+        if not fits:
+            raise SqlError(
+                f'the columns of "{declared.name}" are not those of the query',
+                statement.place,
+                f"The stream has: {_listed([(f.name, f.type, f.nullable) for f in wanted])}. "
+                f"The query has: {_listed(described)}",
+            )
+        return declared
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def _plan(self, query: Analyzed, target: Stream[Any]) -> None:
+        if query.has_groups:
+            self._grouped(query, target)
+        else:
+            self._stateless(query, target)
+
+    def _stateless(self, query: Analyzed, target: Stream[Any]) -> None:
+        window, values, where = query.window, query.columns.values, query.where
+        if window is not None and not isinstance(window.assigner, Tumbling):
+            raise SqlError("HOP and SESSION need GROUP BY", window.place)
+        generator = Generator(of_record)
+        row = generator.name("Row", target.value_type)
+        fields = ", ".join(
+            f"{name}={generator.value(value)}"
+            for name, value in zip(query.columns.names, values, strict=True)
+        )
+        before = window_lines(window, [*values, where], generator)
+        condition = "" if where is None else generator.truth(where)
+        checks = check_lines(window, generator) if window is not None and before else []
+        source = select_source(checks, before, condition, f"{row}({fields})")
+        meaning = "; ".join([*query.columns.names, *map(_written, (*values, where))])
+        loop = Loop(Generated("select", source, generator.names, meaning), target)
+        self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
+
+    def _grouped(self, query: Analyzed, target: Stream[Any]) -> None:
+        group = _Group(query, target)
+        partials: Stream[Any] = Stream(self._free(f"{target.name}_partials"), group.partial)
+        loop = Loop(group.loop, partials)
+        self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
+        late = self._late(query)
+        name = self._free(f"make_{target.name}")
+        computation = group.kept(late)
+        self._steps.append(PlannedStep(name, computation, partials.by(group.key)))
+
+    def _late(self, query: Analyzed) -> Any:
+        """The use of late records: as for `Windowed`."""
+        emission = query.emission
+        if emission.late_into is not None:
+            raise SqlError("LATE INTO is not available yet", query.place)
+        return "amend" if emission.amends else "drop"
+
+
+class _Group:
+    """The parts of a query with groups."""
+
+    def __init__(self, query: Analyzed, target: Stream[Any]) -> None:
+        self._query = query
+        self._target = target
+        keys = query.keys
+        for value in keys:
+            check_key(value)
+        grouping = _Grouping(keys)
+        results = [grouping.of(value) for value in query.columns.values]
+        having = None if query.having is None else grouping.of(query.having)
+        self._plans = grouping.plans
+        self._slots = [slot for plan in self._plans for slot in plan.slots]
+        parts = [query.where, *keys, *(plan.node for plan in self._plans), *results, having]
+        self._meaning = "; ".join([*query.columns.names, *map(_written, parts)])
+        self.partial = _partial(keys, self._slots)
+        self.loop = adding_loop(
+            self._plans, keys, query.where, query.window, self.partial, self._meaning
+        )
+        self.key = key_maker(keys, self._meaning)
+        row = GroupRow(query.columns.names, results, having, target)
+        of_pane = query.window is not None
+        self._row = row_maker(row, self._plans, keys, self._meaning, of_pane=of_pane)
+
+    def kept(self, late: Any) -> Any:
+        """The computation that keeps the groups."""
+        emission, window = self._query.emission, self._query.window
+        if window is None:
+            sums = sums_of(self._slots)
+            totals = GroupTotals(sums, adder(self._plans, self._meaning), self._row, self._target)
+            return totals if emission.retain is None else Expiring(totals, after=emission.retain)
+        return Windowed(
+            window.assigner,
+            fold_of(self._plans, self._slots, self._meaning),
+            to=self._target,
+            late=late,
+            allowed_lateness=emission.lateness,
+            early=Early(records=1) if emission.on_update else None,
+            row=self._row,
+        )
+
+
+class _Grouping:
+    """Replaces groups and aggregates in result columns by their later names."""
+
+    def __init__(self, keys: Sequence[t.Typed]) -> None:
+        self._keys = keys
+        self.plans: list[a.AggregatePlan] = []
+
+    def of(self, value: t.Typed) -> t.Typed:
+        """Raises:
+        SqlError: a column is neither grouped nor in an aggregate.
+        """
+        return t.rewrite(value, self._change)
+
+    def _change(self, node: t.Typed) -> t.Typed | None:
+        if node in self._keys:
+            name = str(self._keys.index(node))
+            return t.ColumnValue(node.type, node.nullable, node.place, GROUP, name)
+        if isinstance(node, t.AggregateValue):
+            number = self._plan(node)
+            return t.ColumnValue(node.type, node.nullable, node.place, RESULT, str(number))
+        if isinstance(node, t.ColumnValue) and node.table not in (WINDOW, ""):
+            raise SqlError(
+                f'column "{node.name}" must appear in the GROUP BY clause or be used in an '
+                "aggregate function",
+                node.place,
+                f"Write max({node.name}), say",
+            )
+        return None
+
+    def _plan(self, node: t.AggregateValue) -> int:
+        for number, plan in enumerate(self.plans):
+            if plan.node == node:
+                return number
+        first = sum(len(plan.slots) for plan in self.plans)
+        self.plans.append(a.plan_of(node, first))
+        return len(self.plans) - 1
+
+
+def _partial(keys: Sequence[t.Typed], slots: Sequence[a.Slot]) -> type[msgspec.Struct]:
+    """The type of a group of records: the key's parts, and the slots of the aggregates."""
+    fields = [
+        (f"k{number}", python_type(key.type, nullable=key.nullable))
+        for number, key in enumerate(keys)
+    ]
+    fields += [(f"s{number}", slot.type) for number, slot in enumerate(slots)]
+    made: type[msgspec.Struct] = msgspec.defstruct("Partial", fields, gc=False)
+    return made
+
+
+def _described(parts: Sequence[ResultColumns]) -> list[tuple[str, SqlType, bool]]:
+    """The columns of a union: NULL may occur if it may in one part."""
+    return [
+        (columns[0][0], columns[0][1], any(nullable for _, _, nullable in columns))
+        for columns in zip(*(part.described() for part in parts), strict=True)
+    ]
+
+
+def _unified(parts: list[Analyzed]) -> list[Analyzed]:
+    """Convert the columns of the parts of a union to common types."""
+    if len(parts) == 1:
+        return parts
+    first = parts[0]
+    for part in parts[1:]:
+        if len(part.columns.names) != len(first.columns.names):
+            raise SqlError("each UNION query must have the same number of columns", part.place)
+    kinds = []
+    for values in zip(*(part.columns.values for part in parts), strict=True):
+        kind = postgres().common_type([value.type.name for value in values])
+        if kind is None:
+            names = " and ".join(sorted({shown(value.type) for value in values}))
+            raise SqlError(
+                f"UNION types {names} cannot be matched", values[-1].place, "Cast one of them"
+            )
+        kinds.append(SqlType(kind))
+    converter = Resolver(NoScope())
+    return [
+        part.with_columns(
+            ResultColumns(
+                part.columns.names,
+                [
+                    converter.assigned(value, kind)
+                    for value, kind in zip(part.columns.values, kinds, strict=True)
+                ],
+            )
+        )
+        for part in parts
+    ]
+
+
+def _for_table(statement: s.Insert, part: Analyzed, table: DefinedTable) -> Analyzed:
+    """Convert the columns of a query to those of a table, as an assignment does."""
+    names = list(statement.columns) or [name for name, _, _ in table.columns]
+    values = part.columns.values
+    has = ", ".join(f"{name} {shown(kind)}" for name, kind, _ in table.columns)
+    if len(names) != len(values):
+        raise SqlError(
+            f"the query has {len(values)} columns, and {len(names)} are inserted",
+            part.place,
+            f'The columns of "{statement.target}" are: {has}',
+        )
+    given = dict(zip(names, values, strict=True))
+    converter = Resolver(NoScope())
+    found = []
+    for name, kind, nullable in table.columns:
+        value = given.pop(name, None) or t.ConstantValue(kind, True, part.place, None)
+        if value.nullable and not nullable:
+            raise SqlError(
+                f'column "{name}" is NOT NULL, and the query may give NULL',
+                value.place,
+                "Write coalesce(..., a value), or leave NOT NULL out",
+            )
+        found.append(converter.assigned(value, kind))
+    for name in given:
+        raise SqlError(
+            f'column "{name}" of "{statement.target}" does not exist',
+            statement.place,
+            f"Its columns are: {has}",
+        )
+    return part.with_columns(ResultColumns([name for name, _, _ in table.columns], found))
+
+
+def _renamed(statement: s.Insert, columns: ResultColumns) -> ResultColumns:
+    if not statement.columns:
+        return columns
+    if len(statement.columns) != len(columns.names):
+        raise SqlError(
+            f"INSERT has {len(statement.columns)} columns, and the query {len(columns.names)}",
+            statement.place,
+        )
+    return ResultColumns(statement.columns, columns.values)
+
+
+def _listed(columns: Sequence[tuple[str, SqlType | None, bool]]) -> str:
+    return ", ".join(
+        f"{name} {'?' if kind is None else shown(kind)}{'' if nullable else ' NOT NULL'}"
+        for name, kind, nullable in columns
+    )
+
+
+def _written(value: t.Typed | None) -> str:
+    return "" if value is None else t.written(value)

@@ -1,0 +1,229 @@
+"""Python for typed expressions.
+
+NULL is None. An expression that may be NULL is tested where it is used, one that cannot be is not:
+``cents > 10`` over a column that is never NULL becomes ``(record.cents > 10)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millwheel.sql import typed as t
+from millwheel.sql.catalog import Signature
+from millwheel.sql.functions import MODIFIERS, Implementation, cast_of, implementation_of
+from millwheel.sql.functions.composites.lists import element, quantified
+
+Access = Callable[[t.ColumnValue], str]
+"""Gives the Python for a column."""
+
+_LITERALS = (bool, int, str, bytes, type(None))
+
+
+class Generator:
+    """Writes expressions; `names` holds the objects that they use.
+
+    Args:
+        access: gives the Python for a column.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.names: dict[str, Any] = {}
+        self._known: dict[int, str] = {}
+        self._count = 0
+
+    def name(self, hint: str, value: Any) -> str:
+        """A name for a value, the same for the same object."""
+        found = self._known.get(id(value))
+        if found is None:
+            found = self._known[id(value)] = f"{hint}_{len(self.names)}"
+            self.names[found] = value
+        return found
+
+    def local(self) -> str:
+        """A name for an interim value."""
+        self._count += 1
+        return f"_{self._count}"
+
+    # -- expressions ----------------------------------------------------------------------------
+
+    def value(self, node: t.Typed) -> str:
+        """An expression of Python with the value of `node`; None: NULL."""
+        method = getattr(self, "_" + type(node).__name__.removesuffix("Value").lower())
+        made: str = method(node)
+        return made
+
+    def truth(self, node: t.Typed) -> str:
+        """An expression of Python that is true if `node` is TRUE; if it is FALSE or NULL, not."""
+        if isinstance(node, t.LogicValue):
+            word = f" {node.kind.lower()} "
+            return f"({word.join(map(self.truth, node.operands))})"
+        return self.value(node)
+
+    def _column(self, node: t.ColumnValue) -> str:
+        return self._access(node)
+
+    def _constant(self, node: t.ConstantValue) -> str:
+        if type(node.value) in _LITERALS:
+            return f"({node.value!r})" if type(node.value) is int else repr(node.value)
+        return self.name("constant", node.value)
+
+    def _apply(self, node: t.Apply) -> str:
+        implementation = _known(node.signature)
+        if not node.signature.is_strict:
+            parts = [self.value(each) for each in node.arguments]
+            return self._called(implementation, node.signature.name, parts)
+        return self._strict(
+            node.arguments,
+            lambda parts: self._called(implementation, node.signature.name, parts),
+        )
+
+    def _called(self, implementation: Implementation, name: str, parts: Sequence[str]) -> str:
+        if implementation.template:
+            return implementation.template.format(*parts)
+        assert implementation.function is not None
+        return f"{self.name(name, implementation.function)}({', '.join(parts)})"
+
+    def _strict(self, arguments: Sequence[t.Typed], call: Callable[[Sequence[str]], str]) -> str:
+        """A call that is NULL if one of its arguments is."""
+        tests, parts = [], []
+        for argument in arguments:
+            code = self.value(argument)
+            if argument.nullable:
+                name = self.local()
+                tests.append(f"({name} := {code}) is None")
+                code = name
+            parts.append(code)
+        # All later arguments are evaluated after the tests, so their order does not matter.
+        called = call(parts)
+        return f"(None if {' or '.join(tests)} else {called})" if tests else called
+
+    def _convert(self, node: t.Convert) -> str:
+        if not node.steps:
+            return self.value(node.value)
+
+        def converted(parts: Sequence[str]) -> str:
+            (code,) = parts
+            for pair in node.steps:
+                code = self._step(pair, code, node)
+            return code
+
+        return self._strict((node.value,), converted)
+
+    def _step(self, pair: tuple[str, str], code: str, node: t.Convert) -> str:
+        source, target = pair
+        if source == target:
+            function = MODIFIERS[source.removeprefix("_")]
+            modifiers = "".join(f", {each}" for each in node.type.modifier)
+            if source.startswith("_"):
+                name = self.name("modified", function)
+                return f"[_i if _i is None else {name}(_i{modifiers}) for _i in {code}]"
+            return f"{self.name('modified', function)}({code}{modifiers})"
+        if source.startswith("_") and target.startswith("_"):
+            inner = self._step((source[1:], target[1:]), "_i", node)
+            return f"[_i if _i is None else {inner} for _i in {code}]"
+        implementation = cast_of(*pair)
+        assert implementation is not None, pair
+        return self._called(implementation, f"{source}_to_{target}", (code,))
+
+    def _logic(self, node: t.LogicValue) -> str:
+        if not node.nullable:
+            return f"({f' {node.kind.lower()} '.join(map(self.value, node.operands))})"
+        # AND: False if one is False, else None if one is NULL. OR: the same with True.
+        deciding = node.kind == "OR"
+        code = self.value(node.operands[-1])
+        for operand in reversed(node.operands[:-1]):
+            left, right = self.local(), self.local()
+            first = self.value(operand)
+            code = (
+                f"({deciding} if ({left} := {first}) is {deciding} else "
+                f"({deciding} if ({right} := {code}) is {deciding} else "
+                f"(None if {left} is None or {right} is None else {not deciding})))"
+            )
+        return code
+
+    def _not(self, node: t.NotValue) -> str:
+        return self._strict((node.operand,), lambda parts: f"(not {parts[0]})")
+
+    def _istest(self, node: t.IsTestValue) -> str:
+        return f"({self.value(node.operand)} is {'not ' if node.negated else ''}{node.value})"
+
+    def _distinct(self, node: t.DistinctValue) -> str:
+        left, right = self.local(), self.local()
+        equal = self._called(_known(node.equals), node.equals.name, (left, right))
+        same = (
+            f"(({left} := {self.value(node.left)}) is None) == "
+            f"(({right} := {self.value(node.right)}) is None) and ({left} is None or {equal})"
+        )
+        return f"({same})" if node.negated else f"(not ({same}))"
+
+    def _case(self, node: t.CaseValue) -> str:
+        code = self.value(node.otherwise)
+        for test, result in reversed(node.branches):
+            code = f"({self.value(result)} if {self.truth(test)} else {code})"
+        return code
+
+    def _coalesce(self, node: t.Coalesce) -> str:
+        code = self.value(node.operands[-1])
+        for operand in reversed(node.operands[:-1]):
+            if operand.nullable:
+                name = self.local()
+                code = f"({name} if ({name} := {self.value(operand)}) is not None else {code})"
+            else:
+                code = self.value(operand)
+        return code
+
+    def _nullif(self, node: t.NullIf) -> str:
+        left, right = self.local(), self.local()
+        equal = self._called(_known(node.equals), node.equals.name, (left, right))
+        return (
+            f"(None if ({left} := {self.value(node.left)}) is not None and "
+            f"({right} := {self.value(node.right)}) is not None and {equal} "
+            f"else {self.value(node.value)})"
+        )
+
+    def _extreme(self, node: t.Extreme) -> str:
+        implementation = _known(node.better)
+        code = self.value(node.operands[0])
+        for operand in node.operands[1:]:
+            best, other = self.local(), self.local()
+            better = self._called(implementation, node.better.name, (other, best))
+            code = (
+                f"({other} if (({other} := {self.value(operand)}), ({best} := {code}))[0] "
+                f"is not None and ({best} is None or {better}) else {best})"
+            )
+        return code
+
+    # -- arrays -----------------------------------------------------------------------------------
+
+    def _items(self, node: t.ItemsValue) -> str:
+        return f"[{', '.join(map(self.value, node.items))}]"
+
+    def _element(self, node: t.ElementValue) -> str:
+        function = self.name("element", element)
+        return self._strict(
+            (node.array, node.index), lambda parts: f"{function}({', '.join(parts)})"
+        )
+
+    def _quantified(self, node: t.QuantifiedValue) -> str:
+        function = self.name("quantified", quantified)
+        assert node.item is not None
+        value = self.local()
+        former, self._access = self._access, lambda column: column.name
+        try:
+            item = self.value(node.item)
+        finally:
+            self._access = former
+        test = self._called(_known(node.operator), node.operator.name, (value, "_other"))
+        return (
+            f"{function}({self.value(node.array)}, {node.is_all}, "
+            f"({value} := {self.value(node.value)}), "
+            f"lambda item: None if (_other := {item}) is None else {test})"
+        )
+
+
+def _known(signature: Signature) -> Implementation:
+    found = implementation_of(signature.keys)
+    assert found is not None, signature
+    return found

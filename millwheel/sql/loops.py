@@ -1,0 +1,196 @@
+"""The functions of a query's steps, as sources: loops over the records of a chunk, folds, rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from millwheel.computations.folds import Fold
+from millwheel.sql import typed as t
+from millwheel.sql.accumulating import NAMES, SET, AggregatePlan, Slot
+from millwheel.sql.generated import Generated
+from millwheel.sql.generating import Generator
+from millwheel.sql.keys import decoded
+from millwheel.sql.scopes import WINDOW
+from millwheel.sql.window_tables import Window, check_lines
+from millwheel.streams import Stream
+
+GROUP, RESULT = "group", "aggregate"
+"""Stand for the tables of grouped values and of aggregates' results."""
+
+
+def of_record(column: t.ColumnValue) -> str:
+    """The Python for a column of a record, or of its window."""
+    return column.name if column.table == WINDOW else f"record.{column.name}"
+
+
+def select_source(checks: Sequence[str], before: Sequence[str], condition: str, row: str) -> str:
+    if not before and not condition:
+        return f"def select(values, times):\n    return [{row} for record in values], None, None\n"
+    lines = [
+        *checks,
+        "found, micros, places = [], [], []",
+        "for place, record in enumerate(values):",
+    ]
+    if before:
+        lines.append("    at = times[place]")
+    lines += [f"    {line}" for line in before]
+    indent = "    "
+    if condition:
+        lines.append(f"    if {condition}:")
+        indent = "        "
+    lines += [
+        f"{indent}found.append({row})",
+        f"{indent}micros.append(times[place])",
+        f"{indent}places.append(place)",
+    ]
+    return _function("select", "values, times", [*lines, "return found, micros, places"])
+
+
+def _function(name: str, parameters: str, lines: Sequence[str]) -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"def {name}({parameters}):\n{body}"
+
+
+def adding_loop(
+    plans: Sequence[AggregatePlan],
+    keys: Sequence[t.Typed],
+    where: t.Typed | None,
+    window: Window | None,
+    partial: type,
+    meaning: str,
+) -> Generated:
+    """The loop that adds up the records of a chunk by key and part of time."""
+    generator = Generator(of_record)
+    generator.names.update(NAMES)
+    made = generator.name("Partial", partial)
+    lines = [] if window is None else check_lines(window, generator)
+    bucket = "None" if window is None else window.bucket
+    lines += [
+        "groups = {}",
+        "get = groups.get",
+        "place = -1",
+        "for record, at in zip(values, times):",
+    ]
+    inner = ["place += 1"]
+    if where is not None:
+        inner += [f"if not {generator.truth(where)}:", "    continue"]
+    parts = ", ".join([*map(generator.value, keys), bucket])
+    initial = ", ".join(slot.initial for plan in plans for slot in plan.slots)
+    inner += [
+        f"key = ({parts},)",
+        "slots = get(key)",
+        "if slots is None:",
+        f"    slots = groups[key] = [{initial}{', ' if initial else ''}at, place]",
+        "elif at < slots[-2]:",
+        "    slots[-2] = at",
+    ]
+    for plan in plans:
+        added = plan.add(generator, lambda number: f"slots[{number}]")
+        if plan.node.filter is not None:
+            added = [f"if {generator.truth(plan.node.filter)}:", *(f"    {x}" for x in added)]
+        inner += added
+    lines += [f"    {line}" for line in inner]
+    lines += [
+        "found, micros, places = [], [], []",
+        "for key, slots in groups.items():",
+        f"    found.append({made}(*key[:-1], *slots[:-2]))",
+        "    micros.append(slots[-2])",
+        "    places.append(slots[-1])",
+        "return found, micros, places",
+    ]
+    return Generated(
+        "add_up", _function("add_up", "values, times", lines), generator.names, meaning
+    )
+
+
+def sums_of(slots: Sequence[Slot]) -> Any:
+    """The type of a group's accumulator; its fields begin with the values of an empty group."""
+    fields: list[Any] = []
+    for number, slot in enumerate(slots):
+        begin = slot.begin
+        default = begin if type(begin) is not set else msgspec.field(default_factory=set)
+        fields.append((f"s{number}", slot.type, default))
+    return msgspec.defstruct("Sums", fields)
+
+
+def adder(plans: Sequence[AggregatePlan], meaning: str) -> Generated:
+    """The function that adds a partial sum to an accumulator."""
+    lines = [*_merged(plans), "return sums"]
+    return Generated("add", _function("add", "sums, more", lines), NAMES, meaning)
+
+
+def _merged(plans: Sequence[AggregatePlan]) -> list[str]:
+    return [
+        line
+        for plan in plans
+        for line in plan.merge(lambda number: f"sums.s{number}", lambda number: f"more.s{number}")
+    ]
+
+
+def fold_of(
+    plans: Sequence[AggregatePlan], slots: Sequence[Slot], meaning: str
+) -> Fold[Any, Any, Any]:
+    """The fold of partial sums."""
+    sums = sums_of(slots)
+    copied = ", ".join(
+        f"set(sums.s{number})" if slot.initial == SET else f"sums.s{number}"
+        for number, slot in enumerate(slots)
+    )
+
+    def generated(name: str, parameters: str, lines: Sequence[str]) -> Generated:
+        return Generated(name, _function(name, parameters, lines), {**NAMES, "Sums": sums}, meaning)
+
+    lines = [f"sums = Sums({copied})", *_merged(plans), "return sums"]
+    return Fold(
+        init=generated("begin", "", ["return Sums()"]),
+        add=adder(plans, meaning),
+        result=generated("finish", "sums", ["return sums"]),
+        accumulator=sums,
+        merge=generated("merge", "sums, more", lines),
+    )
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """The row of a group: its columns, by groups and results of aggregates."""
+
+    names: Sequence[str]
+    values: Sequence[t.Typed]
+    having: t.Typed | None
+    target: Stream[Any]
+
+
+def row_maker(
+    of: GroupRow, plans: Sequence[AggregatePlan], keys: Sequence[t.Typed], meaning: str, *,
+    of_pane: bool,
+) -> Generated:  # fmt: skip
+    """The function that makes a row of a group; it returns None if HAVING leaves it out.
+
+    Args:
+        of_pane: it takes a pane; otherwise a key and its accumulator.
+    """
+
+    def access(column: t.ColumnValue) -> str:
+        if column.table == GROUP:
+            return f"k{column.name}"
+        if column.table == RESULT:
+            return plans[int(column.name)].result(generator, lambda number: f"sums.s{number}")
+        return {"window_start": "pane.start", "window_end": "pane.end"}[column.name]
+
+    generator = Generator(access)
+    lines = ["key, sums = pane.key, pane.value"] if of_pane else []
+    for number, value in enumerate(keys):
+        part = "key" if len(keys) == 1 else f"key[{number}]"
+        lines.append(f"k{number} = {decoded(part, value, generator)}")
+    if of.having is not None:
+        lines += [f"if not {generator.truth(of.having)}:", "    return None"]
+    values = ", ".join(
+        f"{name}={generator.value(value)}" for name, value in zip(of.names, of.values, strict=True)
+    )
+    lines.append(f"return {generator.name('Row', of.target.value_type)}({values})")
+    parameters = "pane" if of_pane else "key, sums"
+    return Generated("row", _function("row", parameters, lines), generator.names, meaning)

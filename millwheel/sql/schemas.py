@@ -1,0 +1,97 @@
+"""The columns of a stream, by the type of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+
+from millwheel.core.codec import field_hints
+from millwheel.sql.types import PYTHON, SqlType
+
+_KINDS: dict[Any, str] = {
+    bool: "bool", int: "int8", float: "float8", str: "text", Decimal: "numeric", date: "date",
+    datetime: "timestamptz", time: "time", UUID: "uuid", bytes: "bytea",
+}  # fmt: skip
+
+
+SQL = "sql"
+"""The key of a field's `msgspec.Meta` under which the name of its SQL type is."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column."""
+
+    name: str
+    type: SqlType | None
+    """None: its Python type has no counterpart, so queries cannot use it."""
+    nullable: bool
+    shown: str
+    """The Python type, for messages."""
+
+
+def fields_of(value_type: Any) -> list[Field] | None:
+    """The columns of a type of values; None: it has no fields."""
+    kind = get_origin(value_type) or value_type
+    if not isinstance(kind, type) or not (
+        issubclass(kind, msgspec.Struct) or hasattr(kind, "__dataclass_fields__")
+    ):
+        return None
+    return [
+        _field(name, hint) for name, hint in field_hints(value_type, include_extras=True).items()
+    ]
+
+
+def _field(name: str, hint: Any) -> Field:
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    inner = [part for part in parts if part is not NoneType]
+    kind = _kind(inner[0]) if len(inner) == 1 else None
+    return Field(name, kind, NoneType in parts, getattr(hint, "__name__", str(hint)))
+
+
+def _kind(hint: Any) -> SqlType | None:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        inner, *notes = get_args(hint)
+        named = [note.extra[SQL] for note in notes if SQL in (getattr(note, "extra", None) or ())]
+        return SqlType(named[0]) if named else _kind(inner)
+    if origin is Literal:
+        kinds = {type(value) for value in get_args(hint)}
+        return _kind(kinds.pop()) if len(kinds) == 1 else None
+    if origin is list:
+        element = _kind(get_args(hint)[0])
+        return None if element is None or element.element else element.array()
+    name = _KINDS.get(hint) if isinstance(hint, type) else None
+    return None if name is None else SqlType(name)
+
+
+def python_type(kind: SqlType, *, nullable: bool) -> Any:
+    """The type of a struct's field that holds values of a column."""
+    element = kind.element
+    found = _annotated(kind if element is None else element)
+    if element is not None:
+        found = list[found | None]  # type: ignore[valid-type]
+    return found | None if nullable and found is not Any else found
+
+
+def _annotated(kind: SqlType) -> Any:
+    """The Python type, which remembers an SQL type that is not the usual one for it."""
+    found = PYTHON[kind.name]
+    if found is Any or _KINDS.get(found) == kind.name:
+        return found
+    return Annotated[found, msgspec.Meta(extra={SQL: kind.name})]
+
+
+def struct_of(name: str, columns: Sequence[tuple[str, SqlType, bool]]) -> type[msgspec.Struct]:
+    """A type of values with these columns: name, type, and whether NULL may occur."""
+    fields = [(column, python_type(kind, nullable=nullable)) for column, kind, nullable in columns]
+    title = "".join(part.capitalize() for part in name.split("_")) or "Row"
+    made: type[msgspec.Struct] = msgspec.defstruct(title, fields, frozen=True, gc=False)
+    return made

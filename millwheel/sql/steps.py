@@ -1,0 +1,90 @@
+"""The computations that a query becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millwheel.computation import Computation
+from millwheel.context import Context
+from millwheel.core.chunk import Chunk
+from millwheel.core.chunk_code import ChunkCode, SendAll
+from millwheel.core.model import Record, from_micros
+from millwheel.sql.generated import Generated
+from millwheel.streams import Stream
+
+Made = tuple[Sequence[Any], Sequence[int] | None, Sequence[int] | None]
+"""Values; their timestamps in microseconds, and the places of records that they come from: None,
+if each record has one value."""
+
+
+class Loop(Computation[Any, None], ChunkCode):
+    """Filters and projects the records of a chunk, or adds them up in groups, in one loop.
+
+    Args:
+        function: takes values and their timestamps; returns `Made`.
+        to: the stream of the results.
+    """
+
+    def __init__(self, function: Generated, to: Stream[Any]) -> None:
+        self._to = to
+        self._function = function
+        self.writes = (to,)
+        self.rules = {"query": function.meaning}
+
+    @property
+    def name(self) -> str:
+        return f"make_{self._to.name}"
+
+    @property
+    def source(self) -> str:
+        """The Python of the loop."""
+        return self._function.source
+
+    async def process_record(self, record: Record[Any], ctx: Context[None]) -> None:
+        values, micros, _ = self._function([record.value], [record.micros])
+        for place, value in enumerate(values):
+            at = record.timestamp if micros is None else from_micros(micros[place])
+            ctx.produce(self._to, value, timestamp=at)
+
+    def process_chunk(self, chunk: Chunk, send: SendAll) -> None:
+        send(self._to.name, *self._function(chunk.values, chunk.micros))
+
+
+class GroupTotals(Computation[Any, Any]):
+    """Groups without windows: a row with the new values whenever records have been added.
+
+    Records that arrive together give one row.
+
+    Args:
+        sums: the state: a struct, with the values of an empty group as defaults.
+        add: adds a partial sum to the state.
+        row: makes a row of a key and its state.
+        to: the stream of rows.
+    """
+
+    def __init__(self, sums: type, add: Generated, row: Generated, to: Stream[Any]) -> None:
+        self._sums = sums
+        self._add = add
+        self._row = row
+        self._to = to
+        self.writes = (to,)
+        self.state_functions = {"query": (1, (add,))}
+
+    @property
+    def name(self) -> str:
+        return f"make_{self._to.name}"
+
+    @property
+    def state_type(self) -> Any:
+        return self._sums
+
+    async def process_record(self, record: Record[Any], ctx: Context[Any]) -> None:
+        await self.process_group([record], ctx)
+
+    async def process_group(self, records: Sequence[Record[Any]], ctx: Context[Any]) -> None:
+        sums = ctx.state
+        for record in records:
+            self._add(sums, record.value)
+        newest = max(record.timestamp for record in records)
+        ctx.produce(self._to, self._row(ctx.key, sums), timestamp=newest)

@@ -1,0 +1,98 @@
+"""The rows of a query from a pipeline, and from Postgres over the same input as a table."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import psycopg
+
+from millwheel import Discard, Inbox, Pipeline, Stream
+from millwheel.sql.schemas import fields_of
+from millwheel.sql.types import shown
+from millwheel.testing import Harness
+
+EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Payment(msgspec.Struct, frozen=True):
+    """What the queries read."""
+
+    account: str
+    at: datetime
+    cents: int
+    fee: int | None = None
+    note: str | None = None
+    price: Decimal = Decimal("1.00")
+    paid: bool | None = None
+
+
+PAYMENTS = Stream("payments", Payment)
+
+_WINDOW = re.compile(
+    r"(?P<kind>TUMBLE|HOP)\((?P<stream>\w+), (?P<time>\w+), (?P<sizes>INTERVAL '[^']*'"
+    r"(?:, INTERVAL '[^']*')?)\)"
+)
+
+
+def pipeline_of(query: str, **options: Any) -> tuple[Pipeline, Stream[Any]]:
+    """A pipeline with a query over payments, and the stream of its result."""
+    pipeline = Pipeline("queries")
+    pipeline.inject(
+        PAYMENTS, Inbox(), timestamp=lambda payment: payment.at, lateness=timedelta(days=1)
+    )
+    result = pipeline.sql(query, **options)
+    pipeline.sink(result, Discard())
+    return pipeline, result
+
+
+async def from_pipeline(query: str, payments: Sequence[Payment]) -> Counter[tuple[Any, ...]]:
+    """The rows that a pipeline produces until the input ends."""
+    pipeline, result = pipeline_of(query)
+    async with Harness(pipeline) as harness:
+        for payment in payments:
+            await harness.inject(PAYMENTS, payment)
+        await harness.advance(PAYMENTS, EPOCH + timedelta(days=400))
+        found = harness.produced(result)
+    return Counter(tuple(map(_plain, msgspec.structs.astuple(row))) for row in found)
+
+
+def from_postgres(
+    connection: psycopg.Connection[Any], query: str, payments: Sequence[Payment]
+) -> Counter[tuple[Any, ...]]:
+    """The rows of the query over a table."""
+    columns = fields_of(Payment)
+    assert columns is not None
+    of_table = ", ".join(f"{c.name} {shown(c.type)}" for c in columns if c.type is not None)
+    marks = ", ".join(["%s"] * len(columns))
+    select = _WINDOW.sub(_as_table, query.strip().partition("\n")[2] or query)
+    with connection.transaction(force_rollback=True), connection.cursor() as cursor:
+        cursor.execute(f"CREATE TEMP TABLE payments ({of_table})".encode())
+        rows = [msgspec.structs.astuple(payment) for payment in payments]
+        cursor.executemany(f"INSERT INTO payments VALUES ({marks})".encode(), rows)
+        cursor.execute(select.encode())
+        return Counter(tuple(map(_plain, row)) for row in cursor.fetchall())
+
+
+def _as_table(match: re.Match[str]) -> str:
+    stream, time = match["stream"], match["time"]
+    sizes = re.findall(r"INTERVAL '[^']*'", match["sizes"])
+    size, slide = sizes[-1], sizes[0]
+    bin_ = f"date_bin({slide}, {time}, TIMESTAMPTZ 'epoch')"
+    if match["kind"] == "TUMBLE":
+        return (
+            f"(SELECT *, {bin_} AS window_start, {bin_} + {size} AS window_end FROM {stream}) AS w"
+        )
+    return (
+        f"(SELECT {stream}.*, start AS window_start, start + {size} AS window_end FROM {stream}, "
+        f"generate_series({bin_} - {size} + {slide}, {bin_}, {slide}) AS start) AS w"
+    )
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Decimal) else value

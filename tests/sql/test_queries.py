@@ -1,0 +1,162 @@
+"""Queries give the rows that Postgres gives over the same input."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.sql.answers import EPOCH, Payment, from_pipeline, from_postgres
+from tests.support.examples import examples
+from tests.support.servers import VERSIONS
+
+
+@pytest.fixture(scope="session")
+def server(postgres_url: Callable[[int], str]) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_url(max(VERSIONS))) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.commit()
+        yield connection
+
+
+PAYMENTS = [
+    Payment("ann", EPOCH, 300, 3, "tea", Decimal("3.00"), True),
+    Payment("bob", EPOCH + timedelta(seconds=59.999999), -20, None, None, Decimal("0.5"), None),
+    Payment("ann", EPOCH + timedelta(seconds=60), 90, 1, "milk", Decimal("0.900"), False),
+    Payment("ann", EPOCH + timedelta(seconds=61), 90, None, "tea", Decimal("12.34"), True),
+    Payment("", EPOCH + timedelta(seconds=3600), 0, 0, "", Decimal("0"), False),
+    Payment("bob", EPOCH + timedelta(days=40), 2**40, 7, None, Decimal("-1.5"), None),
+]
+
+QUERIES = (
+    """
+SELECT account, cents FROM payments
+SELECT * FROM payments WHERE paid
+SELECT p.account AS who, p.cents * 2 + 1 AS twice FROM payments AS p WHERE p.note = 'tea' OR fee \
+> 2
+SELECT cents, note IS NULL AS unknown, coalesce(fee, -1) AS fee FROM payments WHERE NOT paid
+SELECT account, window_start, window_end, cents FROM TUMBLE(payments, at, INTERVAL '1 minute')
+SELECT account, window_start, count(*) AS n, sum(cents) AS total FROM TUMBLE(payments, at, \
+INTERVAL '1 minute') GROUP BY account, window_start
+SELECT window_start, window_end, count(*), count(fee) AS fees, sum(fee), min(fee) AS low, \
+max(note) AS last FROM TUMBLE(payments, at, INTERVAL '1 hour') GROUP BY 1, 2
+SELECT account AS who, window_end, avg(cents) AS mean, avg(price) AS price, sum(price) AS paid \
+FROM TUMBLE(payments, at, INTERVAL '1 day') WHERE cents <> 0 GROUP BY who, window_end
+SELECT note, window_start, count(DISTINCT account) AS accounts, bool_and(paid) AS every, \
+bool_or(paid) AS some FROM TUMBLE(payments, at, INTERVAL '2 hours') GROUP BY note, window_start
+SELECT paid, cents > 50 AS large, window_start, count(*) FILTER (WHERE note = 'tea') AS teas, \
+sum(cents) FILTER (WHERE paid) AS paid_cents FROM TUMBLE(payments, at, INTERVAL '1 hour') GROUP \
+BY paid, large, window_start
+SELECT account, window_start, count(*) AS n FROM HOP(payments, at, INTERVAL '20 seconds', \
+INTERVAL '1 minute') GROUP BY account, window_start
+SELECT account, window_start, sum(cents) + count(*) AS both FROM TUMBLE(payments, at, INTERVAL \
+'1 minute') GROUP BY account, window_start HAVING count(*) > 1 OR max(fee) IS NULL
+SELECT at, fee, window_end, count(*) FROM TUMBLE(payments, at, INTERVAL '1 hour') GROUP BY 1, 2, 3
+SELECT length(account) + 0 AS size, window_start, max(at) AS last FROM TUMBLE(payments, at, \
+INTERVAL '1 hour') GROUP BY 1, 2
+""".replace("\\\n", "")
+    .strip()
+    .splitlines()
+)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_a_query_gives_the_rows_of_postgres(
+    query: str, server: psycopg.Connection[Any]
+) -> None:
+    written = f"INSERT INTO result\n{query}"
+    assert await from_pipeline(written, PAYMENTS) == from_postgres(server, written, PAYMENTS)
+
+
+# -- drawn queries --------------------------------------------------------------------------------
+
+WHOLE = ["cents", "fee", "cents + 1", "cents * fee", "abs(cents)", "cents % 7", "coalesce(fee, -1)",
+         "CASE WHEN paid THEN cents ELSE fee END", "nullif(fee, 3)", "-fee",
+         "extract(minute FROM at)::int"]  # fmt: skip
+TEXTS = ["account", "note", "coalesce(note, '-')", "CASE WHEN fee > 2 THEN note ELSE account END"]
+TRUTHS = ["paid", "cents > 0", "note IS NULL", "fee BETWEEN 1 AND 5", "note = 'tea'", "NOT paid",
+          "account <> 'bob'", "fee IS DISTINCT FROM 3", "cents IN (0, 90, 300)", "price > 1.5",
+          "date_trunc('hour', at) < at", "note < 'n'"]  # fmt: skip
+NUMBERS = ["price", "price * 2", "price + cents", "round(price, 1)", "fee / 2.0", "cents::numeric"]
+SIZES = ["10 seconds", "1 minute", "90 seconds", "1 hour", "1 day"]
+
+truths = st.recursive(
+    st.sampled_from(TRUTHS),
+    lambda inner: st.one_of(
+        st.builds("({} AND {})".format, inner, inner),
+        st.builds("({} OR {})".format, inner, inner),
+        st.builds("NOT ({})".format, inner),
+    ),
+    max_leaves=4,
+)
+wheres = st.one_of(st.just(""), st.builds(" WHERE {}".format, truths))
+values = st.one_of(*map(st.sampled_from, (WHOLE, TEXTS, TRUTHS, NUMBERS)), truths)
+keys = st.one_of(*map(st.sampled_from, (WHOLE, TEXTS, TRUTHS)))
+aggregated = st.one_of(
+    st.just("count(*)"),
+    st.builds("{}({})".format, st.sampled_from(["count", "sum", "min", "max", "avg"]),
+              st.sampled_from(WHOLE + NUMBERS)),
+    st.builds("{}({})".format, st.sampled_from(["count", "min", "max"]), st.sampled_from(TEXTS)),
+    st.builds("count(DISTINCT {})".format, st.sampled_from(WHOLE + TEXTS + TRUTHS)),
+    st.builds("{}({})".format, st.sampled_from(["bool_and", "bool_or"]), st.sampled_from(TRUTHS)),
+)  # fmt: skip
+filters = st.one_of(st.just(""), st.builds(" FILTER (WHERE {})".format, truths))
+aggregates = st.builds("{}{}".format, aggregated, filters)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> str:
+    size = draw(st.sampled_from(SIZES))
+    if draw(st.booleans()):
+        return f"TUMBLE(payments, at, INTERVAL '{size}')"
+    slide = draw(st.sampled_from(["5 seconds", "10 seconds", "30 seconds"]))
+    return f"HOP(payments, at, INTERVAL '{slide}', INTERVAL '{draw(st.integers(1, 4)) * 30} s')"
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> str:
+    where = draw(wheres)
+    if draw(st.booleans()):
+        found = draw(st.lists(values, min_size=1, max_size=4))
+        columns = ", ".join(f"{value} AS c{number}" for number, value in enumerate(found))
+        return f"SELECT {columns} FROM payments{where}"
+    groups = draw(st.lists(keys, max_size=2, unique=True))
+    found = draw(st.lists(aggregates, min_size=1, max_size=4))
+    columns = ", ".join(f"{value} AS c{number}" for number, value in enumerate([*groups, *found]))
+    numbers = "".join(f", {number + 2}" for number in range(len(groups)))
+    having = f" HAVING count(*) > {draw(st.integers(0, 2))}" if draw(st.booleans()) else ""
+    source = draw(windows())
+    groups_by = f"GROUP BY window_start{numbers}{having}"
+    return f"SELECT window_start, {columns} FROM {source}{where} {groups_by}"
+
+
+payments = st.lists(
+    st.builds(
+        Payment,
+        account=st.sampled_from(["ann", "bob", ""]),
+        at=st.integers(0, 400).map(lambda second: EPOCH + timedelta(seconds=second)),
+        cents=st.sampled_from([-20, 0, 1, 90, 300, 2**31]),
+        fee=st.none() | st.integers(-1, 7),
+        note=st.none() | st.sampled_from(["tea", "milk", "", "é"]),
+        price=st.decimals(-99, 99, places=2) | st.decimals(0, 9, places=1),
+        paid=st.none() | st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+@given(query=queries(), rows=payments)
+@settings(max_examples=examples(1000))
+def test_drawn_queries_give_the_rows_of_postgres(
+    server: psycopg.Connection[Any], query: str, rows: list[Payment]
+) -> None:
+    written = f"INSERT INTO result\n{query}"
+    found = asyncio.run(from_pipeline(written, rows))
+    assert found == from_postgres(server, written, rows)

@@ -1,0 +1,142 @@
+"""A wrong query is refused with its line and column, what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from millwheel.errors import SqlError
+from tests.sql.answers import pipeline_of
+
+I = "INSERT INTO r SELECT "  # noqa: E741
+P = " FROM payments"
+T = " FROM TUMBLE(payments, at, INTERVAL '1 minute') "
+
+WRONG = [
+    # texts, names, comments
+    (I + "'tea" + P, "'tea", "a ' has no partner. Close it with '"),
+    (I + 'account AS "who' + P, '"who', 'a " has no partner'),
+    (I + 'account AS ""' + P, '""', "a name in quotes is empty"),
+    (I + "cents /* price" + P, "/*", "a comment does not end"),
+    (I + "$$tea" + P, "$$", "does not end"),
+    (I + "12abc" + P, "12abc", "is no number"),
+    (I + "cents + $1 AS x" + P, "$1", "Parameters"),
+    (I + "cents \\ 2" + P, "\\", "is not understood"),
+    # the shape of a statement
+    ("SELECT cents" + P, "SELECT", "does not say where its rows go"),
+    ("UPDATE payments SET cents = 1", "UPDATE", "INSERT INTO ... SELECT is missing here"),
+    ("INSERT payments", "payments", "INTO is missing here"),
+    ("INSERT INTO SELECT cents" + P, "SELECT", "is a word of SQL"),
+    ("INSERT INTO r VALUES (1)", "VALUES", "SELECT is missing here"),
+    ("INSERT INTO r (a, b) SELECT cents" + P, "INSERT", "INSERT has 2 columns, and the query 1"),
+    (I + "cents" + P + " cents note fee", "note", "goes on with something unknown"),
+    (I + "cents FROM", None, "a stream after FROM is missing here"),
+    (I + "FROM payments", "FROM", "an expression is missing here"),
+    (I + "cents, FROM payments", "FROM", "an expression is missing here"),
+    (I + "cents" + P + " WHERE", None, "an expression is missing here"),
+    (I + "cents" + P + " ORDER BY cents", "ORDER", "cannot be sorted"),
+    (I + "cents" + P + " LIMIT 3", "LIMIT", "A stream has no end"),
+    (I + "cents" + P + " OFFSET 3", "OFFSET", "A stream has no end"),
+    (I + "cents" + P + " UNION SELECT fee" + P, "SELECT cents", "Write UNION ALL"),
+    (I + "cents" + P + " EXCEPT SELECT fee" + P, "EXCEPT", "Use a join"),
+    ("INSERT INTO r WITH x AS (SELECT 1) SELECT 1", "WITH", "Give each part a stream"),
+    (I + "cents FROM public.payments", ".payments", "streams have no schema"),
+    (I + "cents FROM payments, payments", ", payments", "Write JOIN ... ON"),
+    (I + "cents FROM payments NATURAL JOIN payments", "NATURAL", "Write the columns in ON"),
+    (I + "cents FROM payments JOIN payments AS q ON true", "JOIN", "joins are not available yet"),
+    (I + "DISTINCT cents" + P, "SELECT", "DISTINCT is not available yet"),
+    (I + "cents" + P + " GROUP BY ROLLUP (cents)", "ROLLUP", "a query for each grouping"),
+    # names
+    (I + "cent" + P, "cent", 'column "cent" does not exist. Did you mean cents?'),
+    (I + "zzz" + P, "zzz", "The columns of payments are account, at, cents"),
+    (I + "q.cents" + P, "q.cents", 'missing FROM-clause entry for table "q"'),
+    (I + "payments.cents FROM payments AS p", "payments.cents", "The stream is called p here"),
+    (I + "cents FROM paymens", "paymens", "The streams are: payments"),
+    (I + "cents, cents" + P, "cents" + P, "is there twice"),
+    (I + "cents + 1" + P, "cents + 1", "this column has no name. Add one"),
+    (I + 'cents AS "a b"' + P, "cents", "cannot name a column"),
+    (I + "window_start" + P, "window_start", "It exists over TUMBLE"),
+    (I + "a.b.c" + P, ".c", "names have one table at most"),
+    (I + "q.*" + P, "q.*", 'no stream called "q"'),
+    # operators, functions, types
+    (I + "cents + note AS x" + P, "cents + note", "operator does not exist: bigint + text"),
+    (I + "cents @@@ 1 AS x" + P, "cents @@@", "Postgres has no operator @@@"),
+    (I + "'1' + '2' AS x" + P, "'1' +", "operator is not unique"),
+    (I + "cents = 'tea' AS x" + P, "'tea'", 'invalid input syntax for type bigint: "tea"'),
+    (I + "cents < fee < 3 AS x" + P, "< 3", "comparisons do not follow each other"),
+    (I + "nosuch(cents)" + P, "nosuch", "function nosuch(bigint) does not exist"),
+    (I + "abss(cents)" + P, "abss", "Did you mean abs?"),
+    (I + "abs(note)" + P, "abs", "No function of that name takes arguments of these types"),
+    (I + "abs(cents" + P, "FROM", "')' is missing here, to end the arguments of abs"),
+    (I + "now()" + P, "now", "depends on when the query runs"),
+    (I + "current_date" + P, "current_date", "use a time of the record"),
+    (I + "random()" + P, "random", "gives another result each time"),
+    (I + "generate_series(1, 2)" + P, "generate_series", "returns several rows"),
+    (I + "cents::nosuch" + P, "nosuch", 'type "nosuch" is not available'),
+    (I + "cents::integr" + P, "integr", "Did you mean integer?"),
+    (I + "paid::date" + P, "paid", "cannot cast type boolean to date"),
+    (I + "cents::text(3)" + P, "text(3)", "has no modifiers"),
+    (I + "CASE WHEN paid THEN 1 ELSE note END AS x" + P, "CASE", "cannot be matched"),
+    (I + "CASE WHEN cents THEN 1 END AS x" + P, "cents", "must be boolean, and this is bigint"),
+    (I + "CASE paid END AS x" + P, "END", "WHEN is missing here"),
+    (I + "coalesce(cents, note)" + P, "coalesce", "COALESCE types bigint and text"),
+    (I + "nullif(cents)" + P, "nullif", "NULLIF takes two arguments"),
+    (I + "cents IN (SELECT 1) AS x" + P, "SELECT 1", "Write it as a join"),
+    (I + "(SELECT 1) AS x" + P, "SELECT 1", "Write it as a join"),
+    (I + "EXISTS (SELECT 1) AS x" + P, "EXISTS", "not available inside of an expression"),
+    (I + "(cents, fee) AS x" + P, ", fee", "Compare column by column"),
+    (I + "cents IS 3 AS x" + P, "3 AS", "NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM"),
+    (I + "ARRAY[] AS x" + P, "ARRAY", "Write '{}'::text[]"),
+    (I + "cents[1] AS x" + P, "cents[1]", "bigint has no elements"),
+    (I + "cents = ANY (3) AS x" + P, "3)", "ANY and ALL need an array"),
+    (I + "note COLLATE \"de_DE\" AS x" + P, '"de_DE"', 'Texts have the order of COLLATE "C"'),
+    (I + "cents" + P + " WHERE cents", "cents" + "\0", "the condition of WHERE must be boolean"),
+    # groups and windows
+    (I + "sum(cents)" + P + " WHERE sum(cents) > 1", "sum(cents) >", "not allowed in WHERE"),
+    (I + "sum(sum(cents))" + T, "sum(cents))", "the aggregate sum is inside of sum"),
+    (I + "account, sum(cents)" + P + " GROUP BY account", "SELECT", "RETAIN UNBOUNDED"),
+    (I + "account, sum(cents)" + T + "GROUP BY account", "SELECT", "Add window_start"),
+    (I + "account, cents" + T + "GROUP BY account, window_start", "cents", "must appear in the"),
+    (I + "sum(cents)" + T + "GROUP BY 7, window_start", "7", "GROUP BY position 7"),
+    (I + "cents" + P + " HAVING cents > 1", "cents > 1", "HAVING is for groups"),
+    (I + "count(*)" + P + " HAVING count(*) > 1 RETAIN UNBOUNDED", "count(*) >", "take back rows"),
+    (I + "cents" + P + " RETAIN UNBOUNDED", "RETAIN", "RETAIN is for groups"),
+    (I + "count(*)" + P + " RETAIN UNBOUNDED EMIT", None, "ON UPDATE or ON WINDOW CLOSE"),
+    (I + "count(*)" + P + " RETAIN UNBOUNDED RETAIN UNBOUNDED", "RETAIN UNBOUNDED\0", "twice"),
+    (I + "count(*)" + P + " ALLOWED LATENESS UNBOUNDED", "ALLOWED", "nothing is late"),
+    (I + "count(*)" + P + " EMIT ON WINDOW CLOSE", "EMIT", "never close"),
+    (I + "count(*)" + T + "GROUP BY window_start RETAIN UNBOUNDED", "RETAIN", "without windows"),
+    (I + "abs(DISTINCT cents)" + P, "abs", "DISTINCT is for aggregates"),
+    (I + "stddev(cents)" + T + "GROUP BY window_start", "stddev", "is not available here"),
+    (I + "row_number() OVER (ORDER BY at) AS n" + P, "row_number", "is not available here"),
+    (I + "cents FROM TUMBLE(payments)", "TUMBLE", "As in TUMBLE(stream, time"),
+    (I + "cents FROM TUMBLE(payments, at)", "TUMBLE", "takes 3 arguments"),
+    (I + "cents FROM TUMBLE(payments, cents, INTERVAL '1 day')", "cents, INT", "the event time"),
+    (I + "cents FROM TUMBLE(payments, at, 60)", "60", "an interval that is written out"),
+    (I + "cents FROM TUMBLE(payments, at, INTERVAL '0 s')", "'0 s'", "length is positive"),
+    (I + "cents FROM TUMBLE(payments, at, INTERVAL '1 month')", "'1 month'", "months"),
+    (I + "cents FROM CUMULATE(payments, at)", "CUMULATE", "TUMBLE, HOP and SESSION"),
+    (I + "cents FROM HOP(payments, at, INTERVAL '2 s', INTERVAL '1 s')", "INTERVAL '2", "steps"),
+    (I + "at FROM SESSION(payments, at, INTERVAL '1 s')", "SESSION", "need GROUP BY"),
+    (I + "cents" + P + " UNION ALL SELECT cents, fee" + P, "SELECT cents, fee", "same number"),
+    (I + "cents" + P + " UNION ALL SELECT note" + P, "note", "UNION types bigint and text"),
+    ("INSERT INTO payments SELECT cents" + P, "INSERT", "The stream has: account text NOT NULL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("query", "at", "says"), WRONG, ids=[query for query, _, _ in WRONG])
+def test_a_wrong_query_is_refused_where_it_is_wrong(query: str, at: str | None, says: str) -> None:
+    with pytest.raises(SqlError) as raised:
+        pipeline_of(query)
+    error = raised.value
+    assert says in str(error)
+    wanted = len(query) if at is None else (query + "\0").index(at)
+    assert error.place.offset == wanted, error.place.underlined()
+    assert str(error).startswith(f"line 1, column {wanted + 1}: ")
+
+
+def test_the_line_is_shown_with_a_mark() -> None:
+    with pytest.raises(SqlError) as raised:
+        pipeline_of("INSERT INTO r\nSELECT account,\n  cent\nFROM payments")
+    assert str(raised.value) == (
+        'line 3, column 3: column "cent" does not exist. Did you mean cents?\n  cent\n  ^'
+    )
