@@ -55,8 +55,7 @@ async def from_pipeline(query: str, payments: Sequence[Payment]) -> Counter[tupl
     """The rows that a pipeline produces until the input ends."""
     pipeline, result = pipeline_of(query)
     async with Harness(pipeline) as harness:
-        for payment in payments:
-            await harness.inject(PAYMENTS, payment)
+        await harness.inject(PAYMENTS, *payments)
         await harness.advance(PAYMENTS, EPOCH + timedelta(days=400))
         found = harness.produced(result)
     return Counter(tuple(map(_plain, msgspec.structs.astuple(row))) for row in found)

@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sql.answers import EPOCH, Payment, from_pipeline, from_postgres
+from millwheel import Discard, Inbox, Pipeline
+from millwheel.core.model import to_micros
+from millwheel.sql.steps import Loop
+from millwheel.testing import Harness
+from tests.sql.answers import EPOCH, Payment, from_pipeline, from_postgres, pipeline_of
+from tests.sql.answers import PAYMENTS as PAYMENTS_STREAM
 from tests.support.examples import examples
 from tests.support.servers import VERSIONS
 
@@ -160,3 +165,99 @@ def test_drawn_queries_give_the_rows_of_postgres(
     written = f"INSERT INTO result\n{query}"
     found = asyncio.run(from_pipeline(written, rows))
     assert found == from_postgres(server, written, rows)
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+async def test_records_that_arrive_together_are_sent_as_groups() -> None:
+    """With the least timestamp of each, so that the watermark waits for all of them."""
+    pipeline, _ = pipeline_of(
+        "INSERT INTO r SELECT account, window_start, sum(cents) AS s FROM TUMBLE(payments, at, "
+        "INTERVAL '1 minute') GROUP BY account, window_start"
+    )
+    loop = pipeline.nodes["make_r_partials"].computation
+    assert isinstance(loop, Loop)
+    rows = [
+        Payment("ann", EPOCH + timedelta(seconds=second), cents)
+        for second, cents in ((30, 1), (10, 2), (50, 4), (70, 8))
+    ]
+    times = [to_micros(row.at) for row in rows]
+    found, micros, places = loop._function(rows, times)
+    assert [(part.k0, part.s0) for part in found] == [("ann", 7), ("ann", 8)]
+    assert micros == [times[1], times[3]]
+    assert places == [0, 3]
+
+
+async def test_only_the_record_that_fails_becomes_a_dead_letter() -> None:
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT cents, 100 / cents AS q, at FROM payments", on_error="dead_letter"
+    )
+    async with Harness(pipeline) as harness:
+        rows = [Payment("ann", EPOCH + timedelta(seconds=n), n - 2) for n in range(5)]
+        await harness.inject(PAYMENTS_STREAM, *rows)
+        assert sorted(row.cents for row in harness.produced(result)) == [-2, -1, 1, 2]
+        assert {row.at for row in harness.produced(result)} == {r.at for r in rows if r.cents}
+        (letter,) = harness.dead_letters
+        assert "division by zero" in letter.error
+
+
+async def test_windows_over_another_time_than_the_streams_are_refused() -> None:
+    pipeline = Pipeline("times")
+    pipeline.inject(
+        PAYMENTS_STREAM, Inbox(), timestamp=lambda payment: payment.at + timedelta(hours=1)
+    )
+    result = pipeline.sql(
+        "INSERT INTO r SELECT window_start, count(*) FROM TUMBLE(payments, at, INTERVAL '1 minute')"
+        " GROUP BY 1",
+        on_error="dead_letter",
+    )
+    pipeline.sink(result, Discard())
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS_STREAM, PAYMENTS[0])
+        (letter,) = harness.dead_letters
+        assert "windows follow the event time that the stream was given" in letter.error
+
+
+async def test_a_group_without_windows_sends_its_new_values() -> None:
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT account, count(*) AS n, sum(cents) AS s FROM payments "
+        "GROUP BY account RETAIN INTERVAL '1 day'"
+    )
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", EPOCH, 1), Payment("ann", EPOCH, 2))
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", EPOCH + timedelta(hours=1), 4))
+        later = EPOCH + timedelta(days=3)
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", later, 8))
+        found = [(row.account, row.n, int(row.s)) for row in harness.produced(result)]
+        assert found == [("ann", 2, 3), ("ann", 3, 7), ("ann", 1, 8)]
+
+
+async def test_late_records_amend_a_window_for_as_long_as_is_said() -> None:
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT window_start, count(*) AS n FROM TUMBLE(payments, at, INTERVAL "
+        "'1 minute') GROUP BY window_start ALLOWED LATENESS INTERVAL '1 hour'"
+    )
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", EPOCH, 1))
+        await harness.advance(PAYMENTS_STREAM, EPOCH + timedelta(minutes=10))
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", EPOCH, 2))
+        await harness.advance(PAYMENTS_STREAM, EPOCH + timedelta(hours=3))
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", EPOCH, 3))
+        assert [row.n for row in harness.produced(result)] == [1, 2]
+
+
+async def test_the_others_of_a_chunk_that_fails_are_in_their_windows() -> None:
+    """They run one by one."""
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT window_start, sum(100 / cents) AS s FROM TUMBLE(payments, at, "
+        "INTERVAL '1 minute') WHERE cents >= 0 GROUP BY window_start",
+        on_error="dead_letter",
+    )
+    async with Harness(pipeline) as harness:
+        rows = [Payment("ann", EPOCH + timedelta(minutes=n), n) for n in range(3)]
+        await harness.inject(PAYMENTS_STREAM, *rows)
+        await harness.advance(PAYMENTS_STREAM, EPOCH + timedelta(days=1))
+        found = [(row.window_start, int(row.s)) for row in harness.produced(result)]
+        assert found == [(rows[1].at, 100), (rows[2].at, 50)]
+        assert len(harness.dead_letters) == 1

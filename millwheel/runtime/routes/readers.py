@@ -108,7 +108,16 @@ class SpreadReader:
     def addresses(
         self, values: Sequence[Any], stream: str, offsets: Sequence[int] | None = None
     ) -> Addresses:
-        return _one_by_one(self, values, stream, offsets)
+        count = len(values)
+        if offsets is None:
+            found: Sequence[Address] = self.step.nearest
+            offsets = range(self.sent + 1, self.sent + 1 + count)
+            self.sent += count
+        else:
+            found = spread_addresses()
+        of = len(found)
+        taken = [found[offset % of] for offset in offsets[:count]]
+        return [a.key for a in taken], [a.key_text for a in taken], [a.slot for a in taken]
 
     def address_of(self, id_: bytes) -> Address:
         """The address of a weak production: the same each time that it is made."""
