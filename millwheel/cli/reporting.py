@@ -176,7 +176,8 @@ def configure_log(form: str | None = None, level: str | None = None) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
+        # One write a line: workers may share a file, and `print` writes the line feed by itself.
+        logger_factory=structlog.WriteLoggerFactory(file=_Stderr()),  # type: ignore[arg-type]
     )
     logging.basicConfig(level=logging.WARNING, handlers=[ToStructlog()])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -80,3 +81,24 @@ def test_variables_say_how_to_log(
     monkeypatch.setenv("MILLWHEEL_LOG_LEVEL", "loud")
     with pytest.raises(UsageError, match=r"MILLWHEEL_LOG_LEVEL must be one of debug, .*'loud'"):
         configure_log()
+
+
+def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several workers may write to one file, and their lines must not mix."""
+    written: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stderr", Stream())
+    former = structlog.get_config()
+    try:
+        configure_log("json", "info")
+        structlog.get_logger().info("started")
+    finally:
+        structlog.configure(**former)
+    (line,) = written
+    assert json.loads(line)["event"] == "started"
+    assert line.endswith("}\n")

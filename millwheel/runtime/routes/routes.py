@@ -202,7 +202,8 @@ class StreamRoute:
                 effects.lines.append(line)
                 effects.size += len(line)
             for prefix in self.prefixes:
-                print(prefix + line.decode(), flush=True)
+                # One write: lines of workers that share a terminal or a file must not mix.
+                print(f"{prefix}{line.decode()}\n", end="", flush=True)
 
 
 class WeakRoute(StreamRoute):
