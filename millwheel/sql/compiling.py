@@ -71,7 +71,7 @@ class Planner:
         self._names: set[str] = set()
 
     def insert(self, statement: s.Insert, table: DefinedTable | None = None) -> Planned:
-        """AggregatePlan a statement.
+        """Plan a statement.
 
         Args:
             table: the table that it writes, if it is defined in SQL.
