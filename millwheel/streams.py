@@ -53,6 +53,8 @@ class Stream(Generic[V]):
         self.version = version
         self.migrations: dict[int, Migration] = dict(migrations or {})
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
+        self.is_updating = False
+        """Whether later values replace former ones, as those of some queries do."""
 
     def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
         """Read this stream by the key that `extractor` returns for each value.

@@ -16,7 +16,7 @@ from millwheel.sql import typed as t
 from millwheel.sql.functions import FUNCTIONS
 from millwheel.sql.functions.numbers.integers import int8
 from millwheel.sql.generating import Generator
-from millwheel.sql.schemas import python_type
+from millwheel.sql.schemas import check_held, python_type
 from millwheel.sql.types import SqlType
 
 SlotName = Callable[[int], str]
@@ -219,6 +219,9 @@ def plan_of(node: t.AggregateValue, first: int) -> AggregatePlan:
         SqlError: it is not available.
     """
     name = node.signature.name
+    if name != "count" or node.distinct:
+        for argument in node.arguments:
+            check_held(argument.type, argument.place)
     kind = node.arguments[0].type.name if node.arguments else ""
     if node.order:
         raise SqlError(f"{name} with ORDER BY is not available yet", node.place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from millwheel.errors import SqlError
@@ -14,6 +15,7 @@ from millwheel.sql import syntax as s
 from millwheel.sql.compiling import Planner
 from millwheel.sql.connectors import source_of
 from millwheel.sql.definitions import DefinedTable, event_time, stream_of, table_of
+from millwheel.sql.place import Place
 from millwheel.sql.statement_parsing import parse
 from millwheel.streams import Input, Stream
 
@@ -55,13 +57,16 @@ class Adding:
         self, pipeline: Extensible, streams: Sequence[Stream[Any]], on_error: OnFailure
     ) -> None:
         self._pipeline = pipeline
-        self._streams = {stream.name: stream for stream in streams}
+        self._streams = {**streams_of(pipeline), **{stream.name: stream for stream in streams}}
+        self._names = set(pipeline.nodes)
         self._tables: dict[str, DefinedTable] = {}
-        self._written: set[str] = set()
+        self._unwritten: dict[str, Place] = {}
+        """Tables without an INSERT so far, and where they are defined."""
         self._on_error = on_error
+        self._actions: list[Callable[[], None]] = []
 
     def add(self, statement: s.Statement) -> Stream[Any] | None:
-        """Add a statement; gives the stream that it writes, or reads from a source.
+        """Compile a statement; gives the stream that it writes, or reads from a source.
 
         Raises:
             SqlError: it cannot be compiled.
@@ -69,42 +74,55 @@ class Adding:
         if isinstance(statement, s.CreateSource):
             return self._source(statement)
         if isinstance(statement, s.CreateTable):
-            if statement.name in {**self._known(), **self._tables}:
-                raise SqlError(f'"{statement.name}" exists already', statement.place)
+            self._check_new(statement)
             self._tables[statement.name] = table_of(statement)
+            self._unwritten[statement.name] = statement.place
             return None
         return self._insert(statement)
 
-    def _known(self) -> dict[str, Stream[Any]]:
-        return {**streams_of(self._pipeline), **self._streams}
+    def carry_out(self) -> None:
+        """Change the pipeline, once all statements are compiled.
+
+        Raises:
+            SqlError: a table is defined and never written.
+        """
+        for name, place in self._unwritten.items():
+            raise SqlError(f'nothing is inserted into the table "{name}"', place)
+        for action in self._actions:
+            action()
+
+    def _check_new(self, statement: s.CreateSource | s.CreateTable) -> None:
+        if statement.name in self._streams or statement.name in self._tables:
+            raise SqlError(f'"{statement.name}" exists already', statement.place)
 
     def _source(self, statement: s.CreateSource) -> Stream[Any]:
-        if statement.name in {**self._known(), **self._tables}:
-            raise SqlError(f'"{statement.name}" exists already', statement.place)
+        self._check_new(statement)
         stream, source, time = stream_of(statement), source_of(statement), event_time(statement)
-        if time is None:
-            self._pipeline.inject(stream, source)
-        else:
-            self._pipeline.inject(stream, source, timestamp=time.timestamp, lateness=time.lateness)
+        times: dict[str, Any] = {}
+        if time is not None:
+            times = {"timestamp": time.timestamp, "lateness": time.lateness}
+        self._actions.append(partial(self._pipeline.inject, stream, source, **times))
         self._streams[stream.name] = stream
         return stream
 
     def _insert(self, statement: s.Insert) -> Stream[Any]:
         table = self._tables.get(statement.target or "")
-        known = self._known()
-        if table is not None and statement.target not in known:
-            stream: Stream[Any] = Stream(table.sink.name, table.row_type)
-            known[stream.name] = self._streams[stream.name] = stream
-        planned = Planner(known).insert(statement, table)
+        if table is not None and statement.target not in self._streams:
+            self._streams[table.sink.name] = Stream(table.sink.name, table.row_type)
+        planned = Planner(self._streams, self._names).insert(statement, table)
         for step in planned.steps:
-            self._pipeline.add(
-                step.computation, step.input, name=step.name, on_error=self._on_error
-            )
-        self._streams[planned.result.name] = planned.result
-        if table is not None and planned.result.name not in self._written:
-            self._written.add(planned.result.name)
-            self._pipeline.sink(planned.result, table.sink)
-        return planned.result
+            self._names.add(step.name)
+            self._actions.append(
+                partial(
+                    self._pipeline.add, step.computation, step.input, name=step.name,
+                    on_error=self._on_error,
+                )
+            )  # fmt: skip
+        result = planned.result
+        self._streams[result.name] = result
+        if table is not None and self._unwritten.pop(result.name, None) is not None:
+            self._actions.append(partial(self._pipeline.sink, result, table.sink))
+        return result
 
 
 def streams_of(pipeline: Extensible) -> dict[str, Stream[Any]]:
@@ -129,5 +147,9 @@ def add_queries(
         SqlError: one cannot be compiled.
     """
     adding = Adding(pipeline, streams, on_error)
-    found = [adding.add(statement) for statement in parse(text)]
-    return [stream for stream in found if stream is not None]
+    defined = [adding.add(statement) for statement in parse(text)]
+    found = [stream for stream in defined if stream is not None]
+    if not found:
+        raise SqlError("there is no statement", Place(text, 0), "Write INSERT INTO ... SELECT")
+    adding.carry_out()
+    return found

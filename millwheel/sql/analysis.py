@@ -12,11 +12,12 @@ from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.place import Place
 from millwheel.sql.resolving import Resolver
-from millwheel.sql.schemas import fields_of
+from millwheel.sql.schemas import check_held, check_name, fields_of
 from millwheel.sql.scopes import WINDOW, WINDOW_COLUMNS, StreamScope
 from millwheel.sql.types import SqlType
 from millwheel.sql.window_tables import Window, microseconds, window_of
 from millwheel.streams import Stream
+from millwheel.windows import Session
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,6 @@ class Emission:
     """Whether late records amend windows that have closed."""
     lateness: timedelta | None
     """For how long they do; None: for ever."""
-    late_into: str | None
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,13 @@ class Analyzed:
     def keys(self) -> list[t.Typed]:
         """The groups besides the windows."""
         return [value for value in self.groups if not is_window(value)]
+
+    @property
+    def updates(self) -> bool:
+        """Whether later rows replace former ones."""
+        emission = self.emission
+        kept = self.has_groups and self.window is None
+        return kept or emission.on_update or emission.amends or self.source.is_updating
 
     def with_columns(self, columns: ResultColumns) -> Analyzed:
         return replace(self, columns=columns)
@@ -105,6 +112,7 @@ def analyze(query: s.Select, source: Stream[Any], *, is_named: bool) -> Analyzed
         _emission(query.emit, scope), query.place,
     )  # fmt: skip
     _check_groups(query, found)
+    _check_updating(query, found)
     return found
 
 
@@ -128,8 +136,51 @@ def _check_groups(query: s.Select, found: Analyzed) -> None:
                 places["retain"],
                 "A window is kept until it closes; ALLOWED LATENESS keeps it longer",
             )
+        _check_amended(query, found.window)
     else:
         _check_kept_groups(query)
+
+
+def _check_amended(query: s.Select, window: Window) -> None:
+    """Refuse windows that would take back rows that they have sent."""
+    places = query.emit.places
+    if "late" in places:
+        raise SqlError("LATE INTO is not available yet", places["late"])
+    word = "allowed" if "allowed" in places else "emit" if query.emit.on_update else None
+    if word is None:
+        return
+    clause = "ALLOWED LATENESS" if word == "allowed" else "EMIT ON UPDATE"
+    if isinstance(window.assigner, Session):
+        raise SqlError(
+            f"{clause} would take back rows of sessions that a later record joins",
+            places[word],
+            "Leave it out: then a session sends one row, when it is complete",
+        )
+    if query.having is not None:
+        raise SqlError(
+            f"HAVING with {clause} would take back rows that were sent",
+            query.having.place,
+            "Leave one of them out; or filter where the rows are read",
+        )
+
+
+def _check_updating(query: s.Select, found: Analyzed) -> None:
+    """Refuse a query that would have to take back results when a row of its input is replaced."""
+    if not found.source.is_updating:
+        return
+    what = f'rows of "{found.source.name}" are replaced by newer ones'
+    if found.has_groups:
+        raise SqlError(
+            f"{what}, which would be counted as well",
+            query.place,
+            "Group the input of that query; or read its table, which has the newest rows alone",
+        )
+    if query.where is not None:
+        raise SqlError(
+            f"{what}, and one that no longer fits would stay",
+            query.where.place,
+            "Filter where the table is read",
+        )
 
 
 def _check_kept_groups(query: s.Select) -> None:
@@ -190,21 +241,11 @@ def _columns(query: s.Select, scope: StreamScope, *, is_named: bool) -> ResultCo
             found = [(name, resolver.value(column.value))]
         for name, value in found:
             if is_named:
-                _check_name(name, names, place)
+                check_name(name, names, place)
+            check_held(value.type, value.place)
             names.append(name)
             values.append(value)
     return ResultColumns(names, values)
-
-
-def _check_name(name: str, others: Sequence[str], place: Place) -> None:
-    if name in others:
-        raise SqlError(f'the column "{name}" is there twice', place, f"Rename one: ... AS {name}_2")
-    if not name.isidentifier() or name.startswith("_"):
-        raise SqlError(
-            f'"{name}" cannot name a column',
-            place,
-            "Use letters, digits and underscores, with a letter first",
-        )
 
 
 def _name_of(value: s.Expression) -> str:
@@ -256,7 +297,6 @@ def _emission(emit: s.Emit, scope: StreamScope) -> Emission:
         retain=_length(emit.retain, scope),
         amends=emit.lateness is not None,
         lateness=_length(emit.lateness, scope),
-        late_into=emit.late_into,
     )
 
 

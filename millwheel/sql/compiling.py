@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from millwheel.sql.loops import (
     sums_of,
 )
 from millwheel.sql.resolving import Resolver
-from millwheel.sql.schemas import fields_of, python_type, struct_of
+from millwheel.sql.schemas import check_name, fields_of, python_type, struct_of
 from millwheel.sql.scopes import WINDOW, NoScope
 from millwheel.sql.steps import GroupTotals, Loop
 from millwheel.sql.types import SqlType, shown
@@ -63,12 +63,13 @@ class Planner:
 
     Args:
         streams: the streams that it may read and write, by name.
+        taken: the names of other steps.
     """
 
-    def __init__(self, streams: Mapping[str, Stream[Any]]) -> None:
+    def __init__(self, streams: Mapping[str, Stream[Any]], taken: Collection[str] = ()) -> None:
         self._streams = streams
         self._steps: list[PlannedStep] = []
-        self._names: set[str] = set()
+        self._names = set(taken)
 
     def insert(self, statement: s.Insert, table: DefinedTable | None = None) -> Planned:
         """Plan a statement.
@@ -174,6 +175,7 @@ class Planner:
     # -- steps ----------------------------------------------------------------------------------
 
     def _plan(self, query: Analyzed, target: Stream[Any]) -> None:
+        target.is_updating |= query.updates
         if query.has_groups:
             self._grouped(query, target)
         else:
@@ -202,17 +204,8 @@ class Planner:
         partials: Stream[Any] = Stream(self._free(f"{target.name}_partials"), group.partial)
         loop = Loop(group.loop, partials)
         self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
-        late = self._late(query)
         name = self._free(f"make_{target.name}")
-        computation = group.kept(late)
-        self._steps.append(PlannedStep(name, computation, partials.by(group.key)))
-
-    def _late(self, query: Analyzed) -> Any:
-        """The use of late records: as for `Windowed`."""
-        emission = query.emission
-        if emission.late_into is not None:
-            raise SqlError("LATE INTO is not available yet", query.place)
-        return "amend" if emission.amends else "drop"
+        self._steps.append(PlannedStep(name, group.kept(), partials.by(group.key)))
 
 
 class _Group:
@@ -240,7 +233,7 @@ class _Group:
         of_pane = query.window is not None
         self._row = row_maker(row, self._plans, keys, self._meaning, of_pane=of_pane)
 
-    def kept(self, late: Any) -> Any:
+    def kept(self) -> Any:
         """The computation that keeps the groups."""
         emission, window = self._query.emission, self._query.window
         if window is None:
@@ -251,7 +244,7 @@ class _Group:
             window.assigner,
             fold_of(self._plans, self._slots, self._meaning),
             to=self._target,
-            late=late,
+            late="amend" if emission.amends else "drop",
             allowed_lateness=emission.lateness,
             early=Early(records=1) if emission.on_update else None,
             row=self._row,
@@ -387,6 +380,8 @@ def _renamed(statement: s.Insert, columns: ResultColumns) -> ResultColumns:
             f"INSERT has {len(statement.columns)} columns, and the query {len(columns.names)}",
             statement.place,
         )
+    for number, name in enumerate(statement.columns):
+        check_name(name, statement.columns[:number], statement.place)
     return ResultColumns(statement.columns, columns.values)
 
 

@@ -14,7 +14,7 @@ from millwheel.errors import SqlError
 from millwheel.sinks import Table
 from millwheel.sql import syntax as s
 from millwheel.sql.resolving import Resolver
-from millwheel.sql.schemas import Field, struct_of
+from millwheel.sql.schemas import Field, check_held, check_name, struct_of
 from millwheel.sql.scopes import NoScope, StreamScope
 from millwheel.sql.types import SqlType, shown
 from millwheel.sql.window_tables import microseconds
@@ -48,9 +48,10 @@ def columns_of(definitions: Sequence[s.ColumnDefinition]) -> Described:
     resolver = Resolver(NoScope())
     found: list[tuple[str, SqlType, bool]] = []
     for each in definitions:
-        if each.name in [name for name, _, _ in found]:
-            raise SqlError(f'the column "{each.name}" is there twice', each.place)
-        found.append((each.name, resolver.type_of(each.type), not each.is_required))
+        check_name(each.name, [name for name, _, _ in found], each.place)
+        kind = resolver.type_of(each.type)
+        check_held(kind, each.place)
+        found.append((each.name, kind, not each.is_required))
     return found
 
 
@@ -108,6 +109,9 @@ def table_of(statement: s.CreateTable) -> DefinedTable:
     """
     described = columns_of(statement.columns)
     names = [name for name, _, _ in described]
+    for column, (name, kind, _) in zip(statement.columns, described, strict=True):
+        if kind.name.removeprefix("_") == "timestamp":
+            raise SqlError(f'"{name}" has no time zone', column.place, "Use timestamptz")
     for name in statement.key:
         if name not in names:
             raise SqlError(f'column "{name}" of the key does not exist', statement.place)

@@ -23,11 +23,6 @@ class Generated:
         self.source = source
         self._function = compiled(name, source, names)
 
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function itself, for calls that should cost little."""
-        return self._function
-
     def __call__(self, *arguments: Any) -> Any:
         return self._function(*arguments)
 

@@ -118,11 +118,11 @@ class Generator:
             modifiers = "".join(f", {each}" for each in node.type.modifier)
             if source.startswith("_"):
                 name = self.name("modified", function)
-                return f"[_i if _i is None else {name}(_i{modifiers}) for _i in {code}]"
+                return _for_each(f"{name}(_i{modifiers})", code)
             return f"{self.name('modified', function)}({code}{modifiers})"
         if source.startswith("_") and target.startswith("_"):
             inner = self._step((source[1:], target[1:]), "_i", node)
-            return f"[_i if _i is None else {inner} for _i in {code}]"
+            return _for_each(inner, code)
         implementation = cast_of(*pair)
         assert implementation is not None, pair
         return self._called(implementation, f"{source}_to_{target}", (code,))
@@ -221,6 +221,12 @@ class Generator:
             f"({value} := {self.value(node.value)}), "
             f"lambda item: None if (_other := {item}) is None else {test})"
         )
+
+
+def _for_each(code: str, array: str) -> str:
+    """Python that applies `code` to each item ``_i``; the array's code may assign names, which a
+    comprehension would not allow."""
+    return f"[*map(lambda _i: None if _i is None else {code}, ({array}))]"
 
 
 def _known(signature: Signature) -> Implementation:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
+from keyword import iskeyword
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from uuid import UUID
@@ -13,7 +14,9 @@ from uuid import UUID
 import msgspec
 
 from millwheel.core.codec import field_hints
-from millwheel.sql.types import PYTHON, SqlType
+from millwheel.errors import SqlError
+from millwheel.sql.place import Place
+from millwheel.sql.types import PYTHON, SqlType, shown
 
 _KINDS: dict[Any, str] = {
     bool: "bool", int: "int8", float: "float8", str: "text", Decimal: "numeric", date: "date",
@@ -23,6 +26,10 @@ _KINDS: dict[Any, str] = {
 
 SQL = "sql"
 """The key of a field's `msgspec.Meta` under which the name of its SQL type is."""
+
+
+NOT_HELD = ("interval", "json", "jsonb")
+"""Types that expressions may have, and fields of a struct may not."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +102,34 @@ def struct_of(name: str, columns: Sequence[tuple[str, SqlType, bool]]) -> type[m
     title = "".join(part.capitalize() for part in name.split("_")) or "Row"
     made: type[msgspec.Struct] = msgspec.defstruct(title, fields, frozen=True, gc=False)
     return made
+
+
+def check_name(name: str, others: Collection[str], place: Place) -> None:
+    """Refuse a name that no field of a struct can have.
+
+    Args:
+        others: the names of the other columns.
+
+    Raises:
+        SqlError: it is there twice, or is no such name.
+    """
+    if name in others:
+        raise SqlError(f'the column "{name}" is there twice', place, f"Rename one: ... AS {name}_2")
+    if not name.isidentifier() or name.startswith("_") or iskeyword(name):
+        raise SqlError(
+            f'"{name}" cannot name a column',
+            place,
+            "Use letters, digits and underscores, with a letter first, and no word of Python",
+        )
+
+
+def check_held(kind: SqlType, place: Place) -> None:
+    """Refuse a type that no field of a struct can have.
+
+    Raises:
+        SqlError: it is one of `NOT_HELD`.
+    """
+    name = kind.name.removeprefix("_")
+    if name in NOT_HELD:
+        advice = "extract(epoch FROM ...)" if name == "interval" else "::text, or ->> 'field'"
+        raise SqlError(f"a column cannot have the type {shown(kind)}", place, f"Use {advice}")

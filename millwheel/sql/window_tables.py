@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import gcd
 
-from millwheel.core.model import from_micros, to_micros
+from millwheel.core.model import all_event_micros, from_micros, to_micros
 from millwheel.errors import SqlError
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
@@ -52,8 +51,13 @@ def window_of(table: s.WindowTable, scope: StreamScope) -> Window:
             "HOP steps over records", sizes[0].place,
             "The second interval, the size, is at least the first, the step",
         )  # fmt: skip
-    common = gcd(size, slide)
-    return Window(Sliding(_delta(size), _delta(slide)), f"at - at % {common}", at.name, table.place)
+    if size % slide:
+        raise SqlError(
+            f"windows of {_delta(size)} are not made of whole steps of {_delta(slide)}",
+            sizes[1].place,
+            f"Take a size of {_delta(size - size % slide + slide)}, say",
+        )
+    return Window(Sliding(_delta(size), _delta(slide)), f"at - at % {slide}", at.name, table.place)
 
 
 def _delta(micros: int) -> timedelta:
@@ -100,24 +104,27 @@ def window_lines(
     return lines
 
 
-def check_time(value: datetime | None, micros: int, column: str) -> None:
+def check_times(values: list[datetime | None], times: Sequence[int], column: str) -> None:
     """Refuse a column that is not the event time of its stream.
 
     A stream of windows has the last microsecond of each window as event time, which is its
     ``window_end`` for this purpose.
 
     Raises:
-        ValueRefused: it has another time.
+        ValueRefused: a record has another time, or none.
     """
-    if value is None or to_micros(value) - micros not in (0, 1):
-        raise ValueRefused(
-            f"the windows are over column {column}, which is {value}, and the event time of the "
-            f"record is {from_micros(micros)}: windows follow the event time that the stream was "
-            "given (timestamp= of inject)"
-        )
+    if None not in values and all_event_micros(values) == times:  # type: ignore[arg-type]
+        return
+    for value, micros in zip(values, times, strict=True):
+        if value is None or to_micros(value) - micros not in (0, 1):
+            raise ValueRefused(
+                f"the windows are over column {column}, which is {value}, and the event time of "
+                f"the record is {from_micros(micros)}: windows follow the event time that the "
+                "stream was given (timestamp= of inject)"
+            )
 
 
 def check_lines(window: Window, generator: Generator) -> list[str]:
-    """The lines that check the first record of a chunk."""
-    name = generator.name("check_time", check_time)
-    return ["if values:", f"    {name}(values[0].{window.time}, times[0], {window.time!r})"]
+    """The lines that check the times of a chunk."""
+    name = generator.name("check_times", check_times)
+    return [f"{name}([record.{window.time} for record in values], times, {window.time!r})"]

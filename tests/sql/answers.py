@@ -94,4 +94,6 @@ def _as_table(match: re.Match[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_plain, value))
     return str(value) if isinstance(value, Decimal) else value

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millwheel import Discard, Inbox, Pipeline
 from millwheel.core.model import to_micros
+from millwheel.errors import SqlError
 from millwheel.sql.steps import Loop
 from millwheel.testing import Harness
 from tests.sql.answers import EPOCH, Payment, from_pipeline, from_postgres, pipeline_of
@@ -72,7 +73,13 @@ INTERVAL '1 hour') GROUP BY 1, 2
 )
 
 
-@pytest.mark.parametrize("query", QUERIES)
+ARRAYS = """
+SELECT coalesce(null, array[1, 2])::int8[] AS x FROM payments
+SELECT (CASE WHEN coalesce(fee, 1) > 1 THEN array[1] ELSE array[2] END)::text[] AS x FROM payments
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *ARRAYS])
 async def test_a_query_gives_the_rows_of_postgres(
     query: str, server: psycopg.Connection[Any]
 ) -> None:
@@ -261,3 +268,58 @@ async def test_the_others_of_a_chunk_that_fails_are_in_their_windows() -> None:
         found = [(row.window_start, int(row.s)) for row in harness.produced(result)]
         assert found == [(rows[1].at, 100), (rows[2].at, 50)]
         assert len(harness.dead_letters) == 1
+
+
+async def test_each_record_of_a_chunk_is_checked_for_its_time() -> None:
+    pipeline = Pipeline("times")
+    late = timedelta(hours=1)
+    pipeline.inject(
+        PAYMENTS_STREAM,
+        Inbox(),
+        timestamp=lambda payment: payment.at + (late if payment.cents < 0 else timedelta(0)),
+    )
+    result = pipeline.sql(
+        "INSERT INTO r SELECT window_start, count(*) FROM TUMBLE(payments, at, INTERVAL '1 minute')"
+        " GROUP BY 1",
+        on_error="dead_letter",
+    )
+    pipeline.sink(result, Discard())
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS_STREAM, *(Payment("ann", EPOCH, n) for n in (1, -1, 2)))
+        await harness.advance(PAYMENTS_STREAM, EPOCH + timedelta(days=1))
+        (letter,) = harness.dead_letters
+        assert '"cents":-1' in letter.value
+        assert [row.count for row in harness.produced(result)] == [2]
+
+
+async def test_records_out_of_order_make_one_session() -> None:
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT account, window_start, sum(cents) AS s FROM SESSION(payments, at, "
+        "INTERVAL '1 minute') GROUP BY account, window_start"
+    )
+    async with Harness(pipeline) as harness:
+        seconds = (50, 0, 300, 100, 140)
+        rows = [Payment("ann", EPOCH + timedelta(seconds=n), 1) for n in seconds]
+        await harness.inject(PAYMENTS_STREAM, *rows)
+        await harness.advance(PAYMENTS_STREAM, EPOCH + timedelta(days=2))
+        found = [(row.window_start, int(row.s)) for row in harness.produced(result)]
+        assert sorted(found) == [(EPOCH, 4), (EPOCH + timedelta(seconds=300), 1)]
+
+
+async def test_two_statements_may_write_one_stream() -> None:
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT cents FROM payments; INSERT INTO r SELECT -cents AS cents FROM "
+        "payments"
+    )
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS_STREAM, Payment("ann", EPOCH, 1))
+        assert sorted(row.cents for row in harness.produced(result)) == [-1, 1]
+
+
+def test_a_text_with_a_mistake_changes_nothing() -> None:
+    pipeline = Pipeline("unchanged")
+    pipeline.inject(PAYMENTS_STREAM, Inbox(), timestamp=lambda payment: payment.at)
+    before = set(pipeline.nodes)
+    with pytest.raises(SqlError):
+        pipeline.sql("INSERT INTO r SELECT cents FROM payments; INSERT INTO q SELECT x FROM r")
+    assert set(pipeline.nodes) == before

@@ -11,6 +11,8 @@ I = "INSERT INTO r SELECT "  # noqa: E741
 P = " FROM payments"
 T = " FROM TUMBLE(payments, at, INTERVAL '1 minute') "
 
+KEPT = I + "account, count(*) AS n" + P + " GROUP BY account RETAIN UNBOUNDED"
+
 WRONG = [
     # texts, names, comments
     (I + "'tea" + P, "'tea", "a ' has no partner. Close it with '"),
@@ -119,6 +121,28 @@ WRONG = [
     (I + "at FROM SESSION(payments, at, INTERVAL '1 s')", "SESSION", "need GROUP BY"),
     (I + "cents" + P + " UNION ALL SELECT cents, fee" + P, "SELECT cents, fee", "same number"),
     (I + "cents" + P + " UNION ALL SELECT note" + P, "note", "UNION types bigint and text"),
+    # rows that would have to be taken back
+    (I + "count(*)" + T + "GROUP BY window_start HAVING count(*) < 2 ALLOWED LATENESS UNBOUNDED",
+     "count(*) <", "HAVING with ALLOWED LATENESS"),
+    (I + "count(*)" + T + "GROUP BY window_start HAVING count(*) < 2 EMIT ON UPDATE",
+     "count(*) <", "HAVING with EMIT ON UPDATE"),
+    (I + "count(*) FROM SESSION(payments, at, INTERVAL '1 s') GROUP BY window_start ALLOWED "
+     "LATENESS UNBOUNDED", "ALLOWED", "rows of sessions that a later record joins"),
+    (I + "count(*)" + T + "GROUP BY window_start LATE INTO x", "LATE", "not available yet"),
+    (KEPT + "; INSERT INTO q SELECT n, count(*) AS c FROM r GROUP BY n RETAIN UNBOUNDED",
+     "SELECT n", "counted as well"),
+    (KEPT + "; INSERT INTO q SELECT n FROM r WHERE n < 3", "n < 3", "no longer fits would stay"),
+    (KEPT + "; INSERT INTO q SELECT n FROM (SELECT n FROM r) AS x WHERE n < 3", "n < 3", "stay"),
+    # columns that no struct can have
+    (I + "cents AS class" + P, "cents", "no word of Python"),
+    ('INSERT INTO r ("a b") SELECT cents' + P, "INSERT", '"a b" cannot name a column'),
+    ('INSERT INTO r ("x=1, y") SELECT cents' + P, "INSERT", "cannot name a column"),
+    (I + "at - at AS d" + P, "at - at", "a column cannot have the type interval"),
+    (I + "note::jsonb AS j" + P, "note", "a column cannot have the type jsonb"),
+    (I + "max(at - at)" + T + "GROUP BY window_start", "max", "cannot have the type interval"),
+    (I + "count(*) FROM HOP(payments, at, INTERVAL '7 s', INTERVAL '20 s') GROUP BY window_start",
+     "INTERVAL '20", "not made of whole steps"),
+    ("", None, "there is no statement"),
     ("INSERT INTO payments SELECT cents" + P, "INSERT", "The stream has: account text NOT NULL"),
 ]  # fmt: skip
 

@@ -101,7 +101,9 @@ class WorkerTasks:
         """Run all groups; a group that waits keeps its task, and another task runs the rest."""
         self._ran.clear()
         if isinstance(work, tuple):
-            self.run_apart(interval, partial(self._work_on_chunk, interval, *work))
+            chunk, groups = work
+            takes = partial(self._work_on_chunk, interval, chunk, groups)
+            self.run_apart(interval, takes if groups else partial(self._pass, interval, chunk))
         else:
             self._start(interval, work)
         await self._ran.wait()
@@ -144,6 +146,19 @@ class WorkerTasks:
 
     # -- a chunk --------------------------------------------------------------------------
 
+    async def _pass(self, interval: Interval, chunk: Chunk) -> None:
+        """Run the step's code on a chunk as it is; if it fails, on its keys."""
+        execution = self.execution(interval)
+        self._begins(execution)
+        began = self._env.clock.monotonic()
+        if not execution.pass_chunk(chunk):
+            await self._work_on_chunk(interval, chunk, interval.begin_keys(chunk))
+            return
+        took = self._env.clock.monotonic() - began
+        self._on_ran(interval, len(chunk), took / len(chunk))
+        self._finish_run(interval, chunk, execution.effects, NO_STATES)
+        self._ran.set()
+
     async def _work_on_chunk(
         self, interval: Interval, chunk: Chunk, groups: list[ChunkGroup]
     ) -> None:
@@ -151,14 +166,6 @@ class WorkerTasks:
         execution = self.execution(interval)
         self._begins(execution)
         began = self._env.clock.monotonic()
-        if not groups:
-            if execution.pass_chunk(chunk):
-                took = self._env.clock.monotonic() - began
-                self._on_ran(interval, len(chunk), took / len(chunk))
-                self._finish_run(interval, chunk, execution.effects, NO_STATES)
-                self._ran.set()
-                return
-            groups = interval.begin_keys(chunk)
         stop = execution.run_chunk(chunk, groups, self._env.now())
         effects = execution.effects
         ran = len(chunk) if stop is None else sum(len(of) for _, of in groups[: stop.done])
