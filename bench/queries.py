@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -13,6 +12,7 @@ import msgspec
 
 from bench.apart import apart
 from bench.engine_run import measured_run
+from bench.in_turns import compared, shown
 from bench.workload import PAYMENTS, Payment, payments_file
 from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
 from millwheel.computations import Windowed, total
@@ -95,17 +95,11 @@ async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dic
     """Measure both sides of each kind in turns."""
     found: dict[str, Any] = {}
     for kind in KINDS:
+        run = partial(rate, url, directory)
         both = [
-            [await apart(partial(rate, url, directory), kind, query, records) for query in (0, 1)]
+            (await apart(run, kind, True, records), await apart(run, kind, False, records))
             for _ in range(pairs)
         ]
-        found[kind] = {
-            "rate": statistics.median(query.rate for _, query in both),
-            "ratio": statistics.median(query.rate / by_hand.rate for by_hand, query in both),
-            "cpu": statistics.median(query.cpu_us / by_hand.cpu_us for by_hand, query in both),
-        }
-        print(
-            f"{kind:30}: {found[kind]['rate']:9,.0f} records/s, {found[kind]['ratio']:.2f} of the "
-            f"rate of the class at {found[kind]['cpu']:.2f} of its CPU"
-        )
+        found[kind] = compared(both)
+        print(shown(kind, found[kind], "of the class"))
     return found

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import statistics
 from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from functools import partial
@@ -15,6 +14,7 @@ import msgspec
 
 from bench.apart import apart
 from bench.engine_run import measured_run
+from bench.in_turns import compared, shown
 from bench.meter import Cost
 from bench.workload import PAYMENTS, START, Payment
 from millwheel import Context, Discard, JsonLines, Pipeline, Record, Stream
@@ -80,20 +80,11 @@ async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dic
     found: dict[str, Any] = {}
     for kind in KINDS:
         share = records // (4 if kind.startswith("quantiles") else 1)
+        run = partial(rate, url, directory)
         both = [
-            [
-                await apart(partial(rate, url, directory), kind, together, share)
-                for together in (True, False)
-            ]
+            (await apart(run, kind, True, share), await apart(run, kind, False, share))
             for _ in range(pairs)
         ]
-        found[kind] = {
-            "rate": statistics.median(group.rate for group, _ in both),
-            "ratio": statistics.median(group.rate / single.rate for group, single in both),
-            "cpu": statistics.median(group.cpu_us / single.cpu_us for group, single in both),
-        }
-        print(
-            f"{kind:30}: {found[kind]['rate']:9,.0f} records/s, {found[kind]['ratio']:.2f} of the "
-            f"rate one by one at {found[kind]['cpu']:.2f} of its CPU"
-        )
+        found[kind] = compared(both)
+        print(shown(kind, found[kind], "one by one"))
     return found

@@ -86,7 +86,8 @@ class Planner:
                 statement.place,
                 "Begin with INSERT INTO and the name of a stream",
             )
-        parts = self._parts(statement.query, statement.target)
+        has_names = table is not None or bool(statement.columns)
+        parts = self._parts(statement.query, statement.target, is_named=not has_names)
         if table is not None:
             parts = [_for_table(statement, part, table) for part in parts]
         columns = parts[0].columns if table is not None else _renamed(statement, parts[0].columns)
@@ -98,12 +99,16 @@ class Planner:
 
     # -- FROM -----------------------------------------------------------------------------------
 
-    def _parts(self, query: s.Query, target: str) -> list[Analyzed]:
-        """The SELECTs of a query, with columns of the same types."""
+    def _parts(self, query: s.Query, target: str, *, is_named: bool = True) -> list[Analyzed]:
+        """The SELECTs of a query, with columns of the same types.
+
+        Args:
+            is_named: whether its columns need names of their own.
+        """
         selects = query.parts if isinstance(query, s.Union) else [query]
         return _unified(
             [
-                analyze(each, self._source(each, target), is_named=number == 0)
+                analyze(each, self._source(each, target), is_named=is_named and number == 0)
                 for number, each in enumerate(selects)
             ]
         )

@@ -26,14 +26,15 @@ CREATE SOURCE payments (
 ) WITH (connector = 'files', path = '{path}');
 
 CREATE TABLE per_minute (
-    account text, minute timestamptz, payments int, cents numeric(20, 0),
+    account text, minute timestamptz, payments int, cents numeric(20, 0), all_payments int,
     PRIMARY KEY (account, minute)
 );
 
 CREATE STREAM noted AS SELECT account, at, cents FROM payments WHERE note IS NOT NULL;
 
 INSERT INTO per_minute
-SELECT account, window_start, count(*), sum(cents) FROM TUMBLE(noted, at, INTERVAL '1 minute')
+SELECT account, window_start, count(*), sum(cents), count(*) + 0
+FROM TUMBLE(noted, at, INTERVAL '1 minute')
 GROUP BY account, window_start;
 """
 
@@ -69,6 +70,7 @@ async def test_a_file_of_sql_runs_on_postgres(
         rows = connection.execute("SELECT * FROM bank_of_sql.per_minute").fetchall()
         connection.execute("SET client_min_messages = warning")
         connection.execute("DROP SCHEMA bank_of_sql CASCADE")
+    assert all(row[2] == row[4] for row in rows)
     assert {(row[0], row[1]): [row[2], int(row[3])] for row in rows} == expected
 
 
