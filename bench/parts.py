@@ -231,7 +231,7 @@ async def _lag(url: str, directory: Path, options: Options) -> Any:
 async def _workers(url: str, directory: Path, options: Options) -> Any:
     quick = options.quick
     return workers.measure(
-        url, directory, records=500_000 if quick else 1_500_000, seconds=5 if quick else 30
+        url, directory, records=1_000_000 if quick else 1_500_000, seconds=5 if quick else 30
     )
 
 
