@@ -19,7 +19,7 @@ from millwheel.computations.folds import (
     total,
 )
 from millwheel.computations.in_order import InOrder
-from millwheel.computations.joins import IntervalJoin, WindowJoin
+from millwheel.computations.joins import IntervalJoin, LastingJoin, WindowJoin
 from millwheel.computations.temporal_join import TemporalJoin
 from millwheel.computations.throttle import Throttle
 from millwheel.computations.two_phase import Partial, PreAggregate, Spread, merged, real_key
@@ -33,6 +33,7 @@ __all__ = [
     "Fold",
     "InOrder",
     "IntervalJoin",
+    "LastingJoin",
     "Partial",
     "PreAggregate",
     "Spread",

@@ -108,12 +108,14 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         right: Side[R, O],
         to: Stream[O],
         combine: Callable[[L, R], O],
+        on: Callable[[L, R], bool] | None,
     ) -> None:
         check_apart(type(self).__name__, left.stream, right.stream)
         self._left = left
         self._right = right
         self._to = to
         self._combine = combine
+        self._on = on
         self.writes = written(to, left.late.to, right.late.to)
 
     @property
@@ -137,8 +139,8 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         """The first and last instant of a record's possible partners."""
         raise NotImplementedError
 
-    def _due(self, micros: int, *, of_left: bool) -> int:
-        """The last instant of a partner that may still arrive."""
+    def _due(self, micros: int, *, of_left: bool) -> int | None:
+        """The last instant of a partner that may still arrive; None: there is none."""
         raise NotImplementedError
 
     def _settled(self, ctx: Context[JoinState[L, R]], *, of_left: bool) -> int:
@@ -166,18 +168,22 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         value = record.value
         matched = False
         first, last = self._partners(record.micros, of_left=of_left)
+        on, combine = self._on, self._combine
         for _, micros, partner in await between(partners, first, last):
-            pair = (
-                self._combine(cast(L, value), partner.value)
-                if of_left
-                else self._combine(partner.value, cast(R, value))
+            pair = (value, partner.value) if of_left else (partner.value, value)
+            left, right = cast("tuple[L, R]", pair)
+            if on is not None and not on(left, right):
+                continue
+            ctx.produce(
+                self._to, combine(left, right), moment_of(self._meeting(record.micros, micros))
             )
-            ctx.produce(self._to, pair, moment_of(self._meeting(record.micros, micros)))
             matched = True
             if other.unmatched is not None:
                 partner.matched = True
         hold(ctx, held, record.micros, Held(value, matched=matched and own.unmatched is not None))
-        wake(ctx, self._due(record.micros, of_left=of_left))
+        due = self._due(record.micros, of_left=of_left)
+        if due is not None:
+            wake(ctx, due)
 
     async def process_timer(self, timer: Timer, ctx: Context[JoinState[L, R]]) -> None:
         state = ctx.state
@@ -203,8 +209,9 @@ class _Join(Computation[L | R, JoinState[L, R]], Generic[L, R, O]):
         settled = self._settled(ctx, of_left=of_left)
         for entry, micros, item in await between(held, FIRST, settled, limit=BATCH):
             if side.unmatched is not None and not item.matched:
-                due = moment_of(self._due(micros, of_left=of_left))
-                ctx.produce(self._to, side.unmatched(item.value), due)
+                due = self._due(micros, of_left=of_left)
+                at = moment_of(micros if due is None else due)
+                ctx.produce(self._to, side.unmatched(item.value), at)
             held.remove(entry)
 
 
@@ -243,6 +250,7 @@ class IntervalJoin(_Join[L, R, O]):
         after: how much later than the left record a right one may be, inclusive; None: not at all.
         to: the stream of results.
         combine: returns the result of a pair.
+        on: whether two records of a key and of such times are partners. None: they are.
         unmatched_left: returns the result of a left record without a partner. None: no result.
         unmatched_right: returns the result of a right record without a partner. None: no result.
         late_left: the stream for late left records. None: they are dropped.
@@ -261,6 +269,7 @@ class IntervalJoin(_Join[L, R, O]):
         after: timedelta | None = None,
         to: Stream[O],
         combine: Callable[[L, R], O],
+        on: Callable[[L, R], bool] | None = None,
         unmatched_left: Callable[[L], O] | None = None,
         unmatched_right: Callable[[R], O] | None = None,
         late_left: Stream[L] | None = None,
@@ -278,6 +287,7 @@ class IntervalJoin(_Join[L, R, O]):
             Side(right, unmatched_right, late_right),
             to,
             combine,
+            on,
         )
 
     def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
@@ -336,6 +346,7 @@ class WindowJoin(_Join[L, R, O]):
         windows: the windows of both streams.
         to: the stream of results.
         combine: returns the result of a pair.
+        on: whether two records of a key and of such times are partners. None: they are.
         unmatched_left: returns the result of a left record without a partner. None: no result.
         unmatched_right: returns the result of a right record without a partner. None: no result.
         late_left: the stream for late left records. None: they are dropped.
@@ -353,6 +364,7 @@ class WindowJoin(_Join[L, R, O]):
         *,
         to: Stream[O],
         combine: Callable[[L, R], O],
+        on: Callable[[L, R], bool] | None = None,
         unmatched_left: Callable[[L], O] | None = None,
         unmatched_right: Callable[[R], O] | None = None,
         late_left: Stream[L] | None = None,
@@ -371,6 +383,7 @@ class WindowJoin(_Join[L, R, O]):
             Side(right, unmatched_right, late_right),
             to,
             combine,
+            on,
         )
 
     def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
@@ -390,3 +403,59 @@ class WindowJoin(_Join[L, R, O]):
 
     def _meeting(self, one: int, other: int) -> int:
         return self._windows.of(one).last
+
+
+class LastingJoin(_Join[L, R, O]):
+    """Joins each record of `left` with all records of `right` of the same key, of whatever time.
+
+    ```python
+    from millwheel.computations import LastingJoin
+
+    PAYMENTS, PAID = Stream("payments", Order), Stream("paid", str)
+    join = LastingJoin(ORDERS, PAYMENTS, to=PAID, combine=lambda order, _: order.item)
+    pipeline.inject(PAYMENTS, Inbox())
+    pipeline.add(join, ORDERS.by(customer), PAYMENTS.by(customer))
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, TEA, at=at(0))
+        await harness.inject(PAYMENTS, TEA, at=at(10**9))
+        assert harness.produced(PAID) == ["tea"]
+    ```
+
+    A pair is sent when its second record arrives, with the later of the two timestamps. No record
+    is late.
+
+    State per key: all records of both streams, for ever.
+
+    Args:
+        left: one stream.
+        right: the other stream.
+        to: the stream of results.
+        combine: returns the result of a pair.
+        on: whether two records of a key are partners. None: they are.
+
+    Raises:
+        GraphError: the streams are one.
+    """
+
+    def __init__(
+        self,
+        left: Stream[L],
+        right: Stream[R],
+        *,
+        to: Stream[O],
+        combine: Callable[[L, R], O],
+        on: Callable[[L, R], bool] | None = None,
+    ) -> None:
+        super().__init__(Side(left, None, None), Side(right, None, None), to, combine, on)
+
+    def _partners(self, micros: int, *, of_left: bool) -> tuple[int, int]:
+        return FIRST, LAST
+
+    def _due(self, micros: int, *, of_left: bool) -> int | None:
+        return None
+
+    def _is_late(self, micros: int, watermark: int) -> bool:
+        return False
+
+    def _meeting(self, one: int, other: int) -> int:
+        return max(one, other)

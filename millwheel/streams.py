@@ -55,6 +55,9 @@ class Stream(Generic[V]):
         self.codec: Codec[V] = Codec(value_type, what=f"stream {name!r}")
         self.is_updating = False
         """Whether later values replace former ones, as those of some queries do."""
+        self.instants: dict[str, str] | None = None
+        """Fields from which a value's timestamp follows, and how: those of its window. None: none
+        are known."""
 
     def by(self, extractor: Callable[[V], Key], *, version: int = 1) -> Input[V]:
         """Read this stream by the key that `extractor` returns for each value.

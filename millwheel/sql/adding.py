@@ -114,12 +114,13 @@ class Adding:
             self._names.add(step.name)
             self._actions.append(
                 partial(
-                    self._pipeline.add, step.computation, step.input, name=step.name,
+                    self._pipeline.add, step.computation, *step.inputs, name=step.name,
                     on_error=self._on_error,
                 )
             )  # fmt: skip
         result = planned.result
         self._streams[result.name] = result
+        self._streams.update({stream.name: stream for stream in planned.late})
         if table is not None and self._unwritten.pop(result.name, None) is not None:
             self._actions.append(partial(self._pipeline.sink, result, table.sink))
         return result

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from millwheel.errors import SqlError
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.place import Place
+from millwheel.sql.relations import ITEM, Relation
 from millwheel.sql.resolving import Resolver
-from millwheel.sql.schemas import check_held, check_name, fields_of
-from millwheel.sql.scopes import WINDOW, WINDOW_COLUMNS, StreamScope
+from millwheel.sql.schemas import check_held, check_name
+from millwheel.sql.scopes import WINDOW, WINDOW_COLUMNS, NoScope, Scope
 from millwheel.sql.types import SqlType
-from millwheel.sql.window_tables import Window, microseconds, window_of
-from millwheel.streams import Stream
+from millwheel.sql.window_tables import END, Window, microseconds, window_of_rows
 from millwheel.windows import Session
 
 
@@ -46,14 +45,17 @@ class Emission:
     """Whether late records amend windows that have closed."""
     lateness: timedelta | None
     """For how long they do; None: for ever."""
+    late_into: str | None
+    """The stream of late records."""
 
 
 @dataclass(frozen=True)
 class Analyzed:
-    """A SELECT over one stream."""
+    """A SELECT."""
 
-    source: Stream[Any]
+    source: Relation
     window: Window | None
+    """None: its groups, if it has some, have no end."""
     where: t.Typed | None
     columns: ResultColumns
     groups: Sequence[t.Typed]
@@ -64,16 +66,51 @@ class Analyzed:
     place: Place
 
     @property
+    def values(self) -> list[t.Typed]:
+        """All expressions besides the condition."""
+        found = [*self.columns.values, *self.groups]
+        found += [] if self.having is None else [self.having]
+        return found + [each.array for each in self.source.expansions]
+
+    @property
     def keys(self) -> list[t.Typed]:
         """The groups besides the windows."""
         return [value for value in self.groups if not is_window(value)]
 
     @property
+    def has_aggregates(self) -> bool:
+        """Whether rows have values of several records."""
+        return any(isinstance(part, t.AggregateValue) for v in self.values for part in t.walk(v))
+
+    @property
     def updates(self) -> bool:
         """Whether later rows replace former ones."""
         emission = self.emission
-        kept = self.has_groups and self.window is None
+        kept = self.has_groups and self.window is None and self.has_aggregates
         return kept or emission.on_update or emission.amends or self.source.is_updating
+
+    def instants(self, known: Mapping[str, str]) -> dict[str, str]:
+        """The result columns from which the timestamp of a row follows, and how.
+
+        Args:
+            known: those of the rows that it reads.
+        """
+        if self.updates or (self.has_groups and self.window is None):
+            return {}
+        of_windows = known
+        if self.has_groups and self.window is not None and not self.window.is_of_rows:
+            of_windows = {}
+        found = {}
+        for name, value in zip(self.columns.names, self.columns.values, strict=True):
+            if not isinstance(value, t.ColumnValue):
+                continue
+            if value.table == WINDOW and self.has_groups and self.window is not None:
+                how = self.window.instants.get(value.name)
+            else:
+                how = of_windows.get(value.name) if value.table != ITEM else None
+            if how is not None:
+                found[name] = how
+        return found
 
     def with_columns(self, columns: ResultColumns) -> Analyzed:
         return replace(self, columns=columns)
@@ -84,8 +121,8 @@ def is_window(value: t.Typed) -> bool:
     return isinstance(value, t.ColumnValue) and value.table == WINDOW
 
 
-def analyze(query: s.Select, source: Stream[Any], *, is_named: bool) -> Analyzed:
-    """Resolve a SELECT, given the stream in its FROM.
+def analyze(query: s.Select, source: Relation, *, is_named: bool) -> Analyzed:
+    """Resolve a SELECT, given what it reads.
 
     Args:
         is_named: whether its columns need names: in a union those of the first part count.
@@ -93,16 +130,12 @@ def analyze(query: s.Select, source: Stream[Any], *, is_named: bool) -> Analyzed
     Raises:
         SqlError: it has no meaning, or is not available.
     """
-    if query.joins:
-        raise SqlError("joins are not available yet", query.joins[0].place)
-    if query.distinct:
-        raise SqlError("DISTINCT is not available yet", query.place)
-    scope, window = _scope(query, source)
+    scope, window = source.scope, source.window
     where = having = None
     if query.where is not None:
         where = Resolver(scope, no_aggregates_in="WHERE").condition(query.where, "WHERE")
     columns = _columns(query, scope, is_named=is_named)
-    groups = _groups(query, scope, columns)
+    groups = _distinct(query, columns) if query.distinct else _groups(query, scope, columns)
     if query.having is not None:
         having = Resolver(scope).condition(query.having, "HAVING")
     values = [*columns.values, *([having] if having is not None else [])]
@@ -111,6 +144,20 @@ def analyze(query: s.Select, source: Stream[Any], *, is_named: bool) -> Analyzed
         source, window, where, columns, groups, bool(groups) or has_aggregates, having,
         _emission(query.emit, scope), query.place,
     )  # fmt: skip
+    return found
+
+
+def settled(query: s.Select, found: Analyzed) -> Analyzed:
+    """A SELECT with the windows that follow from its groups, once the stream is known that it
+    reads.
+
+    Raises:
+        SqlError: it would keep groups for ever, or would have to take rows back.
+    """
+    assert found.source.stream is not None
+    if found.window is None:
+        known = found.source.stream.instants or {}
+        found = replace(found, window=_window_of_groups(found.groups, known, query.place))
     _check_groups(query, found)
     _check_updating(query, found)
     return found
@@ -122,13 +169,15 @@ def _check_groups(query: s.Select, found: Analyzed) -> None:
         if query.having is not None:
             raise SqlError("HAVING is for groups", query.having.place, "Use WHERE")
         for word, place in places.items():
+            if word == "retain" and found.source.joined is not None:
+                continue
             raise SqlError(f"{word.upper()} is for groups", place, "This query keeps nothing")
     elif found.window is not None:
-        if len(found.keys) == len(found.groups):
+        if len(found.keys) == len(found.groups) and not found.window.is_of_rows:
             raise SqlError(
                 "groups over windows contain the window",
                 query.place,
-                "Add window_start to GROUP BY",
+                f"Add window_start to {'the columns' if query.distinct else 'GROUP BY'}",
             )
         if "retain" in places:
             raise SqlError(
@@ -144,8 +193,11 @@ def _check_groups(query: s.Select, found: Analyzed) -> None:
 def _check_amended(query: s.Select, window: Window) -> None:
     """Refuse windows that would take back rows that they have sent."""
     places = query.emit.places
-    if "late" in places:
-        raise SqlError("LATE INTO is not available yet", places["late"])
+    lateness = query.emit.lateness
+    if query.emit.late_into is not None and lateness is not None and lateness.length is None:
+        raise SqlError(
+            "no record is late if lateness is unbounded", places["late"], "Leave LATE INTO out"
+        )
     word = "allowed" if "allowed" in places else "emit" if query.emit.on_update else None
     if word is None:
         return
@@ -208,26 +260,7 @@ def _check_kept_groups(query: s.Select) -> None:
         )
 
 
-def _scope(query: s.Select, source: Stream[Any]) -> tuple[StreamScope, Window | None]:
-    named = query.source
-    assert named is not None
-    table = named.table if isinstance(named, s.WindowTable) else named
-    fields = fields_of(source.value_type)
-    if fields is None:
-        raise SqlError(
-            f"the values of {source.name!r} are {source.value_type!r}, which has no columns",
-            table.place,
-            "Give the stream a msgspec.Struct or a dataclass",
-        )
-    own = table.name if isinstance(table, s.NamedStream) else ""
-    alias = named.alias or table.alias or own
-    scope = StreamScope(source.name, alias, fields, isinstance(named, s.WindowTable))
-    if not isinstance(named, s.WindowTable):
-        return scope, None
-    return scope, window_of(named, replace(scope, has_windows=False))
-
-
-def _columns(query: s.Select, scope: StreamScope, *, is_named: bool) -> ResultColumns:
+def _columns(query: s.Select, scope: Scope, *, is_named: bool) -> ResultColumns:
     names: list[str] = []
     values: list[t.Typed] = []
     resolver = Resolver(scope)
@@ -265,7 +298,39 @@ def _name_of(value: s.Expression) -> str:
             raise SqlError("this column has no name", value.place, "Add one: ... AS name")
 
 
-def _groups(query: s.Select, scope: StreamScope, columns: ResultColumns) -> list[t.Typed]:
+def _distinct(query: s.Select, columns: ResultColumns) -> list[t.Typed]:
+    """The groups of DISTINCT: all result columns."""
+    if query.group or any(
+        isinstance(p, t.AggregateValue) for v in columns.values for p in t.walk(v)
+    ):
+        raise SqlError(
+            "DISTINCT with groups is not available",
+            query.place,
+            "Write the query with groups in FROM: SELECT DISTINCT ... FROM (SELECT ...) AS x",
+        )
+    found: list[t.Typed] = []
+    for value in columns.values:
+        if value not in found and not isinstance(value, t.ConstantValue):
+            found.append(value)
+    return found
+
+
+def _window_of_groups(
+    groups: Sequence[t.Typed], known: Mapping[str, str], place: Place
+) -> Window | None:
+    """The window of groups by a column from which the timestamp follows; None: there is none."""
+    found = {
+        value.name: known[value.name]
+        for value in groups
+        if isinstance(value, t.ColumnValue) and value.table != ITEM and value.name in known
+    }
+    if not found:
+        return None
+    ends = [name for name, how in found.items() if how == END]
+    return window_of_rows(ends[0] if ends else None, place)
+
+
+def _groups(query: s.Select, scope: Scope, columns: ResultColumns) -> list[t.Typed]:
     resolver = Resolver(scope, no_aggregates_in="GROUP BY")
     found: list[t.Typed] = []
     for item in query.group:
@@ -275,32 +340,33 @@ def _groups(query: s.Select, scope: StreamScope, columns: ResultColumns) -> list
     return found
 
 
-def _group(
-    item: s.Expression, scope: StreamScope, columns: ResultColumns, resolver: Resolver
-) -> t.Typed:
+def _group(item: s.Expression, scope: Scope, columns: ResultColumns, resolver: Resolver) -> t.Typed:
     """A group: a column by its number, by its name in the result, or an expression."""
     if isinstance(item, s.Number) and item.text.isdigit():
         place = int(item.text)
         if not 1 <= place <= len(columns.values):
             raise SqlError(f"GROUP BY position {place} is not in select list", item.place)
         return columns.values[place - 1]
-    if isinstance(item, s.Name) and item.table is None and item.column in columns.names:
-        own = [field.name for field in scope.fields]
-        if item.column not in own and item.column not in WINDOW_COLUMNS:
-            return columns.values[columns.names.index(item.column)]
+    if isinstance(item, s.Name) and item.table is None:
+        name = item.column
+        if name in columns.names and name not in (*scope.names, *WINDOW_COLUMNS):
+            return columns.values[columns.names.index(name)]
     return resolver.value(item)
 
 
-def _emission(emit: s.Emit, scope: StreamScope) -> Emission:
+def _emission(emit: s.Emit, scope: Scope) -> Emission:
     return Emission(
         on_update=bool(emit.on_update),
-        retain=_length(emit.retain, scope),
+        retain=length_of(emit.retain, scope),
         amends=emit.lateness is not None,
-        lateness=_length(emit.lateness, scope),
+        lateness=length_of(emit.lateness, scope),
+        late_into=emit.late_into,
     )
 
 
-def _length(bound: s.Bound | None, scope: StreamScope) -> timedelta | None:
+def length_of(bound: s.Bound | None, scope: Scope | NoScope) -> timedelta | None:
+    """A length of time; None: there is no bound."""
     if bound is None or bound.length is None:
         return None
-    return timedelta(microseconds=microseconds(Resolver(scope).value(bound.length)))
+    value = replace(Resolver(scope).value(bound.length), place=bound.place)
+    return timedelta(microseconds=microseconds(value))

@@ -3,59 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from millwheel.computations import Expiring, Windowed
+from millwheel.computations import Expiring, Fold, Windowed
 from millwheel.errors import SqlError
 from millwheel.sql import accumulating as a
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
-from millwheel.sql.analysis import Analyzed, ResultColumns, analyze
+from millwheel.sql.analysis import Analyzed, ResultColumns, analyze, settled
 from millwheel.sql.catalog import postgres
+from millwheel.sql.conditions import columns_in, conjunction, conjuncts
 from millwheel.sql.definitions import DefinedTable
 from millwheel.sql.generated import Generated
 from millwheel.sql.generating import Generator
+from millwheel.sql.joining import JoinPlanner
 from millwheel.sql.keys import check_key, key_maker
 from millwheel.sql.loops import (
     GROUP,
     RESULT,
+    GroupedRecords,
     GroupRow,
     adder,
     adding_loop,
+    expansion_lines,
     fold_of,
     of_record,
+    record_key,
+    row_fold,
     row_maker,
     select_source,
     sums_of,
 )
+from millwheel.sql.planned import Assembly, Planned
+from millwheel.sql.rank_planning import RankPlanner, check_rank_selected, rows_only
+from millwheel.sql.ranking import ranking_of
+from millwheel.sql.relations import JOINED, from_item, relation_of
 from millwheel.sql.resolving import Resolver
 from millwheel.sql.schemas import check_name, fields_of, python_type, struct_of
 from millwheel.sql.scopes import WINDOW, NoScope
-from millwheel.sql.steps import GroupTotals, Loop
+from millwheel.sql.steps import GroupTotals, Loop, NewGroups
 from millwheel.sql.types import SqlType, shown
 from millwheel.sql.window_tables import check_lines, window_lines
-from millwheel.streams import Input, Stream
-from millwheel.windows import Early, Tumbling
-
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """A computation, its name, and its input."""
-
-    name: str
-    computation: Any
-    input: Input[Any]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The computations of a query."""
-
-    steps: Sequence[PlannedStep]
-    result: Stream[Any]
+from millwheel.streams import Stream
+from millwheel.windows import Early
 
 
 class Planner:
@@ -68,8 +61,10 @@ class Planner:
 
     def __init__(self, streams: Mapping[str, Stream[Any]], taken: Collection[str] = ()) -> None:
         self._streams = streams
-        self._steps: list[PlannedStep] = []
-        self._names = set(taken)
+        self._assembly = Assembly({*taken, *streams})
+        self._of_queries: dict[int, Stream[Any]] = {}
+        """The results of queries in FROM, by the identity of the query."""
+        self._late_streams: list[Stream[Any]] = []
 
     def insert(self, statement: s.Insert, table: DefinedTable | None = None) -> Planned:
         """Plan a statement.
@@ -95,7 +90,7 @@ class Planner:
         for part in parts:
             named = part.with_columns(ResultColumns(columns.names, part.columns.values))
             self._plan(named, target)
-        return Planned(self._steps, target)
+        return Planned(self._assembly.steps, target, self._late_streams)
 
     # -- FROM -----------------------------------------------------------------------------------
 
@@ -108,21 +103,59 @@ class Planner:
         selects = query.parts if isinstance(query, s.Union) else [query]
         return _unified(
             [
-                analyze(each, self._source(each, target), is_named=is_named and number == 0)
+                self._analyzed(each, target, is_named=is_named and number == 0)
                 for number, each in enumerate(selects)
             ]
         )
 
-    def _source(self, query: s.Select, target: str) -> Stream[Any]:
-        """The stream that a SELECT reads; a query in FROM gets one of its own."""
+    def _analyzed(self, query: s.Select, target: str, *, is_named: bool) -> Analyzed:
+        ranking = ranking_of(query, is_named=is_named)
+        if ranking is None:
+            return self._resolved(query, target, is_named=is_named)
+        name = self._assembly.name(f"{target}_unranked")
+        rows = self._resolved(ranking.rows, name, is_named=True)
+        kept = rows_only(rows, ranking)
+        unranked: Stream[Any] = Stream(name, struct_of(name, kept.columns.described()))
+        self._plan(kept, unranked)
+        planner = RankPlanner(self._assembly, ranking, rows, unranked)
+        subquery = ranking.outer.source
+        assert isinstance(subquery, s.Subquery)
+        ranked = planner.plan(self._assembly.name(f"{target}_ranked"))
+        self._of_queries[id(subquery.query)] = ranked
+        found = self._resolved(ranking.outer, target, is_named=is_named)
+        check_rank_selected(ranking, found)
+        return found
+
+    def _resolved(self, query: s.Select, target: str, *, is_named: bool) -> Analyzed:
         if query.source is None:
             raise SqlError("a query reads a stream", query.place, "Add FROM")
-        table = query.source
+        others = [join.right for join in query.joins]
+        sources = [query.source, *(each for each in others if not isinstance(each, s.Unnested))]
+        relation = relation_of(
+            query, [from_item(each, self._source(each, target)) for each in sources]
+        )
+        found = analyze(query, relation, is_named=is_named)
+        if relation.joined is not None:
+            used = set().union(*(columns_in(value, JOINED) for value in found.values))
+            planner = JoinPlanner(self._assembly, relation.joined, used, target)
+            stream, rest = planner.plan(conjuncts(found.where), query.emit.retain)
+            source = replace(relation, stream=stream)
+            found = replace(found, source=source, where=conjunction(rest))
+        return settled(query, found)
+
+    def _source(self, table: s.Source, target: str) -> Stream[Any]:
+        """The stream of a table in FROM; a query in FROM gets one of its own."""
         if isinstance(table, s.WindowTable):
             table = table.table
         if isinstance(table, s.NamedStream):
             return self._stream(table)
-        name = self._free(f"{target}_from")
+        found = self._of_queries.get(id(table.query))
+        if found is None:
+            found = self._of_queries[id(table.query)] = self._of_query(table, target)
+        return found
+
+    def _of_query(self, table: s.Subquery, target: str) -> Stream[Any]:
+        name = self._assembly.name(f"{target}_from")
         parts = self._parts(table.query, name)
         described = _described([part.columns for part in parts])
         inner: Stream[Any] = Stream(name, struct_of(name, described))
@@ -138,15 +171,6 @@ class Planner:
             raise SqlError(
                 f'stream "{table.name}" does not exist', table.place, f"The streams are: {known}"
             )
-        return found
-
-    def _free(self, name: str) -> str:
-        """A name for a step or a stream of this statement."""
-        number, found = 1, name
-        while found in self._names or found in self._streams:
-            number += 1
-            found = f"{name}_{number}"
-        self._names.add(found)
         return found
 
     # -- the result -----------------------------------------------------------------------------
@@ -172,8 +196,7 @@ class Planner:
             raise SqlError(
                 f'the columns of "{declared.name}" are not those of the query',
                 statement.place,
-                f"The stream has: {_listed([(f.name, f.type, f.nullable) for f in wanted])}. "
-                f"The query has: {_listed(described)}",
+                f"The stream has: {_columns_of(declared)}. The query has: {_listed(described)}",
             )
         return declared
 
@@ -181,14 +204,19 @@ class Planner:
 
     def _plan(self, query: Analyzed, target: Stream[Any]) -> None:
         target.is_updating |= query.updates
+        source = query.source.stream
+        assert source is not None
+        instants = query.instants(source.instants or {})
+        known = instants if target.instants is None else target.instants
+        target.instants = {name: how for name, how in known.items() if instants.get(name) == how}
         if query.has_groups:
-            self._grouped(query, target)
+            self._grouped(query, source, target)
         else:
-            self._stateless(query, target)
+            self._stateless(query, source, target)
 
-    def _stateless(self, query: Analyzed, target: Stream[Any]) -> None:
+    def _stateless(self, query: Analyzed, source: Stream[Any], target: Stream[Any]) -> None:
         window, values, where = query.window, query.columns.values, query.where
-        if window is not None and not isinstance(window.assigner, Tumbling):
+        if window is not None and not window.is_tumbling:
             raise SqlError("HOP and SESSION need GROUP BY", window.place)
         generator = Generator(of_record)
         row = generator.name("Row", target.value_type)
@@ -198,19 +226,49 @@ class Planner:
         )
         before = window_lines(window, [*values, where], generator)
         condition = "" if where is None else generator.truth(where)
-        checks = check_lines(window, generator) if window is not None and before else []
-        source = select_source(checks, before, condition, f"{row}({fields})")
-        meaning = "; ".join([*query.columns.names, *map(_written, (*values, where))])
-        loop = Loop(Generated("select", source, generator.names, meaning), target)
-        self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
+        checks = check_lines(window.time, generator) if window is not None and before else []
+        opened = expansion_lines(query.source.expansions, generator)
+        code = select_source(checks, before, opened, condition, f"{row}({fields})")
+        arrays = [each.array for each in query.source.expansions]
+        meaning = "; ".join([*query.columns.names, *map(_written, (*values, where, *arrays))])
+        loop = Loop(Generated("select", code, generator.names, meaning), target)
+        self._assembly.add(loop, source.spread())
 
-    def _grouped(self, query: Analyzed, target: Stream[Any]) -> None:
+    def _grouped(self, query: Analyzed, source: Stream[Any], target: Stream[Any]) -> None:
         group = _Group(query, target)
-        partials: Stream[Any] = Stream(self._free(f"{target.name}_partials"), group.partial)
-        loop = Loop(group.loop, partials)
-        self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
-        name = self._free(f"make_{target.name}")
-        self._steps.append(PlannedStep(name, group.kept(), partials.by(group.key)))
+        if query.emission.late_into is not None:
+            self._grouped_by_record(query, source, group)
+            return
+        name = self._assembly.name(f"{target.name}_partials")
+        partials: Stream[Any] = Stream(name, group.partial)
+        self._assembly.add(Loop(group.loop, partials), source.spread())
+        self._assembly.add(group.kept(), partials.by(group.key))
+
+    def _grouped_by_record(self, query: Analyzed, source: Stream[Any], group: _Group) -> None:
+        """As groups, with records that are not added up before, since late ones are sent on."""
+        name = query.emission.late_into
+        assert name is not None
+        if query.source.expansions:
+            raise SqlError("LATE INTO with unnest is not available", query.place)
+        late: Stream[Any] = Stream(name, source.value_type)
+        known = self._streams.get(name)
+        if known is not None and known.value_type is not source.value_type:
+            raise SqlError(
+                f'"{name}" receives late records of "{source.name}", which have other columns',
+                query.place,
+                f"It has: {_columns_of(known)}. They have: {_columns_of(source)}",
+            )
+        late = known or late
+        self._late_streams.append(late)
+        kept: Stream[Any] = Stream(self._assembly.name(f"{name}_or_not"), source.value_type)
+        generator = Generator(of_record)
+        condition = "" if query.where is None else generator.truth(query.where)
+        window = query.window
+        assert window is not None
+        code = select_source(check_lines(window.time, generator), (), (), condition, "record")
+        loop = Loop(Generated("select", code, generator.names, _written(query.where)), kept)
+        self._assembly.add(loop, source.spread())
+        self._assembly.add(group.kept_by_record(late), kept.by(group.record_key))
 
 
 class _Group:
@@ -227,33 +285,51 @@ class _Group:
         having = None if query.having is None else grouping.of(query.having)
         self._plans = grouping.plans
         self._slots = [slot for plan in self._plans for slot in plan.slots]
-        parts = [query.where, *keys, *(plan.node for plan in self._plans), *results, having]
+        arrays = [each.array for each in query.source.expansions]
+        nodes = [plan.node for plan in self._plans]
+        parts = [query.where, *keys, *nodes, *results, having, *arrays]
         self._meaning = "; ".join([*query.columns.names, *map(_written, parts)])
         self.partial = _partial(keys, self._slots)
-        self.loop = adding_loop(
-            self._plans, keys, query.where, query.window, self.partial, self._meaning
+        records = GroupedRecords(
+            keys, self._plans, query.where, query.window, query.source.expansions
         )
+        self.loop = adding_loop(records, self.partial, self._meaning)
         self.key = key_maker(keys, self._meaning)
+        self.record_key = record_key(keys, self._meaning)
         row = GroupRow(query.columns.names, results, having, target)
         of_pane = query.window is not None
         self._row = row_maker(row, self._plans, keys, self._meaning, of_pane=of_pane)
 
-    def kept(self) -> Any:
-        """The computation that keeps the groups."""
+    def kept_by_record(self, late: Stream[Any]) -> Any:
+        """The computation that keeps groups with windows, given the records themselves."""
+        fold = row_fold(self._plans, self._slots, self._meaning)
+        return self._windowed(fold, late)
+
+    def _windowed(self, fold: Fold[Any, Any, Any], late: Any) -> Any:
         emission, window = self._query.emission, self._query.window
-        if window is None:
-            sums = sums_of(self._slots)
-            totals = GroupTotals(sums, adder(self._plans, self._meaning), self._row, self._target)
-            return totals if emission.retain is None else Expiring(totals, after=emission.retain)
+        assert window is not None
         return Windowed(
             window.assigner,
-            fold_of(self._plans, self._slots, self._meaning),
+            fold,
             to=self._target,
-            late="amend" if emission.amends else "drop",
+            late=late,
             allowed_lateness=emission.lateness,
             early=Early(records=1) if emission.on_update else None,
             row=self._row,
         )
+
+    def kept(self) -> Any:
+        """The computation that keeps the groups."""
+        emission, window = self._query.emission, self._query.window
+        if window is None and not self._query.has_aggregates:
+            groups = NewGroups(self._row, self._target)
+            return groups if emission.retain is None else Expiring(groups, after=emission.retain)
+        if window is None:
+            sums = sums_of(self._slots)
+            totals = GroupTotals(sums, adder(self._plans, self._meaning), self._row, self._target)
+            return totals if emission.retain is None else Expiring(totals, after=emission.retain)
+        fold = fold_of(self._plans, self._slots, self._meaning)
+        return self._windowed(fold, "amend" if emission.amends else "drop")
 
 
 class _Grouping:
@@ -388,6 +464,10 @@ def _renamed(statement: s.Insert, columns: ResultColumns) -> ResultColumns:
     for number, name in enumerate(statement.columns):
         check_name(name, statement.columns[:number], statement.place)
     return ResultColumns(statement.columns, columns.values)
+
+
+def _columns_of(stream: Stream[Any]) -> str:
+    return _listed([(f.name, f.type, f.nullable) for f in fields_of(stream.value_type) or []])
 
 
 def _listed(columns: Sequence[tuple[str, SqlType | None, bool]]) -> str:

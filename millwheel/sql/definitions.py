@@ -15,7 +15,7 @@ from millwheel.sinks import Table
 from millwheel.sql import syntax as s
 from millwheel.sql.resolving import Resolver
 from millwheel.sql.schemas import Field, check_held, check_name, struct_of
-from millwheel.sql.scopes import NoScope, StreamScope
+from millwheel.sql.scopes import NoScope, Scope, TableColumns
 from millwheel.sql.types import SqlType, shown
 from millwheel.sql.window_tables import microseconds
 from millwheel.streams import Stream
@@ -73,7 +73,7 @@ def event_time(statement: s.CreateSource) -> EventTime | None:
         Field(name, kind, nullable, shown(kind))
         for name, kind, nullable in columns_of(statement.columns)
     ]
-    scope = StreamScope(statement.name, statement.name, fields, has_windows=False)
+    scope = Scope([TableColumns(statement.name, statement.name, fields)])
     column = scope.column(time)
     if column.type.name != "timestamptz":
         raise SqlError(
@@ -83,7 +83,7 @@ def event_time(statement: s.CreateSource) -> EventTime | None:
     return EventTime(attrgetter(time.column), _lateness(time, value, scope))
 
 
-def _lateness(time: s.Name, value: s.Expression, scope: StreamScope) -> timedelta:
+def _lateness(time: s.Name, value: s.Expression, scope: Scope) -> timedelta:
     if isinstance(value, s.Name) and value.column == time.column:
         return timedelta(0)
     if (

@@ -26,6 +26,14 @@ def check_key(value: t.Typed) -> None:
         raise SqlError(f"groups by {shown(value.type)} are not available", value.place)
 
 
+def is_same_key(left: t.Typed, right: t.Typed) -> bool:
+    """Whether equal values of two expressions have the same part of a key."""
+    for kinds in (_WHOLE, _TEXTS, *((kind,) for kind in (*_BY_TEXT, "bool"))):
+        if left.type.name in kinds:
+            return right.type.name in kinds
+    return False
+
+
 def _to_text(kind: str) -> Callable[..., str]:
     if kind == "numeric":
         return _without_zeros
@@ -70,8 +78,34 @@ def decoded(part: str, value: t.Typed, generator: Generator) -> str:
 
 def key_maker(keys: Sequence[t.Typed], meaning: str) -> Generated:
     """The function that gives the key of a partial sum."""
-    generator = Generator(lambda column: column.name)
-    parts = [_encoded(f"partial.k{number}", value, generator) for number, value in enumerate(keys)]
-    key = parts[0] if len(parts) == 1 else f"({', '.join(parts)})" if parts else '""'
-    source = f"def key(partial):\n    return {key}\n"
+    parts = [f"partial.k{number}" for number in range(len(keys))]
+    return key_function("partial", parts, keys, Generator(lambda column: column.name), meaning)
+
+
+def key_of(values: Sequence[t.ColumnValue], meaning: str) -> Generated:
+    """The function that gives the key of a record with these columns."""
+    parts = [f"record.{value.name}" for value in values]
+    return key_function("record", parts, values, Generator(lambda column: column.name), meaning)
+
+
+def key_function(
+    parameter: str,
+    parts: Sequence[str],
+    values: Sequence[t.Typed],
+    generator: Generator,
+    meaning: str,
+) -> Generated:
+    """The function that gives a key.
+
+    Args:
+        parts: the Python for the parts of the key, given the parameter.
+        values: the expressions that they are.
+    """
+    lines, encoded = [], []
+    for part, value in zip(parts, values, strict=True):
+        name = generator.local()
+        lines.append(f"    {name} = {part}\n")
+        encoded.append(_encoded(name, value, generator))
+    key = encoded[0] if len(encoded) == 1 else f"({', '.join(encoded)})" if encoded else '""'
+    source = f"def key({parameter}):\n{''.join(lines)}    return {key}\n"
     return Generated("key", source, generator.names, meaning)

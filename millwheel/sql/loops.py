@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -13,7 +13,8 @@ from millwheel.sql import typed as t
 from millwheel.sql.accumulating import NAMES, SET, AggregatePlan, Slot
 from millwheel.sql.generated import Generated
 from millwheel.sql.generating import Generator
-from millwheel.sql.keys import decoded
+from millwheel.sql.keys import decoded, key_function
+from millwheel.sql.relations import ITEM, Expansion
 from millwheel.sql.scopes import WINDOW
 from millwheel.sql.window_tables import Window, check_lines
 from millwheel.streams import Stream
@@ -24,11 +25,48 @@ GROUP, RESULT = "group", "aggregate"
 
 def of_record(column: t.ColumnValue) -> str:
     """The Python for a column of a record, or of its window."""
-    return column.name if column.table == WINDOW else f"record.{column.name}"
+    return column.name if column.table in (WINDOW, ITEM) else f"record.{column.name}"
 
 
-def select_source(checks: Sequence[str], before: Sequence[str], condition: str, row: str) -> str:
-    if not before and not condition:
+def expansion_lines(expansions: Sequence[Expansion], generator: Generator) -> list[str]:
+    """The heads of loops over the items of arrays, each inside of the one before."""
+    lines = []
+    for each in expansions:
+        array = generator.value(each.array)
+        if each.number is None:
+            items = f"{array} or {'(None,)' if each.keeps_empty else '()'}"
+            lines.append(f"for {each.item} in {items}:")
+        else:
+            items = f"enumerate({array} or (), 1)"
+            if each.keeps_empty:
+                items = f"[*{items}] or ((None, None),)"
+            lines.append(f"for {each.number}, {each.item} in {items}:")
+    return lines
+
+
+def _inside(heads: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Lines inside of loops."""
+    found = ["    " * depth + head for depth, head in enumerate(heads)]
+    return found + ["    " * len(heads) + line for line in lines]
+
+
+def select_source(
+    checks: Sequence[str],
+    before: Sequence[str],
+    opened: Sequence[str],
+    condition: str,
+    row: str,
+) -> str:
+    """The loop that filters and projects the records of a chunk.
+
+    Args:
+        checks: lines before the loop.
+        before: lines before each record.
+        opened: the heads of inner loops.
+        condition: of the rows; empty: there is none.
+        row: the Python for a row.
+    """
+    if not checks and not before and not condition and not opened:
         return f"def select(values, times):\n    return [{row} for record in values], None, None\n"
     lines = [
         *checks,
@@ -38,15 +76,9 @@ def select_source(checks: Sequence[str], before: Sequence[str], condition: str, 
     if before:
         lines.append("    at = times[place]")
     lines += [f"    {line}" for line in before]
-    indent = "    "
-    if condition:
-        lines.append(f"    if {condition}:")
-        indent = "        "
-    lines += [
-        f"{indent}found.append({row})",
-        f"{indent}micros.append(times[place])",
-        f"{indent}places.append(place)",
-    ]
+    heads = [*opened, *([f"if {condition}:"] if condition else [])]
+    taken = [f"found.append({row})", "micros.append(times[place])", "places.append(place)"]
+    lines += [f"    {line}" for line in _inside(heads, taken)]
     return _function("select", "values, times", [*lines, "return found, micros, places"])
 
 
@@ -55,27 +87,32 @@ def _function(name: str, parameters: str, lines: Sequence[str]) -> str:
     return f"def {name}({parameters}):\n{body}"
 
 
-def adding_loop(
-    plans: Sequence[AggregatePlan],
-    keys: Sequence[t.Typed],
-    where: t.Typed | None,
-    window: Window | None,
-    partial: type,
-    meaning: str,
-) -> Generated:
+@dataclass(frozen=True)
+class GroupedRecords:
+    """Which records are added up, and by what."""
+
+    keys: Sequence[t.Typed]
+    plans: Sequence[AggregatePlan]
+    where: t.Typed | None
+    window: Window | None
+    expansions: Sequence[Expansion]
+
+
+def adding_loop(of: GroupedRecords, partial: type, meaning: str) -> Generated:
     """The loop that adds up the records of a chunk by key and part of time."""
+    keys, plans, where, window = of.keys, of.plans, of.where, of.window
     generator = Generator(of_record)
     generator.names.update(NAMES)
     made = generator.name("Partial", partial)
-    lines = [] if window is None else check_lines(window, generator)
-    bucket = "None" if window is None else window.bucket
+    lines = [] if window is None else check_lines(window.time, generator)
+    bucket = "None" if window is None else window.bucket(generator)
     lines += [
         "groups = {}",
         "get = groups.get",
         "place = -1",
         "for record, at in zip(values, times):",
     ]
-    inner = ["place += 1"]
+    inner = []
     if where is not None:
         inner += [f"if not {generator.truth(where)}:", "    continue"]
     parts = ", ".join([*map(generator.value, keys), bucket])
@@ -93,7 +130,8 @@ def adding_loop(
         if plan.node.filter is not None:
             added = [f"if {generator.truth(plan.node.filter)}:", *(f"    {x}" for x in added)]
         inner += added
-    lines += [f"    {line}" for line in inner]
+    heads = expansion_lines(of.expansions, generator)
+    lines += [f"    {line}" for line in ["place += 1", *_inside(heads, inner)]]
     lines += [
         "found, micros, places = [], [], []",
         "for key, slots in groups.items():",
@@ -105,6 +143,30 @@ def adding_loop(
     return Generated(
         "add_up", _function("add_up", "values, times", lines), generator.names, meaning
     )
+
+
+def row_fold(
+    plans: Sequence[AggregatePlan], slots: Sequence[Slot], meaning: str
+) -> Fold[Any, Any, Any]:
+    """The fold of records themselves, with the accumulators of `fold_of`."""
+    generator = Generator(of_record)
+    generator.names.update(NAMES)
+    lines = []
+    for plan in plans:
+        added = plan.add(generator, lambda number: f"sums.s{number}")
+        if plan.node.filter is not None:
+            added = [f"if {generator.truth(plan.node.filter)}:", *(f"    {x}" for x in added)]
+        lines += added
+    source = _function("add", "sums, record", [*lines, "return sums"])
+    fold = fold_of(plans, slots, meaning)
+    return replace(fold, add=Generated("add", source, generator.names, meaning))
+
+
+def record_key(keys: Sequence[t.Typed], meaning: str) -> Generated:
+    """The function that gives the key of a record."""
+    generator = Generator(of_record)
+    values = [f"({generator.value(value)})" for value in keys]
+    return key_function("record", values, keys, generator, meaning)
 
 
 def sums_of(slots: Sequence[Slot]) -> Any:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.sql import syntax as s
-from millwheel.sql.parsing import ExpressionParser
 from millwheel.sql.place import Place
-from millwheel.sql.token_reader import NO_ALIAS
-from millwheel.sql.tokens import MARK, OPERATOR, QUOTED, WORD
-
-WINDOWS = {"tumble": 2, "hop": 3, "session": 2}
-"""Window functions, with the number of their arguments after the stream."""
+from millwheel.sql.source_parsing import SourceParser
+from millwheel.sql.tokens import OPERATOR, WORD
 
 _LATER = {
     "limit": "A stream has no end, so no first rows; keep some with a key and a condition",
@@ -25,14 +21,35 @@ _LATER = {
 }
 
 
-class QueryParser(ExpressionParser):
+class QueryParser(SourceParser):
     # -- queries --------------------------------------------------------------------------------
 
     def query(self) -> s.Query:
         """A query, maybe of several parts."""
         tokens, place = self.tokens, self.tokens.place
-        if tokens.is_word("with"):
-            tokens.fail("WITH is not available", "Give each part a stream of its own")
+        outer = dict(self.named_queries)
+        if tokens.skip("with"):
+            if tokens.is_word("recursive"):
+                tokens.fail("WITH RECURSIVE is not available")
+            tokens.listed(self._named_query)
+        try:
+            return self._parts(place)
+        finally:
+            self.named_queries = outer
+
+    def _named_query(self) -> None:
+        """A query of ``WITH``."""
+        tokens, place = self.tokens, self.tokens.place
+        name = tokens.name("a name after WITH")
+        if name in self.named_queries:
+            tokens.fail(f'WITH query name "{name}" specified more than once', place=place)
+        tokens.need("as")
+        tokens.need_mark("(")
+        self.named_queries[name] = self.query()
+        tokens.need_mark(")")
+
+    def _parts(self, place: Place) -> s.Query:
+        tokens = self.tokens
         parts = [self._select()]
         while tokens.is_word("union"):
             tokens.take()
@@ -55,23 +72,28 @@ class QueryParser(ExpressionParser):
             return found
         tokens.need("select")
         distinct = tokens.skip("distinct")
-        if distinct and tokens.is_word("on"):
-            tokens.fail("DISTINCT ON is not available yet")
+        distinct_on: tuple[s.Expression, ...] = ()
+        if distinct and tokens.skip("on"):
+            tokens.need_mark("(")
+            distinct_on = tokens.listed(self.expression)
+            tokens.need_mark(")")
         tokens.skip("all")
         columns = tokens.listed(self._column)
         source, joins = None, []
         if tokens.skip("from"):
-            source = self._source()
-            while (join := self._join()) is not None:
+            source = self.source()
+            while (join := self.join()) is not None:
                 joins.append(join)
         where = self.expression() if tokens.skip("where") else None
         group: tuple[s.Expression, ...] = ()
         if tokens.skip("group", "by"):
             group = tokens.listed(self._grouping)
         having = self.expression() if tokens.skip("having") else None
+        order = self.order() if distinct_on and tokens.is_word("order") else ()
         return s.Select(
-            columns, source, tuple(joins), where, group, having, distinct, self._emit(), place
-        )
+            columns, source, tuple(joins), where, group, having, distinct, distinct_on, order,
+            self._emit(), place,
+        )  # fmt: skip
 
     def _emit(self) -> s.Emit:
         """The clauses at the end of a query, in any order."""
@@ -79,7 +101,7 @@ class QueryParser(ExpressionParser):
         found: dict[str, Any] = {}
         places: dict[str, Place] = {}
         readers = {
-            "emit": ("on_update", self._on_update), "retain": ("retain", self._bound),
+            "emit": ("on_update", self._on_update), "retain": ("retain", self.bound),
             "allowed": ("lateness", self._lateness), "late": ("late_into", self._late_into),
         }  # fmt: skip
         while (token := tokens.peek()).kind == WORD and token.text in readers:
@@ -98,15 +120,9 @@ class QueryParser(ExpressionParser):
             return False
         self.tokens.fail("ON UPDATE or ON WINDOW CLOSE is missing here")
 
-    def _bound(self) -> s.Bound:
-        place = self.tokens.place
-        if self.tokens.skip("unbounded"):
-            return s.Bound(None, place)
-        return s.Bound(self.expression(), place)
-
     def _lateness(self) -> s.Bound:
         self.tokens.need("lateness")
-        return self._bound()
+        return self.bound()
 
     def _late_into(self) -> str:
         self.tokens.need("into")
@@ -128,82 +144,4 @@ class QueryParser(ExpressionParser):
         value = self.expression()
         if isinstance(value, s.Star):
             return value
-        return s.ResultColumn(value, self._alias())
-
-    def _alias(self) -> str | None:
-        tokens = self.tokens
-        if tokens.skip("as"):
-            token = tokens.take()
-            if token.kind not in (WORD, QUOTED):
-                tokens.fail("a name is missing after AS")
-            return token.text
-        token = tokens.peek()
-        if token.kind == QUOTED or (token.kind == WORD and token.text not in NO_ALIAS):
-            return tokens.take().text
-        return None
-
-    # -- FROM -----------------------------------------------------------------------------------
-
-    def _source(self) -> s.Source:
-        tokens, place = self.tokens, self.tokens.place
-        if tokens.skip("lateral"):
-            tokens.fail("LATERAL is not available yet")
-        if tokens.skip_mark("("):
-            query = self.query()
-            tokens.need_mark(")")
-            return s.Subquery(query, self._alias(), place)
-        token, after = tokens.peek(), tokens.peek(1)
-        if after.kind == MARK and after.text == "(":
-            if token.text in WINDOWS:
-                return self._window()
-            tokens.fail(
-                f"{token.text}(...) is not available in FROM",
-                "Available are TUMBLE, HOP and SESSION, as in TUMBLE(stream, time, "
-                "INTERVAL '1 minute')",
-            )
-        name = tokens.name("a stream after FROM")
-        if tokens.is_mark("."):
-            tokens.fail("streams have no schema", f"Write {name} alone, or an alias after AS")
-        return s.NamedStream(name, self._alias(), place)
-
-    def _window(self) -> s.WindowTable:
-        tokens, place = self.tokens, self.tokens.place
-        kind = tokens.take().text
-        tokens.need_mark("(")
-        inner = self._source()
-        arguments = []
-        while tokens.skip_mark(","):
-            arguments.append(self.expression())
-        tokens.need_mark(")")
-        if isinstance(inner, s.WindowTable):
-            tokens.fail("a window over a window is not available", place=inner.place)
-        wanted = WINDOWS[kind]
-        if len(arguments) != wanted:
-            examples = {
-                "tumble": "TUMBLE(stream, time, INTERVAL '1 minute')",
-                "hop": "HOP(stream, time, INTERVAL '10 seconds', INTERVAL '1 minute')",
-                "session": "SESSION(stream, time, INTERVAL '10 minutes')",
-            }
-            tokens.fail(
-                f"{kind.upper()} takes {wanted + 1} arguments", f"As in {examples[kind]}",
-                place=place,
-            )  # fmt: skip
-        return s.WindowTable(kind, inner, tuple(arguments), self._alias(), place)
-
-    def _join(self) -> s.Join | None:
-        tokens, place = self.tokens, self.tokens.place
-        if tokens.is_mark(","):
-            tokens.fail("a list of streams in FROM is not available", "Write JOIN ... ON ...")
-        for words, kind in (
-            (("inner", "join"), "INNER"), (("join",), "INNER"), (("left", "outer", "join"), "LEFT"),
-            (("left", "join"), "LEFT"), (("right", "outer", "join"), "RIGHT"),
-            (("right", "join"), "RIGHT"), (("full", "outer", "join"), "FULL"),
-            (("full", "join"), "FULL"), (("cross", "join"), "CROSS"),
-        ):  # fmt: skip
-            if tokens.skip(*words):
-                right = self._source()
-                on = self.expression() if tokens.skip("on") else None
-                return s.Join(kind, right, on, None, place)
-        if tokens.is_word("natural"):
-            tokens.fail("NATURAL joins are not available", "Write the columns in ON")
-        return None
+        return s.ResultColumn(value, self.alias())

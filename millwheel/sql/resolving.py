@@ -28,7 +28,7 @@ from millwheel.sql.types import (
 INT4_MAX, INT8_MAX = 2**31 - 1, 2**63 - 1
 
 
-class Scope(Protocol):
+class ColumnLookup(Protocol):
     """The columns that an expression may use."""
 
     def column(self, name: s.Name) -> t.Typed:
@@ -45,7 +45,11 @@ class Resolver(Applier):
     """
 
     def __init__(
-        self, scope: Scope, *, no_aggregates_in: str | None = None, catalog: Catalog | None = None
+        self,
+        scope: ColumnLookup,
+        *,
+        no_aggregates_in: str | None = None,
+        catalog: Catalog | None = None,
     ) -> None:
         super().__init__(catalog or postgres(), no_aggregates_in)
         self._scope = scope

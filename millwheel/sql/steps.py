@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from millwheel.computation import Computation
 from millwheel.context import Context
 from millwheel.core.chunk import Chunk
@@ -88,3 +90,32 @@ class GroupTotals(Computation[Any, Any]):
             self._add(sums, record.value)
         newest = max(record.timestamp for record in records)
         ctx.produce(self._to, self._row(ctx.key, sums), timestamp=newest)
+
+
+class NewGroup(msgspec.Struct):
+    """The state of a group whose row is sent once."""
+
+    is_sent: bool = False
+
+
+class NewGroups(Computation[Any, NewGroup]):
+    """Groups without windows and aggregates: a row when a group appears.
+
+    Args:
+        row: makes a row of a key.
+        to: the stream of rows.
+    """
+
+    def __init__(self, row: Generated, to: Stream[Any]) -> None:
+        self._row = row
+        self._to = to
+        self.writes = (to,)
+
+    @property
+    def name(self) -> str:
+        return f"make_{self._to.name}"
+
+    async def process_record(self, record: Record[Any], ctx: Context[NewGroup]) -> None:
+        if not ctx.state.is_sent:
+            ctx.state.is_sent = True
+            ctx.produce(self._to, self._row(ctx.key, None), timestamp=record.timestamp)

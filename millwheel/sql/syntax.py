@@ -225,6 +225,18 @@ class Subquery:
     place: Place = field(repr=False, compare=False)
 
 
+@dataclass(frozen=True)
+class Unnested:
+    """``unnest(array)``, with the names of its columns."""
+
+    array: Expression
+    alias: str
+    column: str
+    ordinality: str | None
+    """The column of ``WITH ORDINALITY``."""
+    place: Place = field(repr=False, compare=False)
+
+
 Source = NamedStream | WindowTable | Subquery
 
 
@@ -232,10 +244,11 @@ Source = NamedStream | WindowTable | Subquery
 class Join:
     kind: str
     """``INNER``, ``LEFT``, ``RIGHT``, ``FULL`` or ``CROSS``."""
-    right: Source
+    right: Source | Unnested
     on: Expression | None
     as_of: Expression | None
     """The time of ``FOR SYSTEM_TIME AS OF``."""
+    retain: Bound | None
     place: Place = field(repr=False, compare=False)
 
 
@@ -273,6 +286,9 @@ class Select:
     group: tuple[Expression, ...]
     having: Expression | None
     distinct: bool
+    distinct_on: tuple[Expression, ...]
+    order: tuple[Order, ...]
+    """Of ``DISTINCT ON``, which takes the first row."""
     emit: Emit
     place: Place = field(repr=False, compare=False)
 

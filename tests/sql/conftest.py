@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.sql.oracle import Oracle
@@ -16,3 +18,12 @@ def oracle(postgres_url: Callable[[int], str]) -> Iterator[Oracle]:
     found = Oracle(postgres_url(max(VERSIONS)))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def server(postgres_url: Callable[[int], str]) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to it, for queries over tables."""
+    with psycopg.connect(postgres_url(max(VERSIONS))) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.commit()
+        yield connection

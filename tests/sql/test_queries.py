@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -21,16 +20,6 @@ from millwheel.testing import Harness
 from tests.sql.answers import EPOCH, Payment, from_pipeline, from_postgres, pipeline_of
 from tests.sql.answers import PAYMENTS as PAYMENTS_STREAM
 from tests.support.examples import examples
-from tests.support.servers import VERSIONS
-
-
-@pytest.fixture(scope="session")
-def server(postgres_url: Callable[[int], str]) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres_url(max(VERSIONS))) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.commit()
-        yield connection
-
 
 PAYMENTS = [
     Payment("ann", EPOCH, 300, 3, "tea", Decimal("3.00"), True),

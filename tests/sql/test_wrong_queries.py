@@ -11,6 +11,9 @@ I = "INSERT INTO r SELECT "  # noqa: E741
 P = " FROM payments"
 T = " FROM TUMBLE(payments, at, INTERVAL '1 minute') "
 
+J = I + "p.cents FROM payments p JOIN orders o "
+F = I
+
 KEPT = I + "account, count(*) AS n" + P + " GROUP BY account RETAIN UNBOUNDED"
 
 WRONG = [
@@ -40,12 +43,14 @@ WRONG = [
     (I + "cents" + P + " OFFSET 3", "OFFSET", "A stream has no end"),
     (I + "cents" + P + " UNION SELECT fee" + P, "SELECT cents", "Write UNION ALL"),
     (I + "cents" + P + " EXCEPT SELECT fee" + P, "EXCEPT", "Use a join"),
-    ("INSERT INTO r WITH x AS (SELECT 1) SELECT 1", "WITH", "Give each part a stream"),
+    ("INSERT INTO r WITH x AS (SELECT 1) SELECT 2", "SELECT 2", "a query reads a stream"),
+    ("INSERT INTO r WITH RECURSIVE x AS (SELECT 1)", "RECURSIVE", "is not available"),
+    ("INSERT INTO r WITH x AS (SELECT 1), x AS (", "x AS (\0", "specified more than once"),
     (I + "cents FROM public.payments", ".payments", "streams have no schema"),
-    (I + "cents FROM payments, payments", ", payments", "Write JOIN ... ON"),
+    (I + "cents FROM payments, payments", "payments\0", "specified more than once"),
     (I + "cents FROM payments NATURAL JOIN payments", "NATURAL", "Write the columns in ON"),
-    (I + "cents FROM payments JOIN payments AS q ON true", "JOIN", "joins are not available yet"),
-    (I + "DISTINCT cents" + P, "SELECT", "DISTINCT is not available yet"),
+    (I + "p.cents FROM payments p JOIN payments AS q ON true", "JOIN", "an equality"),
+    (I + "DISTINCT cents" + P, "SELECT", "would be kept for ever"),
     (I + "cents" + P + " GROUP BY ROLLUP (cents)", "ROLLUP", "a query for each grouping"),
     # names
     (I + "cent" + P, "cent", 'column "cent" does not exist. Did you mean cents?'),
@@ -114,8 +119,15 @@ WRONG = [
     (I + "cents FROM TUMBLE(payments, at)", "TUMBLE", "takes 3 arguments"),
     (I + "cents FROM TUMBLE(payments, cents, INTERVAL '1 day')", "cents, INT", "the event time"),
     (I + "cents FROM TUMBLE(payments, at, 60)", "60", "an interval that is written out"),
-    (I + "cents FROM TUMBLE(payments, at, INTERVAL '0 s')", "'0 s'", "length is positive"),
-    (I + "cents FROM TUMBLE(payments, at, INTERVAL '1 month')", "'1 month'", "months"),
+    (I + "cents FROM TUMBLE(payments, at, INTERVAL '0 s')", "INTERVAL", "length is positive"),
+    (I + "cents FROM TUMBLE(payments, at, INTERVAL '1 month 1 day')", "INTERVAL", "months"),
+    (I + "cents FROM HOP(payments, at, INTERVAL '1 month', INTERVAL '1 year')", "INTERVAL '1 m",
+     "no fixed length"),
+    (I + "cents FROM TUMBLE(payments, at, INTERVAL '1 day', 'Europe/Atlantis')", "'Europe",
+     "there is no time zone"),
+    (I + "cents FROM TUMBLE(payments, at, INTERVAL '1 day', account)", "account",
+     "a time zone that is written out"),
+    (I + "cents FROM SESSION(payments, at, INTERVAL '1 day', 'UTC')", "SESSION", "takes 3 arg"),
     (I + "cents FROM CUMULATE(payments, at)", "CUMULATE", "TUMBLE, HOP and SESSION"),
     (I + "cents FROM HOP(payments, at, INTERVAL '2 s', INTERVAL '1 s')", "INTERVAL '2", "steps"),
     (I + "at FROM SESSION(payments, at, INTERVAL '1 s')", "SESSION", "need GROUP BY"),
@@ -128,11 +140,75 @@ WRONG = [
      "count(*) <", "HAVING with EMIT ON UPDATE"),
     (I + "count(*) FROM SESSION(payments, at, INTERVAL '1 s') GROUP BY window_start ALLOWED "
      "LATENESS UNBOUNDED", "ALLOWED", "rows of sessions that a later record joins"),
-    (I + "count(*)" + T + "GROUP BY window_start LATE INTO x", "LATE", "not available yet"),
+    (I + "count(*)" + T + "GROUP BY window_start LATE INTO x ALLOWED LATENESS UNBOUNDED", "LATE",
+     "no record is late"),
+    (I + "cents" + P + " LATE INTO x", "LATE", "LATE is for groups"),
     (KEPT + "; INSERT INTO q SELECT n, count(*) AS c FROM r GROUP BY n RETAIN UNBOUNDED",
      "SELECT n", "counted as well"),
     (KEPT + "; INSERT INTO q SELECT n FROM r WHERE n < 3", "n < 3", "no longer fits would stay"),
     (KEPT + "; INSERT INTO q SELECT n FROM (SELECT n FROM r) AS x WHERE n < 3", "n < 3", "stay"),
+    (KEPT + "; INSERT INTO q SELECT p.cents FROM payments p JOIN r ON r.account = p.account RETAIN "
+     "UNBOUNDED", "JOIN r", "FOR SYSTEM_TIME AS OF"),
+    (KEPT + "; INSERT INTO q SELECT * FROM (SELECT *, row_number() OVER (ORDER BY n) FROM r) AS x "
+     "WHERE row_number < 3 RETAIN UNBOUNDED", "SELECT *, row", "would be ranked as well"),
+    # joins
+    (J + "ON true", "JOIN", "an equality"),
+    (J + "ON p.cents < o.item", "JOIN", "an equality"),
+    (J + "ON p.account = o.customer", "JOIN", "keep all records for ever"),
+    (J + "ON p.account = o.customer AND o.placed > p.at", "JOIN", "AND b.at BETWEEN a.at"),
+    (J + "ON p.account = o.customer AND o.placed = p.at RETAIN UNBOUNDED", "UNBOUNDED", "bounds"),
+    (J.replace(" JOIN", " LEFT JOIN") + "ON p.account = o.customer RETAIN UNBOUNDED", "LEFT",
+     "never knows that there is no partner"),
+    (J + "ON p.account = o.item RETAIN UNBOUNDED", "p.account =", "operator does not exist"),
+    (J + "ON p.account = o.custome RETAIN UNBOUNDED", "o.custome", "Did you mean customer?"),
+    (J + "ON account = x.customer RETAIN UNBOUNDED", "x.customer", "The streams are called p, o"),
+    (J.replace("p.cents", "price") + "ON account = customer RETAIN UNBOUNDED", "price",
+     "is ambiguous. Write p.price or o.price"),
+    (J + "USING (account)", "USING", "Write ON"),
+    (J + "ON count(*) = o.item RETAIN UNBOUNDED", "count", "not allowed in JOIN conditions"),
+    (J + "ON p.account = o.customer AND p.at = o.placed RETAIN INTERVAL '1 day'",
+     "INTERVAL", "bounds this join already"),
+    (J + "ON p.account = o.customer RETAIN INTERVAL '1 month'", "INTERVAL", "no fixed length"),
+    (J + "ON p.price + 0.5::float8 = o.price::float8 RETAIN UNBOUNDED", "JOIN", "an equality"),
+    (I + "o.item FROM payments p JOIN HOP(orders, placed, INTERVAL '1 s', INTERVAL '2 s') o ON "
+     "o.customer = p.account RETAIN UNBOUNDED", "HOP", "Join the result of such a query"),
+    (I + "item FROM payments p JOIN orders FOR SYSTEM_TIME AS OF p.cents AS o ON o.item = p.cents",
+     "p.cents AS", "the column with the event time"),
+    (I + "item FROM payments p RIGHT JOIN orders FOR SYSTEM_TIME AS OF p.at AS o ON o.item = "
+     "p.cents", "RIGHT", "RIGHT JOIN with AS OF"),
+    (I + "item FROM payments p LEFT JOIN orders FOR SYSTEM_TIME AS OF p.at AS o ON o.item = "
+     "p.cents AND o.price < p.price", "o.price <", "equalities in ON"),
+    # items of arrays
+    (I + "x FROM orders, unnest(item) AS x", "item)", "unnest takes an array, not bigint"),
+    (I + "x FROM orders, unnest(tags, tags) AS x", ", tags)", "unnest takes one array"),
+    (I + "x FROM orders, unnest(tags) AS x(a, b)", "unnest", "unnest has 1 columns, not 2"),
+    (I + "x FROM orders LEFT JOIN unnest(tags) AS x ON x = 'a'", "x =", "ON true"),
+    (I + "x FROM orders, unnest(tags) AS orders", "unnest", "specified more than once"),
+    (I + "x FROM orders, LATERAL payments AS x", "LATERAL", "available with unnest(array)"),
+    (I + "x FROM unnest(tags) AS x", "unnest", "after a stream unnest(array)"),
+    # first rows
+    (F + "n FROM (SELECT cents, row_number() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "RETAIN UNBOUNDED", "row_number", "Add WHERE n <= 10"),
+    (F + "n FROM (SELECT cents, row_number() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n <= 3", "SELECT cents, row", "kept for ever"),
+    (F + "cents FROM (SELECT cents, row_number() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n <= 3 RETAIN UNBOUNDED", "SELECT cents FROM (", "Add n to the columns"),
+    (F + "cents FROM (SELECT cents, row_number() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n < 1 RETAIN UNBOUNDED", "n < 1", "ranks begin with 1"),
+    (F + "cents FROM (SELECT cents, row_number() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n < 2 AND cents > 3 RETAIN UNBOUNDED", "cents > 3", "no longer fits would stay"),
+    (F + "cents FROM (SELECT cents, rank() OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n < 2 RETAIN UNBOUNDED", "SELECT cents, rank", "use ROW_NUMBER()"),
+    (F + "cents FROM (SELECT cents, lag(cents) OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n < 2", "lag", "Available are ROW_NUMBER"),
+    (F + "cents FROM (SELECT cents, rank() OVER (PARTITION BY at) AS n FROM payments) AS x "
+     "WHERE n < 2", "rank", "needs an order"),
+    (F + "cents FROM (SELECT cents, rank(1) OVER (ORDER BY at) AS n FROM payments) AS x "
+     "WHERE n < 2", "rank", "has no arguments"),
+    (F + "DISTINCT ON (account) cents FROM payments ORDER BY at RETAIN UNBOUNDED", "at RETAIN",
+     "must match initial ORDER BY"),
+    (F + "DISTINCT account, count(*) FROM payments GROUP BY account", "SELECT", "DISTINCT with"),
+    (F + "DISTINCT account" + T, "SELECT", "Add window_start to the columns"),
     # columns that no struct can have
     (I + "cents AS class" + P, "cents", "no word of Python"),
     ('INSERT INTO r ("a b") SELECT cents' + P, "INSERT", '"a b" cannot name a column'),

@@ -1,0 +1,52 @@
+"""The computations of a query, with names and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.streams import Input, Stream
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A computation, its name, and its inputs."""
+
+    name: str
+    computation: Any
+    inputs: Sequence[Input[Any]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The computations of a query."""
+
+    steps: Sequence[PlannedStep]
+    result: Stream[Any]
+    late: Sequence[Stream[Any]] = ()
+    """Streams of late records."""
+
+
+class Assembly:
+    """Collects the steps of a statement.
+
+    Args:
+        taken: the names of other steps and streams.
+    """
+
+    def __init__(self, taken: Collection[str]) -> None:
+        self.steps: list[PlannedStep] = []
+        self._taken = set(taken)
+
+    def name(self, wanted: str) -> str:
+        """A name for a step or a stream of this statement."""
+        number, found = 1, wanted
+        while found in self._taken:
+            number += 1
+            found = f"{wanted}_{number}"
+        self._taken.add(found)
+        return found
+
+    def add(self, computation: Any, *inputs: Input[Any]) -> None:
+        self.steps.append(PlannedStep(self.name(computation.name), computation, inputs))

@@ -1,0 +1,184 @@
+"""Turns queries for first rows into computations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from millwheel.computations import Expiring, Windowed
+from millwheel.errors import SqlError
+from millwheel.sql import typed as t
+from millwheel.sql.analysis import Analyzed, ResultColumns, length_of
+from millwheel.sql.first_rows import FirstRows, Ranker, fold_of_rows
+from millwheel.sql.generated import Generated
+from millwheel.sql.generating import Generator
+from millwheel.sql.keys import check_key, key_of
+from millwheel.sql.loops import select_source
+from millwheel.sql.ordering import OrderPart, order_key
+from millwheel.sql.planned import Assembly
+from millwheel.sql.ranking import Ranking
+from millwheel.sql.schemas import struct_of
+from millwheel.sql.scopes import NoScope
+from millwheel.sql.steps import Loop
+from millwheel.sql.types import INT8
+from millwheel.sql.window_tables import ROWS
+from millwheel.streams import Stream
+
+
+def rows_only(found: Analyzed, ranking: Ranking) -> Analyzed:
+    """The query for the rows, without the column of the rank."""
+    columns = found.columns
+    kept = [number for number, name in enumerate(columns.names) if name != ranking.name]
+    return found.with_columns(
+        ResultColumns([columns.names[n] for n in kept], [columns.values[n] for n in kept])
+    )
+
+
+class RankPlanner:
+    """Plans the first rows of a query.
+
+    Args:
+        ranking: the query.
+        found: the query for the rows.
+        rows: its stream.
+    """
+
+    def __init__(
+        self, assembly: Assembly, ranking: Ranking, found: Analyzed, rows: Stream[Any]
+    ) -> None:
+        self._assembly = assembly
+        self._ranking = ranking
+        self._rows = rows
+        names, values = list(found.columns.names), list(found.columns.values)
+        visible = len(names) - ranking.hidden
+        self._visible = list(zip(names[:visible], values[:visible], strict=True))
+        """The columns of the result; that of the rank has a zero as its value."""
+        keys = [
+            t.ColumnValue(value.type, value.nullable, value.place, rows.name, name)
+            for name, value in zip(names[visible:], values[visible:], strict=True)
+        ]
+        self._partition, self._order = keys[: ranking.partition], keys[ranking.partition :]
+        written = [t.written(value) for value in values]
+        directions = [f"{o.descending} {o.nulls_first}" for o in ranking.order]
+        self._meaning = "; ".join(
+            [ranking.function, str(ranking.limit), *names, *written, *directions]
+        )
+
+    def plan(self, name: str) -> Stream[Any]:
+        """Add the steps; returns the stream of ranked rows."""
+        described = [
+            (name, INT8 if name == self._ranking.name else value.type, value.nullable)
+            for name, value in self._visible
+        ]
+        ranked: Stream[Any] = Stream(name, struct_of(name, described))
+        for key in self._partition:
+            check_key(key)
+        instants = self._rows.instants or {}
+        ranker = Ranker(self._ranking.function, self._ranking.limit, self._sort_key())
+        if any(key.name in instants for key in self._partition):
+            self._in_windows(ranker, ranked)
+            names = [name for name, _ in self._visible]
+            ranked.instants = {name: how for name, how in instants.items() if name in names}
+        else:
+            self._without_windows(ranker, ranked)
+        return ranked
+
+    def _sort_key(self) -> Generated:
+        generator = Generator(lambda column: column.name)
+        parts = [
+            OrderPart(
+                f"row.{value.name}",
+                value.type,
+                nullable=value.nullable,
+                descending=order.descending,
+                nulls_first=order.nulls_first,
+            )
+            for value, order in zip(self._order, self._ranking.order, strict=True)
+        ]
+        source = f"def order(row):\n    return {order_key(parts, generator)}\n"
+        return Generated("order", source, generator.names, self._meaning)
+
+    def _result(self, row: str, rank: str) -> str:
+        """The Python for a ranked row."""
+        fields = [
+            f"{name}={rank if name == self._ranking.name else f'{row}.{name}'}"
+            for name, _ in self._visible
+        ]
+        return f"Row({', '.join(fields)})"
+
+    def _in_windows(self, ranker: Ranker, ranked: Stream[Any]) -> None:
+        """The rows of a window are ranked when it is complete."""
+        if self._ranking.retain is not None:
+            raise SqlError(
+                "these rows are kept until their window closes",
+                self._ranking.retain.place,
+                "Leave RETAIN out",
+            )
+        best: Any = msgspec.defstruct(
+            "Best",
+            [("rows", list[self._rows.value_type])],  # type: ignore[name-defined]
+        )
+        panes: Stream[Any] = Stream(self._assembly.name(f"{ranked.name}_by_window"), best)
+        fold = fold_of_rows(ranker, self._rows.value_type, self._meaning)
+        row = Generated(
+            "row", "def row(pane):\n    return Best(pane.value)\n", {"Best": best}, self._meaning
+        )
+        windowed = Windowed(ROWS, fold, to=panes, row=row)
+        self._assembly.add(windowed, self._rows.by(key_of(self._partition, self._meaning)))
+        heads = ["for rank, row in zip(ranks(record.rows), record.rows):"]
+        source = select_source((), (), heads, "", self._result("row", "rank"))
+        names = {"ranks": ranker.ranks, "Row": ranked.value_type}
+        self._assembly.add(
+            Loop(Generated("select", source, names, self._meaning), ranked), panes.spread()
+        )
+
+    def _without_windows(self, ranker: Ranker, ranked: Stream[Any]) -> None:
+        ranking, place = self._ranking, self._ranking.rows.place
+        if ranking.function != "row_number":
+            raise SqlError(
+                f"{ranking.function}() of rows without windows is not available",
+                place,
+                "Several rows would have one rank, and none could replace the other: use "
+                "ROW_NUMBER()",
+            )
+        if ranking.retain is None:
+            raise SqlError(
+                "the first rows of each partition would be kept for ever",
+                place,
+                "Say for how long after its last record: RETAIN INTERVAL '30 days' at the end, or "
+                "RETAIN UNBOUNDED; or partition by the end of a window",
+            )
+        if self._rows.is_updating:
+            raise SqlError(
+                f'rows of "{self._rows.name}" are replaced by newer ones, which would be ranked '
+                "as well",
+                place,
+                "Rank the input of that query; or the rows of its table, where it is read",
+            )
+        source = f"def row(row, rank):\n    return {self._result('row', 'rank')}\n"
+        row = Generated("row", source, {"Row": ranked.value_type}, self._meaning)
+        first: Any = FirstRows(ranker, row, self._rows.value_type, ranked, self._meaning)
+        after = length_of(ranking.retain, NoScope())
+        computation = first if after is None else Expiring(first, after=after)
+        self._assembly.add(computation, self._rows.by(key_of(self._partition, self._meaning)))
+        ranked.is_updating = True
+
+
+def check_rank_selected(ranking: Ranking, found: Analyzed) -> None:
+    """Refuse rows that nothing identifies, so that none could replace another.
+
+    Raises:
+        SqlError: the rank of rows without windows is not in the result.
+    """
+    if not found.source.is_updating or ranking.name is None or ranking.limit == 1:
+        return
+    if not any(
+        isinstance(value, t.ColumnValue) and value.name == ranking.name
+        for value in found.columns.values
+    ):
+        raise SqlError(
+            "rows that leave the first ones would stay in the result",
+            ranking.outer.place,
+            f"Add {ranking.name} to the columns: then a row replaces the one with its rank",
+        )

@@ -1,0 +1,253 @@
+"""Joins, and queries over their results, give the rows that Postgres gives over the same input."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millwheel import Discard, Inbox, Pipeline
+from millwheel.testing import Harness
+from tests.sql.answers import (
+    EPOCH,
+    ORDERS,
+    PAYMENTS,
+    Order,
+    Payment,
+    from_pipeline,
+    from_postgres,
+    pipeline_of,
+    rows_of,
+)
+from tests.sql.rows import ORDERED, PAID, ordered, paid, second
+from tests.support.examples import examples
+
+NEAR = "o.placed BETWEEN p.at - INTERVAL '10 s' AND p.at + INTERVAL '5 s'"
+MINUTE = "INTERVAL '1 minute'"
+PAIRS = "payments p {} JOIN orders o ON p.account = o.customer AND " + NEAR
+
+QUERIES = [
+    *(f"SELECT p.cents, o.item FROM {PAIRS.format(k)}" for k in ("", "LEFT", "RIGHT", "FULL")),
+    f"SELECT p.*, o.item FROM {PAIRS.format('')}",
+    f"SELECT o.*, p.cents FROM {PAIRS.format('LEFT')} AND o.item < p.cents",
+    f"SELECT p.cents, o.item FROM {PAIRS.format('LEFT')} AND p.paid",
+    f"SELECT p.cents, o.item FROM {PAIRS.format('RIGHT')} AND p.paid AND o.item > 1",
+    f"SELECT p.cents, o.item FROM {PAIRS.format('FULL')} AND p.paid AND o.item > 1",
+    f"SELECT p.cents, o.item FROM {PAIRS.format('LEFT')} WHERE o.item IS NULL AND p.cents > 0",
+    f"SELECT p.cents FROM payments p, orders o WHERE p.account = o.customer AND {NEAR} AND p.paid",
+    f"SELECT p.cents, o.item FROM payments p JOIN orders o ON o.price = p.price AND {NEAR}",
+    "SELECT p.cents, o.item FROM payments p LEFT JOIN orders o ON o.item + 1 = p.fee + 1 AND "
+    f"{NEAR}",
+    f"SELECT p.cents, o.item FROM payments p FULL JOIN orders o ON o.customer = p.note AND {NEAR}",
+    "SELECT p.cents, q.cents AS next FROM payments p JOIN payments q ON p.account = q.account "
+    "AND q.at > p.at AND q.at <= p.at + INTERVAL '1 hour'",
+    "SELECT p.cents, o.item FROM payments p JOIN orders o ON p.account = o.customer "
+    "RETAIN UNBOUNDED",
+    "SELECT p.cents, o.item FROM payments p JOIN orders o ON p.account = o.customer AND "
+    "o.item >= p.fee RETAIN INTERVAL '1 day'",
+    "SELECT p.cents, o.item FROM payments p LEFT JOIN orders o ON p.account = o.customer "
+    "RETAIN INTERVAL '1 day'",
+    f"SELECT p.account, p.cents, o.item FROM TUMBLE(payments, at, {MINUTE}) p JOIN "
+    f"TUMBLE(orders, placed, {MINUTE}) o ON p.account = o.customer AND "
+    "p.window_start = o.window_start",
+    f"SELECT p.account, p.window_end, o.item FROM TUMBLE(payments, at, {MINUTE}) p LEFT JOIN "
+    f"TUMBLE(orders, placed, {MINUTE}) o ON p.account = o.customer AND p.window_end = o.window_end "
+    "AND o.window_start = p.window_start",
+    f"SELECT p.cents, o.item FROM TUMBLE(payments, at, {MINUTE}) p FULL JOIN "
+    f"TUMBLE(orders, placed, {MINUTE}) o ON p.window_end = o.window_end",
+    "SELECT a.cents, b.cents AS b, c.item FROM payments a JOIN payments b ON a.account = b.account "
+    "AND b.at BETWEEN a.at AND a.at + INTERVAL '2 minutes' LEFT JOIN orders c ON "
+    "c.customer = b.account AND c.placed BETWEEN b.at - INTERVAL '1 h' AND b.at + INTERVAL '1 h'",
+    "SELECT item, tag FROM orders, unnest(tags) AS tag",
+    "SELECT item, tag, n FROM orders LEFT JOIN unnest(tags) WITH ORDINALITY AS x(tag, n) ON true",
+    "SELECT item, tag FROM orders CROSS JOIN LATERAL unnest(tags) AS x(tag) WHERE tag = 'c'",
+    f"SELECT tag, window_start, count(*) AS n FROM TUMBLE(orders, placed, {MINUTE}), "
+    "unnest(tags) AS x(tag) WHERE tag IS NOT NULL GROUP BY tag, window_start",
+    f"SELECT p.cents, tag FROM {PAIRS.format('')}, unnest(o.tags) AS x(tag)",
+]  # fmt: skip
+
+NESTED = f"""
+WITH counts AS (
+    SELECT account, count(*) AS n, window_start, window_end
+    FROM HOP(payments, at, INTERVAL '30 s', {MINUTE}) GROUP BY account, window_start, window_end
+), most AS (
+    SELECT max(n) AS n, window_start, window_end FROM counts GROUP BY window_start, window_end
+)
+SELECT counts.* FROM counts JOIN most ON counts.window_start = most.window_start
+    AND counts.window_end = most.window_end AND counts.n = most.n
+|
+SELECT p.account, p.n, o.n AS orders FROM (
+    SELECT account, count(*) AS n, window_end FROM TUMBLE(payments, at, {MINUTE}) w
+    GROUP BY account, window_end
+) p FULL JOIN (
+    SELECT customer, count(*) AS n, window_end FROM TUMBLE(orders, placed, {MINUTE}) w
+    GROUP BY customer, window_end
+) o ON p.account = o.customer AND p.window_end = o.window_end
+|
+SELECT p.cents, m.cents AS most FROM payments p JOIN (
+    SELECT max(cents) AS cents, window_end FROM TUMBLE(payments, at, {MINUTE}) w GROUP BY window_end
+) m ON p.cents = m.cents AND p.at BETWEEN m.window_end - {MINUTE} AND m.window_end
+    AND p.at < m.window_end
+|
+SELECT account, p.window_start, count(*) AS n, sum(o.item) AS items
+FROM TUMBLE(payments, at, {MINUTE}) p JOIN TUMBLE(orders, placed, {MINUTE}) o
+    ON p.account = o.customer AND p.window_start = o.window_start
+GROUP BY account, p.window_start
+|
+SELECT window_start, sum(n) AS n FROM (
+    SELECT account, window_start, count(*) AS n FROM TUMBLE(payments, at, {MINUTE}) w
+    GROUP BY account, window_start
+) x GROUP BY window_start HAVING sum(n) > 1
+|
+SELECT DISTINCT account, window_end FROM TUMBLE(payments, at, {MINUTE}) w
+|
+SELECT DISTINCT account, cents > 10 AS large FROM payments WHERE cents <> 0 RETAIN UNBOUNDED
+|
+SELECT account FROM payments GROUP BY account RETAIN INTERVAL '1 day'
+"""
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *NESTED.split("|")])
+async def test_a_query_over_several_streams_gives_the_rows_of_postgres(
+    query: str, server: psycopg.Connection[Any]
+) -> None:
+    written = f"INSERT INTO result\n{query.strip()}"
+    found = await from_pipeline(written, PAID, ORDERED)
+    assert found == from_postgres(server, written, PAID, ORDERED)
+    assert found
+
+
+# -- drawn joins ----------------------------------------------------------------------------------
+
+KEYS = ["p.account = o.customer", "p.fee = o.item", "p.note = o.customer", "p.price = o.price",
+        "p.fee + 1 = o.item", "lower(p.account) = o.customer",
+        "p.account = o.customer AND p.fee = o.item"]  # fmt: skip
+RESTS = ["p.paid", "o.item > 2", "p.cents > o.item", "o.item IS NOT NULL", "p.note IS NULL",
+         "p.fee < 5 OR o.item < 2", "o.price <> p.price", "p.cents + o.item > 0"]  # fmt: skip
+COLUMNS = ["p.account", "p.cents", "p.fee", "p.note", "o.customer", "o.item", "o.price",
+           "p.at < o.placed", "coalesce(o.item, p.fee)", "p.cents + o.item",
+           "o.item IS NULL"]  # fmt: skip
+LENGTHS = ["5 seconds", "30 seconds", "2 minutes"]
+
+
+@st.composite
+def joins(draw: st.DrawFn) -> str:
+    kind = draw(st.sampled_from(["", "LEFT", "RIGHT", "FULL"]))
+    conditions = [draw(st.sampled_from(KEYS))]
+    form = draw(st.sampled_from(["near", "windows", "all"]))
+    tables = ["payments p", "orders o"]
+    retain = ""
+    if form == "near":
+        before, after = draw(st.sampled_from(LENGTHS)), draw(st.sampled_from(LENGTHS))
+        conditions.append(f"o.placed >= p.at - INTERVAL '{before}'")
+        conditions.append(f"o.placed < p.at + INTERVAL '{after}'")
+    elif form == "windows":
+        size = draw(st.sampled_from(LENGTHS))
+        tables = [
+            f"TUMBLE(payments, at, INTERVAL '{size}') p",
+            f"TUMBLE(orders, placed, INTERVAL '{size}') o",
+        ]
+        conditions.append("p.window_start = o.window_start")
+    else:
+        retain = " RETAIN INTERVAL '1 day'"
+    conditions += draw(st.lists(st.sampled_from(RESTS), max_size=2, unique=True))
+    order = draw(st.permutations(conditions))
+    where = draw(st.lists(st.sampled_from(RESTS), max_size=2, unique=True))
+    columns = draw(st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=4))
+    listed = ", ".join(f"{value} AS c{number}" for number, value in enumerate(columns))
+    on = " AND ".join(f"({each})" for each in order)
+    kept = f" WHERE {' AND '.join(f'({each})' for each in where)}" if where else ""
+    return f"SELECT {listed} FROM {tables[0]} {kind} JOIN {tables[1]} ON {on}{kept}{retain}"
+
+
+@given(query=joins(), payments=paid, orders=ordered)
+@settings(max_examples=examples(1000))
+def test_drawn_joins_give_the_rows_of_postgres(
+    server: psycopg.Connection[Any], query: str, payments: list[Payment], orders: list[Order]
+) -> None:
+    written = f"INSERT INTO result\n{query}"
+    found = asyncio.run(from_pipeline(written, payments, orders))
+    assert found == from_postgres(server, written, payments, orders)
+
+
+# -- what Postgres has no words for ---------------------------------------------------------------
+
+
+async def test_a_row_is_joined_with_the_version_of_its_time() -> None:
+    query = (
+        "INSERT INTO r SELECT p.cents, o.item FROM payments p {} JOIN orders FOR SYSTEM_TIME AS OF "
+        "p.at AS o ON p.account = o.customer"
+    )
+    inner = await rows_of(query.format(""), PAID, ORDERED)
+    assert sorted(inner) == [(-20, 7), (0, 0), (90, 3), (90, 3)]
+    left = await rows_of(query.format("LEFT"), PAID, ORDERED)
+    assert sorted(set(left) - set(inner)) == [(7, None), (300, None)]
+
+
+async def test_a_condition_besides_the_key_of_a_version() -> None:
+    rows = await rows_of(
+        "INSERT INTO r SELECT p.cents, o.item FROM payments p JOIN orders FOR SYSTEM_TIME AS OF "
+        "p.at AS o ON p.account = o.customer AND o.item > 2 WHERE p.cents < 0",
+        PAID,
+        ORDERED,
+    )
+    assert rows == [(-20, 7)]
+
+
+async def test_a_version_may_come_from_a_query_that_replaces_rows() -> None:
+    rows = await rows_of(
+        "INSERT INTO totals SELECT customer, sum(item)::bigint AS items FROM orders "
+        "GROUP BY customer RETAIN UNBOUNDED; INSERT INTO r SELECT p.cents, items FROM payments p "
+        "JOIN totals FOR SYSTEM_TIME AS OF p.at AS t ON t.customer = p.account",
+        [Payment("ann", second(5), 1), Payment("ann", second(500), 2)],
+        [Order("ann", second(1), 3)],
+    )
+    assert sorted(rows) == [(1, 3), (2, 3)]
+
+
+async def test_records_wait_for_a_partner_as_long_as_is_said() -> None:
+    query = (
+        "INSERT INTO r SELECT p.cents, o.item FROM payments p LEFT JOIN orders o ON "
+        "p.account = o.customer RETAIN INTERVAL '1 minute'"
+    )
+    rows = await rows_of(
+        query, [Payment("ann", second(0), 1)], [Order("ann", second(n), n) for n in (60, 61)]
+    )
+    assert rows == [(1, 60)]
+
+
+async def test_a_join_in_windows_follows_the_event_time() -> None:
+    """As a window does: a record with another time in the column is refused."""
+    pipeline = Pipeline("times")
+    pipeline.inject(PAYMENTS, Inbox(), timestamp=lambda payment: payment.at)
+    pipeline.inject(ORDERS, Inbox(), timestamp=lambda order: order.placed + timedelta(seconds=9))
+    result = pipeline.sql(
+        "INSERT INTO r SELECT p.cents FROM payments p JOIN orders o ON p.account = o.customer "
+        "AND o.placed = p.at",
+        on_error="dead_letter",
+    )
+    pipeline.sink(result, Discard())
+    async with Harness(pipeline) as harness:
+        await harness.inject(ORDERS, Order("ann", second(1), 1))
+        await harness.inject(PAYMENTS, Payment("ann", second(1), 1))
+        (letter,) = harness.dead_letters
+        assert "windows follow the event time" in letter.error
+
+
+async def test_late_records_go_to_a_stream_of_their_own() -> None:
+    pipeline, result = pipeline_of(
+        "INSERT INTO r SELECT account, window_start, sum(cents) AS s FROM TUMBLE(payments, at, "
+        "INTERVAL '1 minute') WHERE cents > 0 GROUP BY account, window_start LATE INTO too_late; "
+        "INSERT INTO r SELECT account, at AS window_start, cents::numeric AS s FROM too_late"
+    )
+    async with Harness(pipeline) as harness:
+        await harness.inject(PAYMENTS, Payment("ann", second(1), 5), Payment("ann", second(2), 6))
+        await harness.advance(PAYMENTS, second(600))
+        await harness.inject(PAYMENTS, Payment("ann", second(3), 7), Payment("ann", second(3), -7))
+        found = [(row.account, row.window_start, int(row.s)) for row in harness.produced(result)]
+        assert found == [("ann", EPOCH, 11), ("ann", second(3), 7)]
