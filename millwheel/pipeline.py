@@ -23,6 +23,7 @@ from millwheel.graph.checks import (
     check_injection,
     check_inputs,
     check_no_rows,
+    check_order,
     check_readings,
     check_repeatable,
     check_shared,
@@ -447,17 +448,30 @@ class Pipeline:
             for node in nodes.values()
         )
         alone = not writers or injected or use.apart
-        if not alone and all(_rides_along(writer, use) for writer in writers):
+        owned = len(writers) == 1 and _is_owned(stream, use)
+        if not alone and all(owned or _rides_along(writer, use) for writer in writers):
             for writer in writers:
                 check_repeatable(writer, use)
                 check_sink_of_bundles(writer, use)
                 check_no_rows(writer, use)
                 writer.sinks.setdefault(stream.name, []).append(use)
             return
+        check_order(stream, use)
         node = sink_node(stream, use, nodes)
         assert node.computation is not None
         node.layout = self._layout(node.computation.state_type, node.name)
         nodes[node.name] = node
+
+
+def _is_owned(stream: Stream[Any], use: SinkUse) -> bool:
+    """Whether each row of a table is made by one key of the producer, by what the row holds."""
+    sink = use.sink
+    return (
+        isinstance(sink, Table)
+        and use.row is None
+        and stream.owners is not None
+        and set(stream.owners) <= set(sink.key)
+    )
 
 
 def _rides_along(writer: Node, use: SinkUse) -> bool:

@@ -331,3 +331,22 @@ def check_shared(node: Node) -> None:
             f"{shared.state_type!r}, which cannot be changed in place; make it a "
             "msgspec.Struct or a dataclass that is not frozen"
         )
+
+
+def check_order(stream: Stream[Any], use: SinkUse) -> None:
+    """Refuse a table in a step of its own for rows that replace each other.
+
+    Rows reach another step by several ways, on which an older one may come after a newer one.
+    """
+    if not stream.is_updating or not isinstance(use.sink, Table) or not use.sink.key:
+        return
+    if stream.owners is None:
+        advice = "Add the columns of GROUP BY or PARTITION BY to the result"
+    else:
+        advice = (
+            f"Its key must contain ({', '.join(stream.owners)}), and the sink have no row= function"
+        )
+    raise GraphError(
+        f"rows of stream {stream.name!r} replace each other, and only the step that makes them "
+        f"knows their order, so it has to write table {use.sink.name!r} itself. {advice}"
+    )

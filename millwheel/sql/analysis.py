@@ -89,6 +89,19 @@ class Analyzed:
         kept = self.has_groups and self.window is None and self.has_aggregates
         return kept or emission.on_update or emission.amends or self.source.is_updating
 
+    @property
+    def owners(self) -> tuple[str, ...] | None:
+        """The result columns with the key of the step that makes the rows; None: they have not all
+        of it."""
+        if not self.has_groups:
+            return None
+        found = []
+        for key in self.keys:
+            if key not in self.columns.values:
+                return None
+            found.append(self.columns.names[list(self.columns.values).index(key)])
+        return tuple(found)
+
     def instants(self, known: Mapping[str, str]) -> dict[str, str]:
         """The result columns from which the timestamp of a row follows, and how.
 
@@ -147,9 +160,28 @@ def analyze(query: s.Select, source: Relation, *, is_named: bool) -> Analyzed:
     return found
 
 
-def settled(query: s.Select, found: Analyzed) -> Analyzed:
+def composed(inner: Analyzed, outer: Analyzed) -> Analyzed:
+    """A query with the columns of the one around it, which reads its result."""
+    assert outer.source.stream is not None
+    table = outer.source.stream.name
+    values = dict(zip(inner.columns.names, inner.columns.values, strict=True))
+
+    def replaced(node: t.Typed) -> t.Typed | None:
+        if isinstance(node, t.ColumnValue) and node.table == table:
+            return values[node.name]
+        return None
+
+    columns = [t.rewrite(value, replaced) for value in outer.columns.values]
+    return inner.with_columns(ResultColumns(outer.columns.names, columns))
+
+
+def settled(query: s.Select, found: Analyzed, *, is_made_there: bool) -> Analyzed:
     """A SELECT with the windows that follow from its groups, once the stream is known that it
     reads.
+
+    Args:
+        is_made_there: whether its columns are computed by the step that makes the rows that it
+            reads.
 
     Raises:
         SqlError: it would keep groups for ever, or would have to take rows back.
@@ -159,7 +191,7 @@ def settled(query: s.Select, found: Analyzed) -> Analyzed:
         known = found.source.stream.instants or {}
         found = replace(found, window=_window_of_groups(found.groups, known, query.place))
     _check_groups(query, found)
-    _check_updating(query, found)
+    _check_updating(query, found, is_made_there=is_made_there)
     return found
 
 
@@ -216,7 +248,7 @@ def _check_amended(query: s.Select, window: Window) -> None:
         )
 
 
-def _check_updating(query: s.Select, found: Analyzed) -> None:
+def _check_updating(query: s.Select, found: Analyzed, *, is_made_there: bool) -> None:
     """Refuse a query that would have to take back results when a row of its input is replaced."""
     if not found.source.is_updating:
         return
@@ -232,6 +264,12 @@ def _check_updating(query: s.Select, found: Analyzed) -> None:
             f"{what}, and one that no longer fits would stay",
             query.where.place,
             "Filter where the table is read",
+        )
+    if found.source.expansions or not is_made_there:
+        raise SqlError(
+            f"{what}, and would no longer be in their order after another query",
+            query.place,
+            "Compute these columns in that query; or where its table is read",
         )
 
 

@@ -12,7 +12,7 @@ from millwheel.sql import typed as t
 from millwheel.sql.catalog import POLYMORPHIC, Ambiguous, Catalog, Signature, resolved
 from millwheel.sql.converting import Converter, is_available
 from millwheel.sql.functions import GIVEN_AS, implementation_of
-from millwheel.sql.functions.registry import AS_ARGUMENT, AS_JSONB, OUTPUT
+from millwheel.sql.functions.registry import AS_ARGUMENT, AS_JSONB, OUTPUT, Implementation
 from millwheel.sql.place import Place, fail
 from millwheel.sql.types import (
     BOOL,
@@ -165,7 +165,7 @@ class Applier(Converter):
             self.implicit(each, TEXT) if each.type == UNKNOWN else each for each in converted
         )
         converted = self._given(signature, converted)
-        nullable = implementation.may_be_null or (
+        nullable = _may_be_null(implementation, converted) or (
             signature.is_strict and any(each.nullable for each in converted)
         )
         return t.Apply(SqlType(signature.result), nullable, place, signature, converted)
@@ -232,3 +232,11 @@ class Applier(Converter):
             f"{node.call.function}() OVER is not available here",
             "Only ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) with a limit on it is",
         )
+
+
+def _may_be_null(implementation: Implementation, arguments: Sequence[t.Typed]) -> bool:
+    """Whether a result may be NULL although no argument is."""
+    if implementation.may_be_null != "empty":
+        return implementation.may_be_null
+    last = arguments[-1]
+    return not (isinstance(last, t.ConstantValue) and last.value)

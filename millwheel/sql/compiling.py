@@ -13,7 +13,7 @@ from millwheel.errors import SqlError
 from millwheel.sql import accumulating as a
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
-from millwheel.sql.analysis import Analyzed, ResultColumns, analyze, settled
+from millwheel.sql.analysis import Analyzed, ResultColumns, analyze, composed, settled
 from millwheel.sql.catalog import postgres
 from millwheel.sql.conditions import columns_in, conjunction, conjuncts
 from millwheel.sql.definitions import DefinedTable
@@ -65,6 +65,11 @@ class Planner:
         self._of_queries: dict[int, Stream[Any]] = {}
         """The results of queries in FROM, by the identity of the query."""
         self._late_streams: list[Stream[Any]] = []
+        self._unplanned: dict[str, Analyzed] = {}
+        """Queries in FROM with rows that replace others, by the name of their stream: the query
+        around one adds its columns, so that one step makes the rows, in their order."""
+        self._ranks: dict[str, RankPlanner] = {}
+        """First rows that replace others, likewise."""
 
     def insert(self, statement: s.Insert, table: DefinedTable | None = None) -> Planned:
         """Plan a statement.
@@ -121,6 +126,8 @@ class Planner:
         subquery = ranking.outer.source
         assert isinstance(subquery, s.Subquery)
         ranked = planner.plan(self._assembly.name(f"{target}_ranked"))
+        if ranked.is_updating:
+            self._ranks[ranked.name] = planner
         self._of_queries[id(subquery.query)] = ranked
         found = self._resolved(ranking.outer, target, is_named=is_named)
         check_rank_selected(ranking, found)
@@ -136,12 +143,24 @@ class Planner:
         )
         found = analyze(query, relation, is_named=is_named)
         if relation.joined is not None:
+            for item in relation.joined.items:
+                self._plan_now(item.stream)
             used = set().union(*(columns_in(value, JOINED) for value in found.values))
             planner = JoinPlanner(self._assembly, relation.joined, used, target)
             stream, rest = planner.plan(conjuncts(found.where), query.emit.retain)
             source = replace(relation, stream=stream)
             found = replace(found, source=source, where=conjunction(rest))
-        return settled(query, found)
+        assert found.source.stream is not None
+        name = found.source.stream.name
+        inner = self._unplanned.get(name)
+        found = settled(query, found, is_made_there=inner is not None or name in self._ranks)
+        return found if inner is None else composed(inner, found)
+
+    def _plan_now(self, stream: Stream[Any]) -> None:
+        """Add the steps of a query in FROM, if that has not been done."""
+        query = self._unplanned.pop(stream.name, None)
+        if query is not None:
+            self._plan(query, stream)
 
     def _source(self, table: s.Source, target: str) -> Stream[Any]:
         """The stream of a table in FROM; a query in FROM gets one of its own."""
@@ -159,6 +178,10 @@ class Planner:
         parts = self._parts(table.query, name)
         described = _described([part.columns for part in parts])
         inner: Stream[Any] = Stream(name, struct_of(name, described))
+        if len(parts) == 1 and parts[0].updates:
+            inner.is_updating = True
+            self._unplanned[name] = parts[0]
+            return inner
         for part in parts:
             named = part.with_columns(ResultColumns(parts[0].columns.names, part.columns.values))
             self._plan(named, inner)
@@ -203,12 +226,24 @@ class Planner:
     # -- steps ----------------------------------------------------------------------------------
 
     def _plan(self, query: Analyzed, target: Stream[Any]) -> None:
-        target.is_updating |= query.updates
         source = query.source.stream
         assert source is not None
+        is_first = target.instants is None
         instants = query.instants(source.instants or {})
         known = instants if target.instants is None else target.instants
         target.instants = {name: how for name, how in known.items() if instants.get(name) == how}
+        if not is_first and (target.is_updating or query.updates):
+            raise SqlError(
+                f'"{target.name}" gets rows of several queries, and rows of one replace others',
+                query.place,
+                "Give each query a table of its own",
+            )
+        target.is_updating |= query.updates
+        ranks = self._ranks.get(source.name)
+        if ranks is not None:
+            target.owners = ranks.make(query.columns, target)
+            return
+        target.owners = query.owners if is_first else None
         if query.has_groups:
             self._grouped(query, source, target)
         else:

@@ -141,4 +141,4 @@ def is_available(pair: tuple[str, str]) -> bool:
 
 def _may_be_null(pair: tuple[str, str]) -> bool:
     found = None if pair[0].startswith("_") else cast_of(*pair)
-    return found is not None and found.may_be_null
+    return found is not None and bool(found.may_be_null)

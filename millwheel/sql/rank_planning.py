@@ -54,6 +54,8 @@ class RankPlanner:
         visible = len(names) - ranking.hidden
         self._visible = list(zip(names[:visible], values[:visible], strict=True))
         """The columns of the result; that of the rank has a zero as its value."""
+        self._by = [self._shown(value) for value in values[visible:][: ranking.partition]]
+        """For each part of the partition, the column of the result that shows it."""
         keys = [
             t.ColumnValue(value.type, value.nullable, value.place, rows.name, name)
             for name, value in zip(names[visible:], values[visible:], strict=True)
@@ -66,7 +68,10 @@ class RankPlanner:
         )
 
     def plan(self, name: str) -> Stream[Any]:
-        """Add the steps; returns the stream of ranked rows."""
+        """Add the steps; returns the stream of ranked rows.
+
+        The step for rows without windows, which replace others, is added by `make`.
+        """
         described = [
             (name, INT8 if name == self._ranking.name else value.type, value.nullable)
             for name, value in self._visible
@@ -75,14 +80,20 @@ class RankPlanner:
         for key in self._partition:
             check_key(key)
         instants = self._rows.instants or {}
-        ranker = Ranker(self._ranking.function, self._ranking.limit, self._sort_key())
         if any(key.name in instants for key in self._partition):
-            self._in_windows(ranker, ranked)
+            self._in_windows(ranked)
             names = [name for name, _ in self._visible]
             ranked.instants = {name: how for name, how in instants.items() if name in names}
         else:
-            self._without_windows(ranker, ranked)
+            self._check_kept()
+            ranked.is_updating = True
         return ranked
+
+    def _shown(self, value: t.Typed) -> str | None:
+        return next((name for name, each in self._visible if each == value), None)
+
+    def _ranker(self) -> Ranker:
+        return Ranker(self._ranking.function, self._ranking.limit, self._sort_key())
 
     def _sort_key(self) -> Generated:
         generator = Generator(lambda column: column.name)
@@ -99,15 +110,11 @@ class RankPlanner:
         source = f"def order(row):\n    return {order_key(parts, generator)}\n"
         return Generated("order", source, generator.names, self._meaning)
 
-    def _result(self, row: str, rank: str) -> str:
-        """The Python for a ranked row."""
-        fields = [
-            f"{name}={rank if name == self._ranking.name else f'{row}.{name}'}"
-            for name, _ in self._visible
-        ]
-        return f"Row({', '.join(fields)})"
+    def _of_row(self, column: str) -> str:
+        """The Python for a column of a row with its rank."""
+        return "rank" if column == self._ranking.name else f"row.{column}"
 
-    def _in_windows(self, ranker: Ranker, ranked: Stream[Any]) -> None:
+    def _in_windows(self, ranked: Stream[Any]) -> None:
         """The rows of a window are ranked when it is complete."""
         if self._ranking.retain is not None:
             raise SqlError(
@@ -120,6 +127,7 @@ class RankPlanner:
             [("rows", list[self._rows.value_type])],  # type: ignore[name-defined]
         )
         panes: Stream[Any] = Stream(self._assembly.name(f"{ranked.name}_by_window"), best)
+        ranker = self._ranker()
         fold = fold_of_rows(ranker, self._rows.value_type, self._meaning)
         row = Generated(
             "row", "def row(pane):\n    return Best(pane.value)\n", {"Best": best}, self._meaning
@@ -127,13 +135,15 @@ class RankPlanner:
         windowed = Windowed(ROWS, fold, to=panes, row=row)
         self._assembly.add(windowed, self._rows.by(key_of(self._partition, self._meaning)))
         heads = ["for rank, row in zip(ranks(record.rows), record.rows):"]
-        source = select_source((), (), heads, "", self._result("row", "rank"))
+        fields = ", ".join(f"{name}={self._of_row(name)}" for name, _ in self._visible)
+        source = select_source((), (), heads, "", f"Row({fields})")
         names = {"ranks": ranker.ranks, "Row": ranked.value_type}
         self._assembly.add(
             Loop(Generated("select", source, names, self._meaning), ranked), panes.spread()
         )
 
-    def _without_windows(self, ranker: Ranker, ranked: Stream[Any]) -> None:
+    def _check_kept(self) -> None:
+        """Refuse rows without windows that could not be kept, or not replaced."""
         ranking, place = self._ranking, self._ranking.rows.place
         if ranking.function != "row_number":
             raise SqlError(
@@ -156,13 +166,36 @@ class RankPlanner:
                 place,
                 "Rank the input of that query; or the rows of its table, where it is read",
             )
-        source = f"def row(row, rank):\n    return {self._result('row', 'rank')}\n"
-        row = Generated("row", source, {"Row": ranked.value_type}, self._meaning)
-        first: Any = FirstRows(ranker, row, self._rows.value_type, ranked, self._meaning)
-        after = length_of(ranking.retain, NoScope())
+
+    def make(self, columns: ResultColumns, target: Stream[Any]) -> tuple[str, ...] | None:
+        """Add the step that sends rows without windows when their rank changes.
+
+        Args:
+            columns: of the query over the ranked rows.
+
+        Returns:
+            The columns that hold the partition; None: they do not hold all of it.
+        """
+        generator = Generator(lambda column: self._of_row(column.name))
+        fields = ", ".join(
+            f"{name}={generator.value(value)}"
+            for name, value in zip(columns.names, columns.values, strict=True)
+        )
+        generator.names["Row"] = target.value_type
+        source = f"def row(row, rank):\n    return Row({fields})\n"
+        written = "; ".join([self._meaning, *columns.names, *map(t.written, columns.values)])
+        row = Generated("row", source, generator.names, written)
+        first: Any = FirstRows(self._ranker(), row, self._rows.value_type, target, self._meaning)
+        after = length_of(self._ranking.retain, NoScope())
         computation = first if after is None else Expiring(first, after=after)
         self._assembly.add(computation, self._rows.by(key_of(self._partition, self._meaning)))
-        ranked.is_updating = True
+        shown = {
+            value.name: name
+            for name, value in zip(columns.names, columns.values, strict=True)
+            if isinstance(value, t.ColumnValue)
+        }
+        owners = [shown.get(name or "") for name in self._by]
+        return None if None in owners else tuple(name for name in owners if name is not None)
 
 
 def check_rank_selected(ranking: Ranking, found: Analyzed) -> None:

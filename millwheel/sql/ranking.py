@@ -80,7 +80,7 @@ def ranking_of(query: s.Select, *, is_named: bool) -> Ranking | None:
         over.call.function,
         limit,
         name,
-        replace(rows, emit=_without_retain(rows.emit)),
+        replace(rows, emit=_kept_by_joins(rows, retain)),
         len(over.partition),
         over.order,
         retain,
@@ -167,7 +167,8 @@ def _of_distinct(query: s.Select, *, is_named: bool) -> Ranking:
         )
     order = query.order[count:]
     inner = replace(query, columns=columns, distinct=False, distinct_on=(), order=())
-    rows = _with_keys(replace(inner, emit=_without_retain(query.emit)), query.distinct_on, order)
+    kept = _kept_by_joins(query, query.emit.retain)
+    rows = _with_keys(replace(inner, emit=kept), query.distinct_on, order)
     subquery = s.Subquery(rows, None, query.place)
     outer = s.Select(
         (s.Star(query.place, None),), subquery, (), None, (), None, False, (), (), s.Emit(),
@@ -183,6 +184,12 @@ def _with_keys(
     values = [*partition, *(each.value for each in order)]
     keys = [s.ResultColumn(value, f"rank_key_{number}") for number, value in enumerate(values)]
     return replace(query, columns=(*query.columns, *keys))
+
+
+def _kept_by_joins(query: s.Select, retain: s.Bound | None) -> s.Emit:
+    """The clauses of a query for rows: the bound of their ranks is that of its joins as well."""
+    found = _without_retain(query.emit)
+    return replace(found, retain=retain) if query.joins else found
 
 
 def _without_retain(emit: s.Emit) -> s.Emit:

@@ -52,7 +52,7 @@ _WINDOW = re.compile(
     r"(?:, INTERVAL '[^']*')?)\)(?P<named> (?:AS )?(?!WHERE|GROUP|JOIN|LEFT|ON)\w+)?"
 )
 
-_RETAIN = re.compile(r" RETAIN (?:UNBOUNDED|INTERVAL '[^']*')")
+_RETAIN = re.compile(r"\sRETAIN (?:UNBOUNDED|INTERVAL '[^']*')")
 
 
 def pipeline_of(query: str, **options: Any) -> tuple[Pipeline, Stream[Any]]:
@@ -103,7 +103,7 @@ def from_postgres(
 ) -> Counter[tuple[Any, ...]]:
     """The rows of the query over tables."""
     written = query.strip().partition("\n")[2] or query
-    select = _RETAIN.sub("", _WINDOW.sub(_as_table, written))
+    select = as_tables(written)
     with connection.transaction(force_rollback=True), connection.cursor() as cursor:
         for name, kind, rows in (("payments", Payment, payments), ("orders", Order, orders)):
             columns = fields_of(kind)
@@ -115,6 +115,11 @@ def from_postgres(
             cursor.executemany(f"INSERT INTO {name} VALUES ({marks})".encode(), values)
         cursor.execute(select.encode())
         return Counter(tuple(map(_plain, row)) for row in cursor.fetchall())
+
+
+def as_tables(query: str) -> str:
+    """A query over streams as one over tables."""
+    return _RETAIN.sub("", _WINDOW.sub(_as_table, query))
 
 
 def _as_table(match: re.Match[str]) -> str:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel import Discard, Inbox, Pipeline
+from millwheel import Discard, Inbox, Pipeline, Table
 from millwheel.core.model import to_micros
-from millwheel.errors import SqlError
+from millwheel.errors import GraphError, SqlError
 from millwheel.sql.steps import Loop
 from millwheel.testing import Harness
 from tests.sql.answers import EPOCH, Payment, from_pipeline, from_postgres, pipeline_of
@@ -312,3 +312,58 @@ def test_a_text_with_a_mistake_changes_nothing() -> None:
     with pytest.raises(SqlError):
         pipeline.sql("INSERT INTO r SELECT cents FROM payments; INSERT INTO q SELECT x FROM r")
     assert set(pipeline.nodes) == before
+
+
+TOTALS = "INSERT INTO r SELECT account, sum(cents)::bigint AS s FROM payments GROUP BY account {}"
+
+
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [
+        (TOTALS.format("RETAIN UNBOUNDED"), ("account",)),
+        (
+            "INSERT INTO r SELECT account, s + 1 AS s FROM (SELECT account, sum(cents)::bigint AS s"
+            " FROM payments GROUP BY account RETAIN UNBOUNDED) AS x",
+            ("account",),
+        ),
+        (
+            "INSERT INTO r SELECT window_start, cents > 3 AS large, count(*) AS n FROM "
+            "TUMBLE(payments, at, INTERVAL '1 minute') GROUP BY 1, 2 ALLOWED LATENESS UNBOUNDED",
+            ("window_start", "large"),
+        ),
+        (
+            "INSERT INTO r SELECT cents, n FROM (SELECT *, row_number() OVER (ORDER BY at) AS n "
+            "FROM payments) AS x WHERE n < 3 RETAIN UNBOUNDED",
+            ("n",),
+        ),
+    ],
+)
+def test_rows_that_replace_others_are_written_by_the_step_that_makes_them(
+    query: str, key: tuple[str, ...]
+) -> None:
+    """On the way to another step, an older one could overtake a newer one."""
+    pipeline, result = pipeline_of(query)
+    before = {node.name for node in pipeline.graph().nodes}
+    pipeline.sink(result, Table("r", result.value_type, key=key))
+    assert {node.name for node in pipeline.graph().nodes} == before
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "says"),
+    [
+        (TOTALS.format("RETAIN UNBOUNDED"), ("s",), r"must contain \(account\)"),
+        (
+            "INSERT INTO r SELECT sum(cents)::bigint AS s FROM payments GROUP BY account "
+            "RETAIN UNBOUNDED",
+            ("s",),
+            "Add the columns of GROUP BY",
+        ),
+    ],
+)
+def test_a_table_in_which_rows_could_overtake_others_is_refused(
+    query: str, key: tuple[str, ...], says: str
+) -> None:
+    pipeline, result = pipeline_of(query.replace("sum(cents)::bigint", "count(*)"))
+    pipeline.sink(result, Table("r", result.value_type, key=key))
+    with pytest.raises(GraphError, match=says):
+        pipeline.graph()

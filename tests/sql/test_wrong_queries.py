@@ -146,11 +146,20 @@ WRONG = [
     (KEPT + "; INSERT INTO q SELECT n, count(*) AS c FROM r GROUP BY n RETAIN UNBOUNDED",
      "SELECT n", "counted as well"),
     (KEPT + "; INSERT INTO q SELECT n FROM r WHERE n < 3", "n < 3", "no longer fits would stay"),
-    (KEPT + "; INSERT INTO q SELECT n FROM (SELECT n FROM r) AS x WHERE n < 3", "n < 3", "stay"),
+    (KEPT + "; INSERT INTO q SELECT n FROM r", "SELECT n", "no longer be in their order"),
+    (I + "n FROM (SELECT count(*) AS n" + P + " RETAIN UNBOUNDED) AS x WHERE n < 3", "n < 3",
+     "no longer fits would stay"),
+    (I + "n FROM (SELECT count(*) AS n" + P + " RETAIN UNBOUNDED) AS x, unnest(ARRAY[1]) AS y",
+     "SELECT n", "no longer be in their order"),
+    (KEPT + "; INSERT INTO r SELECT account, cents AS n" + P, "SELECT account, cents",
+     "a table of its own"),
     (KEPT + "; INSERT INTO q SELECT p.cents FROM payments p JOIN r ON r.account = p.account RETAIN "
      "UNBOUNDED", "JOIN r", "FOR SYSTEM_TIME AS OF"),
     (KEPT + "; INSERT INTO q SELECT * FROM (SELECT *, row_number() OVER (ORDER BY n) FROM r) AS x "
-     "WHERE row_number < 3 RETAIN UNBOUNDED", "SELECT *, row", "would be ranked as well"),
+     "WHERE row_number < 3 RETAIN UNBOUNDED", "SELECT *, row", "no longer be in their order"),
+    (I + "* FROM (SELECT count(*), row_number() OVER (ORDER BY count(*))" + P + " GROUP BY account "
+     "RETAIN UNBOUNDED) AS x WHERE row_number < 3 RETAIN UNBOUNDED", "SELECT count(*), row",
+     "would be kept for ever"),
     # joins
     (J + "ON true", "JOIN", "an equality"),
     (J + "ON p.cents < o.item", "JOIN", "an equality"),

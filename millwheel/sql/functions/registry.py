@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,8 +18,9 @@ class Implementation(NamedTuple):
     template: str
     """In its place, an expression of Python with ``{0}``, ``{1}`` … for the values, each of which
     is used once; empty: the function is called."""
-    may_be_null: bool
-    """Whether the result may be None although no argument is."""
+    may_be_null: bool | Literal["empty"]
+    """Whether the result may be None although no argument is; ``empty``: if the last one is an
+    empty text."""
 
 
 FUNCTIONS: dict[str, Implementation] = {}
@@ -85,7 +86,7 @@ def applied(implementation: Implementation) -> Callable[..., Any]:
     return function
 
 
-def implements(*keys: str, may_be_null: bool = False) -> Callable[[F], F]:
+def implements(*keys: str, may_be_null: bool | Literal["empty"] = False) -> Callable[[F], F]:
     """Register a function for these signatures."""
 
     def register(function: F) -> F:

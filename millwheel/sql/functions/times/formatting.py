@@ -306,18 +306,18 @@ def _written(value: Any, parts: tuple[Write | str, ...]) -> str:
     return "".join([part if isinstance(part, str) else part(value) for part in parts])
 
 
-@implements("to_char(timestamp,text)", may_be_null=True)
+@implements("to_char(timestamp,text)", may_be_null="empty")
 def timestamp_text(value: datetime, picture: str) -> str | None:
     """A timestamp by a picture; None: the picture is empty."""
     return _written(value, _for_timestamp(picture)) if picture else None
 
 
-@implements("to_char(timestamptz,text)", may_be_null=True)
+@implements("to_char(timestamptz,text)", may_be_null="empty")
 def instant_text(value: datetime, picture: str) -> str | None:
     return _written(value, _for_timestamptz(picture)) if picture else None
 
 
-@implements("to_char(interval,text)", may_be_null=True)
+@implements("to_char(interval,text)", may_be_null="empty")
 def interval_text(span: IntervalValue, picture: str) -> str | None:
     """An interval by a picture; None: the picture is empty.
 
