@@ -15,7 +15,7 @@ from bench.engine_run import measured_run
 from bench.in_turns import compared, shown
 from bench.workload import PAYMENTS, Payment, payments_file
 from millwheel import Computation, Context, Discard, Pipeline, Record, Stream
-from millwheel.computations import Windowed, total
+from millwheel.computations import IntervalJoin, Windowed, total
 from millwheel.windows import Pane, Tumbling
 
 SCHEMA = "bench_queries"
@@ -29,7 +29,18 @@ class Doubled(msgspec.Struct, frozen=True):
     double: int
 
 
+class Both(msgspec.Struct, frozen=True):
+    """A pair of a join."""
+
+    account: int
+    one: int
+    other: int
+
+
 DOUBLED = Stream("doubled", Doubled)
+COPIES = Stream("copies", Payment)
+BOTH = Stream("pairs", Both)
+NEAR = timedelta(milliseconds=100)
 SUMS = Stream("sums", Pane[int])
 
 
@@ -43,6 +54,11 @@ class Double(Computation[Payment, None]):
         payment = record.value
         if payment.amount > 100:
             ctx.produce(DOUBLED, Doubled(payment.account, payment.amount * 2))
+
+
+def by_account(payment: Payment) -> int:
+    """The key of both sides of the join."""
+    return payment.account
 
 
 def _stateless_class(pipeline: Pipeline) -> Stream[Any]:
@@ -69,11 +85,35 @@ def _windows_query(pipeline: Pipeline) -> Stream[Any]:
     )
 
 
+def _join_class(pipeline: Pipeline) -> Stream[Any]:
+    join = IntervalJoin(
+        PAYMENTS,
+        COPIES,
+        before=NEAR,
+        after=NEAR,
+        to=BOTH,
+        combine=lambda one, other: Both(one.account, one.amount, other.amount),
+    )
+    pipeline.add(join, PAYMENTS.by(by_account), COPIES.by(by_account))
+    return BOTH
+
+
+def _join_query(pipeline: Pipeline) -> Stream[Any]:
+    return pipeline.sql(
+        """
+        INSERT INTO pairs SELECT p.account, p.amount AS one, c.amount AS other
+        FROM payments p JOIN copies c ON p.account = c.account
+        AND c.at BETWEEN p.at - INTERVAL '0.1 s' AND p.at + INTERVAL '0.1 s'
+        """
+    )
+
+
 Build = Callable[[Pipeline], Stream[Any]]
 
 KINDS: dict[str, tuple[Build, Build]] = {
     "stateless": (_stateless_class, _stateless_query),
     "sum by minute, 50 groups": (_windows_class, _windows_query),
+    "join": (_join_class, _join_query),
 }
 """A class and a query that do the same."""
 
@@ -81,14 +121,16 @@ KINDS: dict[str, tuple[Build, Build]] = {
 async def rate(url: str, directory: Path, kind: str, query: bool, records: int) -> Any:
     """Measure one side."""
     pipeline = Pipeline(SCHEMA)
-    pipeline.inject(
-        PAYMENTS,
-        payments_file(directory, records),
-        timestamp=lambda payment: payment.at,
-        lateness=timedelta(seconds=10),
-    )
+    streams = (PAYMENTS, COPIES) if kind == "join" else (PAYMENTS,)
+    for stream in streams:
+        pipeline.inject(
+            stream,
+            payments_file(directory, records),
+            timestamp=lambda payment: payment.at,
+            lateness=timedelta(seconds=10),
+        )
     pipeline.sink(KINDS[kind][query](pipeline), Discard())
-    return await measured_run(url, pipeline, records)
+    return await measured_run(url, pipeline, records * len(streams))
 
 
 async def measure(url: str, directory: Path, *, pairs: int, records: int) -> dict[str, Any]:

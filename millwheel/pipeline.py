@@ -23,7 +23,6 @@ from millwheel.graph.checks import (
     check_injection,
     check_inputs,
     check_no_rows,
-    check_order,
     check_readings,
     check_repeatable,
     check_shared,
@@ -438,16 +437,11 @@ class Pipeline:
 
     def _attach(self, nodes: dict[str, Node], stream: Stream[Any], use: SinkUse) -> None:
         """Let the producers write the sink, or give the sink a step of its own."""
-        writers = [
-            node
-            for node in nodes.values()
-            if node.kind != "injector" and any(s.name == stream.name for s in node.writes)
+        makers = [
+            node for node in nodes.values() if any(s.name == stream.name for s in node.writes)
         ]
-        injected = any(
-            node.kind == "injector" and any(s.name == stream.name for s in node.writes)
-            for node in nodes.values()
-        )
-        alone = not writers or injected or use.apart
+        writers = [node for node in makers if node.kind != "injector"]
+        alone = not writers or len(writers) < len(makers) or use.apart
         owned = len(writers) == 1 and _is_owned(stream, use)
         if not alone and all(owned or _rides_along(writer, use) for writer in writers):
             for writer in writers:
@@ -456,7 +450,6 @@ class Pipeline:
                 check_no_rows(writer, use)
                 writer.sinks.setdefault(stream.name, []).append(use)
             return
-        check_order(stream, use)
         node = sink_node(stream, use, nodes)
         assert node.computation is not None
         node.layout = self._layout(node.computation.state_type, node.name)

@@ -15,6 +15,7 @@ from millwheel.context import BundleContext, Context
 from millwheel.core.chunk import Chunk
 from millwheel.core.chunk_code import ChunkCode, SendAll
 from millwheel.core.model import Key, Record
+from millwheel.graph.checks import check_order
 from millwheel.graph.labels import INJECTED, free_name, sink_name
 from millwheel.graph.node import Node
 from millwheel.graph.pane_relay import PaneRelay
@@ -92,6 +93,7 @@ def sink_node(stream: Stream[Any], use: SinkUse, nodes: Mapping[str, Node]) -> N
     extractor: Callable[[Any], Key] = _constant_key
     panes = False
     if isinstance(use.sink, Table) and use.sink.key:
+        check_order(stream, use)
         extractor = row_key(use.sink, use.row)
         panes = (get_origin(stream.value_type) or stream.value_type) is Pane
     elif isinstance(use.sink, JsonLinesFiles) and use.sink.by is not None:

@@ -135,7 +135,7 @@ def is_window(value: t.Typed) -> bool:
 
 
 def analyze(query: s.Select, source: Relation, *, is_named: bool) -> Analyzed:
-    """Resolve a SELECT, given what it reads.
+    """Resolve a SELECT, given the relation that it reads.
 
     Args:
         is_named: whether its columns need names: in a union those of the first part count.
@@ -252,22 +252,22 @@ def _check_updating(query: s.Select, found: Analyzed, *, is_made_there: bool) ->
     """Refuse a query that would have to take back results when a row of its input is replaced."""
     if not found.source.is_updating:
         return
-    what = f'rows of "{found.source.name}" are replaced by newer ones'
+    replaced = f'rows of "{found.source.name}" are replaced by newer ones'
     if found.has_groups:
         raise SqlError(
-            f"{what}, which would be counted as well",
+            f"{replaced}, which would be counted as well",
             query.place,
             "Group the input of that query; or read its table, which has the newest rows alone",
         )
     if query.where is not None:
         raise SqlError(
-            f"{what}, and one that no longer fits would stay",
+            f"{replaced}, and one that no longer fits would stay",
             query.where.place,
             "Filter where the table is read",
         )
     if found.source.expansions or not is_made_there:
         raise SqlError(
-            f"{what}, and would no longer be in their order after another query",
+            f"{replaced}, and would no longer be in their order after another query",
             query.place,
             "Compute these columns in that query; or where its table is read",
         )

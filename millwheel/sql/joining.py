@@ -1,8 +1,8 @@
 """Turns joins into computations.
 
-Each table of a join passes a loop that keeps what the query uses: the rows that can have a partner
-and the columns that are read, with the parts of the key that are no columns. So a join holds little
-for each record, and a stream can be joined with itself.
+Each table of a join passes a loop that keeps the parts that the query uses: the rows that can have
+a partner and the columns that are read, with the parts of the key that are no columns. So a join
+holds little for each record, and a stream can be joined with itself.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class JoinPlanner:
         return False
 
     def _prepared(self, side: JoinSide, used: Collection[str], pair: _Pair) -> Stream[Any]:
-        """Add the loop that keeps what a join uses of one side."""
+        """Add the loop that keeps the columns that a join uses of one side."""
         columns = sorted(side.columns & set(used), key=list(side.names).index)
         values = [self._column(side, name) for name in columns]
         for key, column in zip(side.keys, side.key_columns, strict=True):
@@ -282,7 +282,7 @@ class JoinPlanner:
 
 
 class _Pair:
-    """A join of two sides: its key, its conditions, and what bounds it."""
+    """A join of two sides: its key, its conditions, and its bound."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ def _function(name: str, parameters: str, lines: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class GroupedRecords:
-    """Which records are added up, and by what."""
+    """Which records are added up, and by which values."""
 
     keys: Sequence[t.Typed]
     plans: Sequence[AggregatePlan]

@@ -1,4 +1,4 @@
-"""What a SELECT reads: a stream, windows over it, several streams that are joined."""
+"""The input of a SELECT: a stream, windows over it, several streams that are joined."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class Relation:
-    """What a SELECT reads."""
+    """The input of a SELECT."""
 
     scope: Scope
     stream: Stream[Any] | None
@@ -138,7 +138,7 @@ def from_item(named: s.Source, stream: Stream[Any]) -> FromItem:
 
 
 def relation_of(query: s.Select, items: Sequence[FromItem]) -> Relation:
-    """What a SELECT reads, given the streams of its FROM in their order.
+    """The input of a SELECT, given the streams of its FROM in their order.
 
     Raises:
         SqlError: a condition of a join has no meaning.

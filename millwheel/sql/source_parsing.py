@@ -1,4 +1,4 @@
-"""Reads what is in FROM: streams, windows over them, joins."""
+"""Reads the tables of FROM: streams, windows over them, joins."""
 
 from __future__ import annotations
 
