@@ -117,6 +117,7 @@ PUBLIC_MODULES = (
     "sinks",
     "sources",
     "spark",
+    "sql",
     "state",
     "streams",
     "testing",

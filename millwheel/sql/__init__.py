@@ -11,5 +11,10 @@
 * `millwheel.sql.resolving`: gives each node the type, operator and function that Postgres would
   choose, by Postgres' own rules over its catalog (`millwheel.sql.catalog`).
 * `millwheel.sql.generating`: one Python expression for a typed tree.
-* `millwheel.sql.functions`: Postgres' operators, functions and casts, in Python.
+* `millwheel.sql.functions`: Postgres' operators, functions and casts, in Python;
+  `millwheel.sql.user_functions`: those of the user.
 """
+
+from millwheel.sql.user_functions import function
+
+__all__ = ["function"]

@@ -54,6 +54,8 @@ class Signature:
     returns_set: bool = False
     declared: tuple[str, ...] = ()
     """The types as Postgres declares them, if some of them are polymorphic or variadic."""
+    code: str = ""
+    """The fingerprint of a function of the user."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -99,6 +101,10 @@ class Catalog:
         }
 
     # -- what there is ------------------------------------------------------------------------
+
+    def add(self, signature: Signature) -> None:
+        """Add a function of the user, or replace it."""
+        self._functions[signature.name] = [signature]
 
     def has_function(self, name: str) -> bool:
         return name in self._functions

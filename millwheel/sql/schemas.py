@@ -57,11 +57,11 @@ def fields_of(value_type: Any) -> list[Field] | None:
 
 
 def _field(name: str, hint: Any) -> Field:
-    kind, nullable = _optional(hint)
+    kind, nullable = sql_type_of(hint)
     return Field(name, kind, nullable, getattr(hint, "__name__", str(hint)))
 
 
-def _optional(hint: Any) -> tuple[SqlType | None, bool]:
+def sql_type_of(hint: Any) -> tuple[SqlType | None, bool]:
     """The type of a value that may be None, and whether it may."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     inner = [part for part in parts if part is not NoneType]
@@ -78,7 +78,7 @@ def _kind(hint: Any) -> SqlType | None:
         kinds = {type(value) for value in get_args(hint)}
         return _kind(kinds.pop()) if len(kinds) == 1 else None
     if origin is list:
-        element, _ = _optional(get_args(hint)[0])
+        element, _ = sql_type_of(get_args(hint)[0])
         return None if element is None or element.element else element.array()
     name = _KINDS.get(hint) if isinstance(hint, type) else None
     return None if name is None else SqlType(name)

@@ -218,7 +218,7 @@ def written(node: Typed) -> str:
                 order = [(written(value), *rest) for value, *rest in node.order]
                 kept = None if node.filter is None else written(node.filter)
                 extra = f" {node.distinct} {order} {kept}"
-            return f"{node.signature.key}[{inner}]{extra}"
+            return f"{node.signature.key}{node.signature.code}[{inner}]{extra}"
         case Convert():
             return f"{written(node.value)}::{node.type.name}{node.type.modifier}"
         case _:

@@ -16,7 +16,7 @@ from tests.support.code_blocks import python_blocks
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ["millwheel", *(f"millwheel.{name}" for name in millwheel.PUBLIC_MODULES)]
 
-INTERNAL = {"cli", "core", "graph", "migrations", "runtime", "services", "sql", "store"}
+INTERNAL = {"cli", "core", "graph", "migrations", "runtime", "services", "store"}
 """Packages of the engine, of which no name is stable. Flat modules are all public."""
 
 RE_EXPORTED_FROM_INTERNAL = {"Key", "Record", "Timer"}
