@@ -11,6 +11,7 @@ from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
 from millwheel.sql.catalog import POLYMORPHIC, Ambiguous, Catalog, Signature, resolved
 from millwheel.sql.converting import Converter, is_available
+from millwheel.sql.folding import folded
 from millwheel.sql.functions import GIVEN_AS, implementation_of
 from millwheel.sql.functions.registry import AS_ARGUMENT, AS_JSONB, OUTPUT, Implementation
 from millwheel.sql.place import Place, fail
@@ -46,8 +47,7 @@ class Applier(Converter):
 
     def value(self, node: s.Expression) -> t.Typed:
         """Resolve an expression with a value of use; a text that nothing gives a type is `text`."""
-        found = self.resolve(node)
-        return self.implicit(found, TEXT) if found.type == UNKNOWN else found
+        return folded(self.known(node))
 
     def condition(self, node: s.Expression, part: str) -> t.Typed:
         """Resolve an expression that has to be a boolean.
@@ -55,6 +55,15 @@ class Applier(Converter):
         Args:
             part: of the query, for messages: ``WHERE``.
         """
+        return folded(self.truth(node, part))
+
+    def known(self, node: s.Expression) -> t.Typed:
+        """As `value`, for a part of an expression."""
+        found = self.resolve(node)
+        return self.implicit(found, TEXT) if found.type == UNKNOWN else found
+
+    def truth(self, node: s.Expression, part: str) -> t.Typed:
+        """As `condition`, for a part of an expression."""
         found = self.resolve(node)
         if found.type not in (BOOL, UNKNOWN):
             fail(
@@ -205,10 +214,10 @@ class Applier(Converter):
             arguments = [self.resolve(each) for each in node.arguments]
             arguments += [self.resolve(each.value) for each in node.within]
             order = tuple(
-                (self.value(each.value), each.descending, each.nulls_first)
+                (self.known(each.value), each.descending, each.nulls_first)
                 for each in (*node.order, *node.within)
             )
-            kept = None if node.filter is None else self.condition(node.filter, "FILTER")
+            kept = None if node.filter is None else self.truth(node.filter, "FILTER")
         finally:
             self._inside = None
         signature = self._function(node, [each.type for each in arguments])

@@ -86,18 +86,25 @@ class Generator:
         return f"{self.name(name, implementation.function)}({', '.join(parts)})"
 
     def _strict(self, arguments: Sequence[t.Typed], call: Callable[[Sequence[str]], str]) -> str:
-        """A call that is NULL if one of its arguments is."""
+        """A call that is NULL if one of its arguments is.
+
+        As in Postgres, all arguments are evaluated, so that one that fails does so whether another
+        is NULL or not; unless one is NULL in the text of the query.
+        """
+        if any(map(_is_null, arguments)):
+            return "None"
+        codes = [self.value(argument) for argument in arguments]
+        if not any(argument.nullable for argument in arguments):
+            return call(codes)
         tests, parts = [], []
-        for argument in arguments:
-            code = self.value(argument)
-            if argument.nullable:
+        for argument, code in zip(arguments, codes, strict=True):
+            if argument.nullable or _may_fail(argument):
                 name = self.local()
-                tests.append(f"({name} := {code}) is None")
+                tests.append(f"(({name} := {code}) is None)")
                 code = name
             parts.append(code)
-        # All later arguments are evaluated after the tests, so their order does not matter.
-        called = call(parts)
-        return f"(None if {' or '.join(tests)} else {called})" if tests else called
+        all_evaluated = any(map(_may_fail, arguments))
+        return f"(None if {(' | ' if all_evaluated else ' or ').join(tests)} else {call(parts)})"
 
     def _convert(self, node: t.Convert) -> str:
         if not node.steps:
@@ -178,9 +185,9 @@ class Generator:
         left, right = self.local(), self.local()
         equal = self._called(_known(node.equals), node.equals.name, (left, right))
         return (
-            f"(None if ({left} := {self.value(node.left)}) is not None and "
-            f"({right} := {self.value(node.right)}) is not None and {equal} "
-            f"else {self.value(node.value)})"
+            f"(None if ((({left} := {self.value(node.left)}) is not None) & "
+            f"(({right} := {self.value(node.right)}) is not None)) and {equal} "
+            f"else {left})"
         )
 
     def _extreme(self, node: t.Extreme) -> str:
@@ -233,3 +240,17 @@ def _known(signature: Signature) -> Implementation:
     found = implementation_of(signature.keys)
     assert found is not None, signature
     return found
+
+
+def _is_null(node: t.Typed) -> bool:
+    """Whether a value is NULL by the text of the query."""
+    if isinstance(node, t.Convert):
+        return _is_null(node.value)
+    if isinstance(node, t.Apply):
+        return node.signature.is_strict and any(map(_is_null, node.arguments))
+    return isinstance(node, t.ConstantValue) and node.value is None
+
+
+def _may_fail(node: t.Typed) -> bool:
+    """Whether the evaluation of a value may fail."""
+    return not isinstance(node, (t.ColumnValue, t.ConstantValue))

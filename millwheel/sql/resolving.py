@@ -93,20 +93,20 @@ class Resolver(Applier):
     # -- logic ----------------------------------------------------------------------------------
 
     def _logic(self, node: s.Logic) -> t.Typed:
-        operands = tuple(self.condition(each, node.kind) for each in node.operands)
+        operands = tuple(self.truth(each, node.kind) for each in node.operands)
         return t.LogicValue(
             BOOL, any(each.nullable for each in operands), node.place, node.kind, operands
         )
 
     def _not(self, node: s.Not) -> t.Typed:
-        operand = self.condition(node.operand, "NOT")
+        operand = self.truth(node.operand, "NOT")
         return t.NotValue(BOOL, operand.nullable, node.place, operand)
 
     def _istest(self, node: s.IsTest) -> t.Typed:
         if node.test == "NULL":
-            operand = self.value(node.operand)
+            operand = self.known(node.operand)
             return t.IsTestValue(BOOL, False, node.place, operand, None, node.negated)
-        operand = self.condition(node.operand, f"IS {node.test}")
+        operand = self.truth(node.operand, f"IS {node.test}")
         value = {"TRUE": True, "FALSE": False, "UNKNOWN": None}[node.test]
         return t.IsTestValue(BOOL, False, node.place, operand, value, node.negated)
 
@@ -128,7 +128,7 @@ class Resolver(Applier):
         tests: list[t.Typed] = []
         for test, _ in node.branches:
             if node.subject is None:
-                tests.append(self.condition(test, "CASE WHEN"))
+                tests.append(self.truth(test, "CASE WHEN"))
             else:
                 equal = s.Operation(test.place, "=", (node.subject, test))
                 tests.append(self.resolve(equal))
@@ -156,10 +156,7 @@ class Resolver(Applier):
         values = [self.resolve(each) for each in node.operands]
         if node.kind == "NULLIF":
             equals, left, right = self._equality(values[0], values[1], node.place)
-            value = self.implicit(values[0], TEXT) if values[0].type == UNKNOWN else values[0]
-            if values[0].type == UNKNOWN:
-                value = left
-            return t.NullIf(value.type, True, node.place, equals, value, left, right)
+            return t.NullIf(left.type, True, node.place, equals, left, right)
         operands = tuple(self._unified(values, node.place, node.kind))
         nullable = all(each.nullable for each in operands)
         kind = operands[0].type.plain

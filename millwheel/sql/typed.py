@@ -102,10 +102,9 @@ class Coalesce(Typed):
 
 @dataclass(frozen=True)
 class NullIf(Typed):
-    """The first operand as it is, or NULL if both, converted, are equal."""
+    """The first operand, or NULL if both are equal."""
 
     equals: Signature
-    value: Typed
     left: Typed
     right: Typed
 
@@ -160,7 +159,7 @@ def children(node: Typed) -> tuple[Typed, ...]:
         case DistinctValue():
             return node.left, node.right
         case NullIf():
-            return node.value, node.left, node.right
+            return node.left, node.right
         case CaseValue():
             tests = tuple(part for branch in node.branches for part in branch)
             return (*tests, node.otherwise)
@@ -177,6 +176,24 @@ def children(node: Typed) -> tuple[Typed, ...]:
 def walk(node: Typed) -> list[Typed]:
     """The expression and all that it contains."""
     return [node, *(part for child in children(node) for part in walk(child))]
+
+
+def with_children(node: Typed, change: Callable[[Typed], Typed]) -> Typed:
+    """An expression with each of its parts changed."""
+    changed = {
+        each.name: _with_changed(getattr(node, each.name), change)
+        for each in fields(node)
+        if each.name not in ("type", "nullable", "place")
+    }
+    return replace(node, **changed)
+
+
+def _with_changed(value: Any, change: Callable[[Typed], Typed]) -> Any:
+    if isinstance(value, Typed):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_with_changed(each, change) for each in value)
+    return value
 
 
 def rewrite(node: Typed, change: Callable[[Typed], Typed | None]) -> Typed:

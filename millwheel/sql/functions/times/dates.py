@@ -44,7 +44,7 @@ _DAY_OF_PYTHON = re.compile(r"\d{4}-\d\d-\d\d\Z", re.ASCII)
 _TIME_OF_PYTHON = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{1,6})?)?\Z", re.ASCII)
 _SPACE = " \t\n\r\v\f"
 _INT8 = 2**63
-DATE_OUT_OF_RANGE = "date out of range"
+DATE_OUT_OF_RANGE = "date out of range; years 1 to 9999 are available here"
 
 
 # -- texts --------------------------------------------------------------------------------------
@@ -195,7 +195,10 @@ def made_date(year: int, month: int, day: int) -> date:
     try:
         return date(year, month, day)
     except ValueError:
-        raise ValueRefused(f"date field value out of range: {year}-{month:02}-{day:02}") from None
+        reason = "years before 1 are not available here; " if year < 0 else ""
+        raise ValueRefused(
+            f"{reason}date field value out of range: {year}-{month:02}-{day:02}"
+        ) from None
 
 
 @implements("date_pli(date,int4)")

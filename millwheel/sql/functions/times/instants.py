@@ -26,6 +26,7 @@ from millwheel.sql.functions.times.zones import (
 START = datetime(2000, 1, 1)
 """Postgres counts from here."""
 MICRO = timedelta(microseconds=1)
+MOST_DIGITS = 6
 DAYS_UNTIL_START = START.toordinal()
 
 DATE = r"(?P<year>\d{4})(?P<mark>[-/])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})"
@@ -195,8 +196,8 @@ implements("timestamptz(date)")(instant_of)
 for _kind in ("timestamp", "timestamptz"):
     inline_cast("{0}.date()", (_kind, "date"))
     inline("{0}.date()", f"date({_kind})")
-    inline("True", f"isfinite({_kind})")
-inline("True", "isfinite(date)")
+    inline("({0} is not None)", f"isfinite({_kind})")
+inline("({0} is not None)", "isfinite(date)")
 
 
 def micros_since_start(value: datetime) -> int:
@@ -213,11 +214,22 @@ def moment_after(micros: int) -> datetime:
         raise ValueRefused(OUT_OF_RANGE) from None
 
 
+@implements("timestamp(timestamp,int4)", "timestamptz(timestamptz,int4)")
+def rounded(value: datetime, digits: int) -> datetime:
+    """Round to this number of decimal digits of a second.
+
+    Raises:
+        ValueRefused: there are no such digits.
+    """
+    if not 0 <= digits <= MOST_DIGITS:
+        raise ValueRefused(f"timestamp({digits}) precision must be between 0 and {MOST_DIGITS}")
+    return with_digits(value, digits)
+
+
 @modifies("timestamp")
 @modifies("timestamptz")
-@implements("timestamp(timestamp,int4)", "timestamptz(timestamptz,int4)")
 def with_digits(value: datetime, digits: int) -> datetime:
-    """Round to this number of decimal digits of a second."""
+    """As `rounded`; more digits than there are change nothing."""
     micros = rounded_micros(micros_since_start(value), digits)
     return moment_after(micros).replace(tzinfo=value.tzinfo)
 
@@ -245,7 +257,10 @@ def made_timestamp(
     try:
         start = datetime(year, month, day)
     except ValueError:
-        raise ValueRefused(f"date field value out of range: {year}-{month:02}-{day:02}") from None
+        reason = "years before 1 are not available here; " if year < 0 else ""
+        raise ValueRefused(
+            f"{reason}date field value out of range: {year}-{month:02}-{day:02}"
+        ) from None
     try:
         return start + timedelta(microseconds=made_micros(hour, minute, second))
     except OverflowError:

@@ -95,7 +95,7 @@ _SYMBOLS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 for _end, _symbol in _SYMBOLS.items():
     inline(f"({{0}} {_symbol} {{1}})", f"interval_{_end}(interval,interval)")
 inline("(-{0})", "interval_um(interval)")
-inline("True", "isfinite(interval)")
+inline("({0} is not None)", "isfinite(interval)")
 
 
 @implements("interval_pl(interval,interval)")

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from millwheel.sql.functions.registry import ValueRefused, implements
 from millwheel.sql.functions.times.intervals import SECOND, IntervalValue, shown, towards_zero
 
-OUT_OF_RANGE = "timestamp out of range"
+OUT_OF_RANGE = "timestamp out of range; years 1 to 9999 are available here"
 MOST_HOURS = 15
 _MOST_POSIX_HOURS = 167
 
@@ -79,7 +79,9 @@ def zone_named(name: str) -> tzinfo:
         ValueRefused: there is none.
     """
     if not name.isascii():
-        raise ValueRefused(f'time zone "{name}" not recognized')
+        raise ValueRefused(
+            f'time zone "{name}" not recognized; names such as Europe/Berlin are available'
+        )
     east = abbreviated(name)
     if east is not None:
         return timezone(east)
@@ -88,10 +90,14 @@ def zone_named(name: str) -> tzinfo:
         return ZoneInfo(known)
     match = _POSIX.match(name)
     if match is None:
-        raise ValueRefused(f'time zone "{name}" not recognized')
+        raise ValueRefused(
+            f'time zone "{name}" not recognized; names such as Europe/Berlin are available'
+        )
     hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
     if hours > _MOST_POSIX_HOURS or minutes > 59 or seconds > 60:
-        raise ValueRefused(f'time zone "{name}" not recognized')
+        raise ValueRefused(
+            f'time zone "{name}" not recognized; names such as Europe/Berlin are available'
+        )
     west = hours * 3600 + minutes * 60 + seconds
     return _fixed(west if match[1] == "-" else -west)
 
