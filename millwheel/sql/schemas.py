@@ -57,10 +57,18 @@ def fields_of(value_type: Any) -> list[Field] | None:
 
 
 def _field(name: str, hint: Any) -> Field:
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    inner = [part for part in parts if part is not NoneType]
-    kind = _kind(inner[0]) if len(inner) == 1 else None
-    return Field(name, kind, NoneType in parts, getattr(hint, "__name__", str(hint)))
+    return Field(
+        name, _kind_but_null(hint), NoneType in _parts(hint), getattr(hint, "__name__", str(hint))
+    )
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _kind_but_null(hint: Any) -> SqlType | None:
+    inner = [part for part in _parts(hint) if part is not NoneType]
+    return _kind(inner[0]) if len(inner) == 1 else None
 
 
 def _kind(hint: Any) -> SqlType | None:
@@ -73,7 +81,7 @@ def _kind(hint: Any) -> SqlType | None:
         kinds = {type(value) for value in get_args(hint)}
         return _kind(kinds.pop()) if len(kinds) == 1 else None
     if origin is list:
-        element = _kind(get_args(hint)[0])
+        element = _kind_but_null(get_args(hint)[0])
         return None if element is None or element.element else element.array()
     name = _KINDS.get(hint) if isinstance(hint, type) else None
     return None if name is None else SqlType(name)
