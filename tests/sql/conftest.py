@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import psycopg
 import pytest
 
+from tests.sql.answers import EXTENSIONS
 from tests.sql.oracle import Oracle
 from tests.support.servers import VERSIONS
 
@@ -16,3 +19,12 @@ def oracle(postgres_url: Callable[[int], str]) -> Iterator[Oracle]:
     found = Oracle(postgres_url(max(VERSIONS)))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def server(postgres_url: Callable[[int], str]) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(postgres_url(max(VERSIONS))) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(EXTENSIONS)
+        connection.commit()
+        yield connection
