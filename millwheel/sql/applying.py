@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from millwheel.sql import syntax as s
 from millwheel.sql import typed as t
+from millwheel.sql.aggregate_forms import NEVER_NULL, check_form
 from millwheel.sql.catalog import POLYMORPHIC, Ambiguous, Catalog, Signature, resolved
 from millwheel.sql.converting import Converter, is_available
 from millwheel.sql.folding import folded
@@ -209,14 +210,12 @@ class Applier(Converter):
             fail(node.place, f"the aggregate {name} is not allowed in {self._no_aggregates_in}")
         if self._inside is not None:
             fail(node.place, f"the aggregate {name} is inside of {self._inside}")
+        check_form(node)
         self._inside = name
         try:
             arguments = [self.resolve(each) for each in node.arguments]
             arguments += [self.resolve(each.value) for each in node.within]
-            order = tuple(
-                (self.known(each.value), each.descending, each.nulls_first)
-                for each in (*node.order, *node.within)
-            )
+            keys = [self.known(each.value) for each in node.order]
             kept = None if node.filter is None else self.truth(node.filter, "FILTER")
         finally:
             self._inside = None
@@ -229,11 +228,31 @@ class Applier(Converter):
             else each
             for each, kind in zip(arguments, signature.arguments, strict=True)
         )
-        nullable = name != "count"
-        result = SqlType(signature.result)
-        return t.AggregateValue(
-            result, nullable, node.place, signature, converted, node.distinct, order, kept
+        # A key that is an argument as well is sorted as it is given to the aggregate.
+        keys = [
+            converted[arguments.index(key)] if key in arguments else key for key in keys
+        ] or list(converted[len(node.arguments) :])
+        order = tuple(
+            (key, each.descending, each.nulls_first)
+            for key, each in zip(keys, node.order or node.within, strict=True)
         )
+        if node.distinct:
+            self._check_distinct_order(keys, converted)
+        return t.AggregateValue(
+            SqlType(signature.result), name not in NEVER_NULL, node.place, signature, converted,
+            node.distinct, order, kept,
+        )  # fmt: skip
+
+    @staticmethod
+    def _check_distinct_order(keys: Sequence[t.Typed], arguments: Sequence[t.Typed]) -> None:
+        for key in keys:
+            if key not in arguments:
+                fail(
+                    key.place,
+                    "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument "
+                    "list",
+                    "Sort by the argument itself, or leave DISTINCT out",
+                )
 
     def _over(self, node: s.Over) -> NoReturn:
         fail(

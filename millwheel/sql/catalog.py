@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from millwheel.sql.aggregate_forms import ENDS
+
 FILE = Path(__file__).with_name("catalog.json")
 
 STRING = "S"
@@ -69,6 +71,10 @@ class Signature:
         return f"{self.name}({','.join(self.arguments)})"
 
 
+ADDED = tuple(Signature(name, ("anyelement",), "anyelement", "a", is_strict=False) for name in ENDS)
+"""Aggregates that Postgres does not have."""
+
+
 class CastRule(NamedTuple):
     context: str
     """``i``: wherever it helps, ``a``: in assignments, ``e``: where it is asked for."""
@@ -95,6 +101,8 @@ class Catalog:
         for name, types, *rest in found["functions"]:
             made = Signature(name, tuple(types or ()), *rest)
             self._functions.setdefault(name, []).append(made)
+        for made in ADDED:
+            self._functions[made.name] = [made]
         self._casts = {
             (source, target): CastRule(context, method, function)
             for source, target, context, method, function in found["casts"]

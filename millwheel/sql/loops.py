@@ -10,7 +10,7 @@ import msgspec
 
 from millwheel.computations.folds import Fold
 from millwheel.sql import typed as t
-from millwheel.sql.accumulating import NAMES, SET, AggregatePlan, Slot
+from millwheel.sql.accumulating import NAMES, AggregatePlan, Slot
 from millwheel.sql.generated import Generated
 from millwheel.sql.generating import Generator
 from millwheel.sql.keys import decoded, key_function
@@ -171,11 +171,9 @@ def record_key(keys: Sequence[t.Typed], meaning: str) -> Generated:
 
 def sums_of(slots: Sequence[Slot]) -> Any:
     """The type of a group's accumulator; its fields begin with the values of an empty group."""
-    fields: list[Any] = []
-    for number, slot in enumerate(slots):
-        begin = slot.begin
-        default = begin if type(begin) is not set else msgspec.field(default_factory=set)
-        fields.append((f"s{number}", slot.type, default))
+    fields: list[Any] = [
+        (f"s{number}", slot.type, slot.default) for number, slot in enumerate(slots)
+    ]
     return msgspec.defstruct("Sums", fields)
 
 
@@ -198,10 +196,7 @@ def fold_of(
 ) -> Fold[Any, Any, Any]:
     """The fold of partial sums."""
     sums = sums_of(slots)
-    copied = ", ".join(
-        f"set(sums.s{number})" if slot.initial == SET else f"sums.s{number}"
-        for number, slot in enumerate(slots)
-    )
+    copied = ", ".join(slot.copied(f"sums.s{number}") for number, slot in enumerate(slots))
 
     def generated(name: str, parameters: str, lines: Sequence[str]) -> Generated:
         return Generated(name, _function(name, parameters, lines), {**NAMES, "Sums": sums}, meaning)

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.sql.answers import EXTENSIONS
 from tests.sql.oracle import Oracle
 from tests.support.servers import VERSIONS
 
@@ -25,5 +26,6 @@ def server(postgres_url: Callable[[int], str]) -> Iterator[psycopg.Connection[An
     """A connection to it, for queries over tables."""
     with psycopg.connect(postgres_url(max(VERSIONS))) as connection:
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(EXTENSIONS)
         connection.commit()
         yield connection

@@ -70,7 +70,12 @@ def _functions() -> dict[str, list[Signature]]:
         if name in LIBRARY | LARGE | TYPES:
             continue
         for each in postgres()._functions[name]:
-            usable = each.kind == "f" and not each.code and each.volatility != "v" and not each.is_variadic
+            usable = (
+                each.kind == "f"
+                and not each.code
+                and each.volatility != "v"
+                and not each.is_variadic
+            )
             if usable and each.key in FUNCTIONS and _is_drawn(each):
                 found.setdefault(each.result, []).append(each)
     return found

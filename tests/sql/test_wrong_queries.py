@@ -13,6 +13,7 @@ T = " FROM TUMBLE(payments, at, INTERVAL '1 minute') "
 
 J = I + "p.cents FROM payments p JOIN orders o "
 F = I
+W = T + "GROUP BY window_start"
 
 KEPT = I + "account, count(*) AS n" + P + " GROUP BY account RETAIN UNBOUNDED"
 
@@ -113,7 +114,6 @@ WRONG = [
     (I + "count(*)" + P + " EMIT ON WINDOW CLOSE", "EMIT", "never close"),
     (I + "count(*)" + T + "GROUP BY window_start RETAIN UNBOUNDED", "RETAIN", "without windows"),
     (I + "abs(DISTINCT cents)" + P, "abs", "DISTINCT is for aggregates"),
-    (I + "stddev(cents)" + T + "GROUP BY window_start", "stddev", "is not available here"),
     (I + "row_number() OVER (ORDER BY at) AS n" + P, "row_number", "is not available here"),
     (I + "cents FROM TUMBLE(payments)", "TUMBLE", "As in TUMBLE(stream, time"),
     (I + "cents FROM TUMBLE(payments, at)", "TUMBLE", "takes 3 arguments"),
@@ -133,6 +133,44 @@ WRONG = [
     (I + "at FROM SESSION(payments, at, INTERVAL '1 s')", "SESSION", "need GROUP BY"),
     (I + "cents" + P + " UNION ALL SELECT cents, fee" + P, "SELECT cents, fee", "same number"),
     (I + "cents" + P + " UNION ALL SELECT note" + P, "note", "UNION types bigint and text"),
+    # aggregates
+    (I + "first(note)" + W, "first", "first needs an order. Add one: first(x ORDER BY a column)"),
+    (I + "last(note)" + W, "last", "the value of the newest record"),
+    (I + "last(DISTINCT note ORDER BY at)" + W, "last", "last has no DISTINCT. Leave it out"),
+    (I + "last(note ORDER BY '{1}'::int[])" + W, "'{1}'", "Use its elements"),
+    (I + "last(at - at ORDER BY at)::text AS x" + W, "at - at", "cannot have the type interval"),
+    (I + "first(note) WITHIN GROUP (ORDER BY at)" + W, "at)", "first(x ORDER BY ...)"),
+    (I + "sum(cents) WITHIN GROUP (ORDER BY at)" + W, "at)", "sum has no WITHIN GROUP"),
+    (I + "sum(*)" + W, "sum", "sum(*) does not exist. Write a column: sum(x)"),
+    (I + "rank(1) WITHIN GROUP (ORDER BY cents)" + W, "rank", "FILTER (WHERE x < value)"),
+    (I + "percentile_cont(0.5)" + W, "percentile_cont", "WITHIN GROUP is missing"),
+    (I + "mode()" + W, "mode", "As in mode() WITHIN GROUP (ORDER BY x)"),
+    (I + "mode() WITHIN GROUP (ORDER BY cents, fee)" + W, "fee)", "mode sorts by one value"),
+    (I + "percentile_disc(DISTINCT 1) WITHIN GROUP (ORDER BY fee)" + W, "percentile_disc",
+     "no DISTINCT besides WITHIN GROUP"),
+    (I + "percentile_cont(2) WITHIN GROUP (ORDER BY cents)" + W, "2)", "not between 0 and 1"),
+    (I + "percentile_disc(array[0, -0.1]) WITHIN GROUP (ORDER BY cents)" + W, "array[0",
+     "percentile value -0.1 is not between 0 and 1"),
+    (I + "percentile_cont(1 / (1 - 1)) WITHIN GROUP (ORDER BY cents)" + W, "1 / (1",
+     "division by zero"),
+    (I + "percentile_cont(fee) WITHIN GROUP (ORDER BY cents)" + W, "fee)", "is not constant"),
+    (I + "percentile_cont(0.5) WITHIN GROUP (ORDER BY note)" + W, "percentile_cont",
+     "function percentile_cont(numeric, text) does not exist"),
+    (I + "percentile_cont(0.5) WITHIN GROUP (ORDER BY at - at)::text AS x" + W, "at - at",
+     "cannot have the type interval. Use extract(epoch FROM ...)"),
+    (I + "array_agg(DISTINCT cents ORDER BY fee)" + W, "fee)", "must appear in argument list"),
+    (I + "array_agg(cents ORDER BY at - at)" + W, "at - at", "interval have no order here"),
+    (I + "array_agg(cents ORDER BY note::jsonb)" + W, "note::", "Use ->> 'field', a text"),
+    (I + "array_agg(cents ORDER BY note::char(3))" + W, "note::", "Cast it: ::text"),
+    (I + "array_agg(DISTINCT array[cents])::text AS x" + W, "array[", "Use its elements"),
+    (I + "count(DISTINCT array[cents])" + W, "array[", "have no order here"),
+    (I + "array_agg(array[cents])::text AS x" + W, "array_agg", "arrays of arrays"),
+    (I + "max(note::char(3))" + W, "note::", "Cast it: ::text"),
+    (I + "string_agg(cents, ',')" + W, "string_agg", "takes arguments of these types; cast them"),
+    (I + "string_agg(DISTINCT note, account)" + W, "account)", "Write the delimiter as a text"),
+    (I + "corr(DISTINCT cents, fee)" + W, "corr", "corr(DISTINCT ...) is not available"),
+    (I + "json_agg(cents)" + W, "json_agg", "array_agg keeps the values as an array"),
+    (I + "sum(cents ORDER BY sum(fee))" + W, "sum(fee)", "the aggregate sum is inside of sum"),
     # rows that would have to be taken back
     (I + "count(*)" + T + "GROUP BY window_start HAVING count(*) < 2 ALLOWED LATENESS UNBOUNDED",
      "count(*) <", "HAVING with ALLOWED LATENESS"),

@@ -129,7 +129,8 @@ def quotient(a: Decimal, b: Decimal, scale: int) -> Decimal:
     return rounded(found.scaleb(-scale - 1, WIDE), scale)
 
 
-def _scale_of_quotient(a: Decimal, b: Decimal) -> int:
+def scale_of_quotient(a: Decimal, b: Decimal) -> int:
+    """The number of digits after the point that Postgres chooses for a quotient."""
     places = weight(a) - weight(b)
     if leading(a.copy_abs()) <= leading(b.copy_abs()):
         places -= 1
@@ -171,7 +172,7 @@ def multiply(a: Decimal, b: Decimal) -> Decimal:
 def divide(a: Decimal, b: Decimal) -> Decimal:
     if not b:
         raise ValueRefused("division by zero")
-    return stored(quotient(a, b, _scale_of_quotient(a, b)))
+    return stored(quotient(a, b, scale_of_quotient(a, b)))
 
 
 @implements("numeric_mod(numeric,numeric)", "mod(numeric,numeric)")
