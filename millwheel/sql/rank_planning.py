@@ -9,6 +9,7 @@ import msgspec
 from millwheel.computations import Expiring, Windowed
 from millwheel.errors import SqlError
 from millwheel.sql import typed as t
+from millwheel.sql.accumulating.row_order import check_ordered
 from millwheel.sql.analysis import Analyzed, ResultColumns, length_of
 from millwheel.sql.first_rows import FirstRows, Ranker, fold_of_rows
 from millwheel.sql.generated import Generated
@@ -79,6 +80,8 @@ class RankPlanner:
         ranked: Stream[Any] = Stream(name, struct_of(name, described))
         for key in self._partition:
             check_key(key)
+        for key in self._order:
+            check_ordered(key)
         instants = self._rows.instants or {}
         if any(key.name in instants for key in self._partition):
             self._in_windows(ranked)

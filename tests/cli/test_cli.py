@@ -706,6 +706,24 @@ def test_sql_prints_rows_in_three_forms(shell: Shell) -> None:
     assert states[0]["value"]["LETTERS"] > 0
 
 
+def test_sql_is_watched_until_it_is_interrupted(shell: Shell) -> None:
+    shell.write(lines(100))
+    shell("run", "wheel:pipeline")
+    watching = shell.start(
+        "sql", "SELECT count(*) > 0 AS yes FROM counts", "-w", "--interval", ".1"
+    )
+    assert watching.process.stdout is not None
+    block = [" yes\n", "-----\n", " t\n", "(1 row)\n", "\n"]
+    for _ in range(2):
+        assert [next(watching.process.stdout) for _ in block] == block
+    code, _, stderr = watching.end(signal.SIGINT)
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
+    assert "--interval needs --watch" in shell("sql", "SELECT 1", "--interval", "2", code=2)
+    assert "shows tables" in shell("sql", "SELECT 1", "--watch", "-f", "csv", code=2)
+    assert "syntax error" in shell("sql", "SELEC 1", "--watch", code=2)
+
+
 REFUSED_SQL = {
     "SELEC 1": 'syntax error at or near "SELEC"',
     "SELECT 1; DROP SCHEMA public": "multiple commands",

@@ -13,7 +13,7 @@ from millwheel.cli.command import COMMON
 from millwheel.cli.main import COMMANDS, app
 
 CLI: Any = typer.main.get_command(app)
-MOST_OPTIONS = 155
+MOST_OPTIONS = 157
 """Four of them for changes of a pipeline: `worker --only-keys`, `migrate --states`, `--rate` and
 `--allow-drop`."""
 

@@ -30,7 +30,8 @@ from examples.nexmark.options import Options
 from examples.nexmark.sources import write
 from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
-from millwheel.cli.commands.status_command import WatchOptions, status
+from millwheel.cli.commands.status_command import status
+from millwheel.cli.refreshing import WatchOptions
 from millwheel.cli.options import CommonOptions
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.core.codec import slot_of

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
 
 from millwheel.cli.command import command
 from millwheel.cli.opened_store import inspecting, opened
-from millwheel.cli.options import CommonOptions, Json, OptionGroup
+from millwheel.cli.options import CommonOptions, Json
 from millwheel.cli.printing import byte_text, print_json, print_json_line, print_table
+from millwheel.cli.refreshing import WatchOptions, showing
 from millwheel.cli.status_text import print_status
 from millwheel.cli.watch_text import Rates, lines, text_of
-from millwheel.errors import StoreUnavailable, UsageError
+from millwheel.errors import StoreUnavailable
 from millwheel.services.endpoint import Endpoint
 from millwheel.store.console.inspection import Inspection, PipelineStatus, inspect
 
-Show = Callable[[list[str]], None]
-
 app = typer.Typer()
-
-
-@dataclass(frozen=True)
-class WatchOptions(OptionGroup):
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C, with rates.")
-    ] = False
-    interval: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1, max=3600, metavar="SECONDS", help="Refresh interval of --watch. Default: 1."
-        ),
-    ] = None
 
 
 @command(app)
@@ -65,14 +45,13 @@ def status(
     common: CommonOptions,
 ) -> None:
     """Show workers, watermarks, backlog and counters."""
+    seconds = watching.seconds
     if disk:
         _print_disk(pipeline, common, as_json=as_json)
     elif http is not None:
         _serve(pipeline, common, http)
-    elif watching.watch:
-        _watch(pipeline, common, seconds=watching.interval or 1.0, as_json=as_json)
-    elif watching.interval is not None:
-        raise UsageError("--interval needs --watch")
+    elif seconds is not None:
+        _watch(pipeline, common, seconds=seconds, as_json=as_json)
     else:
         _print(pipeline, common, as_json=as_json)
 
@@ -141,7 +120,7 @@ def _watch(pipeline: str | None, common: CommonOptions, *, seconds: float, as_js
     """
     address = common.address
     rates = Rates()
-    with opened(common) as presence, _showing() as show:
+    with opened(common) as presence, showing(text_of) as show:
         found = _read_once(presence.url, pipeline)
         while True:
             rates.fill(found)
@@ -165,25 +144,3 @@ def _watch(pipeline: str | None, common: CommonOptions, *, seconds: float, as_js
 def _read_once(url: str, pipeline: str | None) -> list[PipelineStatus]:
     with inspect(url) as inspection:
         return _read(inspection, pipeline)
-
-
-@contextmanager
-def _showing() -> Iterator[Show]:
-    """Yield a function that prints lines, or redraws them on a terminal."""
-    console = Console()
-    if not console.is_terminal:
-        yield _print_block
-        return
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
-
-        def show(shown: list[str]) -> None:
-            live.update(Group(*map(text_of, shown)), refresh=True)
-
-        yield show
-
-
-def _print_block(shown: list[str]) -> None:
-    for line in shown:
-        typer.echo(line)
-    typer.echo()
-    sys.stdout.flush()
