@@ -266,7 +266,7 @@ class Planner:
         code = select_source(checks, before, opened, condition, f"{row}({fields})")
         arrays = [each.array for each in query.source.expansions]
         meaning = "; ".join([*query.columns.names, *map(_written, (*values, where, *arrays))])
-        loop = Loop(Generated("select", code, generator.names, meaning), target)
+        loop = Loop(Generated("select", code, generator.names, meaning, generator.places), target)
         self._assembly.add(loop, source.spread())
 
     def _grouped(self, query: Analyzed, source: Stream[Any], target: Stream[Any]) -> None:
@@ -301,7 +301,10 @@ class Planner:
         window = query.window
         assert window is not None
         code = select_source(check_lines(window.time, generator), (), (), condition, "record")
-        loop = Loop(Generated("select", code, generator.names, _written(query.where)), kept)
+        loop = Loop(
+            Generated("select", code, generator.names, _written(query.where), generator.places),
+            kept,
+        )
         self._assembly.add(loop, source.spread())
         self._assembly.add(group.kept_by_record(late), kept.by(group.record_key))
 

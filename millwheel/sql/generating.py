@@ -13,6 +13,7 @@ from millwheel.sql import typed as t
 from millwheel.sql.catalog import Signature
 from millwheel.sql.functions import MODIFIERS, Implementation, cast_of, implementation_of
 from millwheel.sql.functions.composites.lists import element, quantified
+from millwheel.sql.place import Place
 
 Access = Callable[[t.ColumnValue], str]
 """Gives the Python for a column."""
@@ -30,6 +31,8 @@ class Generator:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.names: dict[str, Any] = {}
+        self.places: dict[str, Place] = {}
+        """Where in the query each part of the code begins, by its text."""
         self._known: dict[int, str] = {}
         self._count = 0
 
@@ -52,6 +55,8 @@ class Generator:
         """An expression of Python with the value of `node`; None: NULL."""
         method = getattr(self, "_" + type(node).__name__.removesuffix("Value").lower())
         made: str = method(node)
+        if _may_fail(node):
+            self.places.setdefault(made, node.place)
         return made
 
     def truth(self, node: t.Typed) -> str:
@@ -74,10 +79,13 @@ class Generator:
         if not node.signature.is_strict:
             parts = [self.value(each) for each in node.arguments]
             return self._called(implementation, node.signature.name, parts)
-        return self._strict(
-            node.arguments,
-            lambda parts: self._called(implementation, node.signature.name, parts),
-        )
+
+        def called(parts: Sequence[str]) -> str:
+            code = self._called(implementation, node.signature.name, parts)
+            self.places.setdefault(code, node.place)
+            return code
+
+        return self._strict(node.arguments, called)
 
     def _called(self, implementation: Implementation, name: str, parts: Sequence[str]) -> str:
         if implementation.template:

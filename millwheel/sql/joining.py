@@ -278,7 +278,7 @@ class JoinPlanner:
         source = select_source(checks, before, (), condition, f"{row}({made})")
         meaning = "; ".join([*columns, *map(t.written, values)])
         meaning += "" if where is None else f" WHERE {t.written(where)}"
-        return Loop(Generated("select", source, generator.names, meaning), stream)
+        return Loop(Generated("select", source, generator.names, meaning, generator.places), stream)
 
 
 class _Pair:
@@ -493,7 +493,7 @@ class _Pair:
             lambda c: f"{'left' if c.name in self.left.columns else 'right'}.{c.name}"
         )
         source = f"def on(left, right):\n    return {generator.truth(condition)}\n"
-        return Generated("on", source, generator.names, t.written(condition))
+        return Generated("on", source, generator.names, t.written(condition), generator.places)
 
 
 class _RowMaker:

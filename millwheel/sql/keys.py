@@ -108,4 +108,4 @@ def key_function(
         encoded.append(_encoded(name, value, generator))
     key = encoded[0] if len(encoded) == 1 else f"({', '.join(encoded)})" if encoded else '""'
     source = f"def key({parameter}):\n{''.join(lines)}    return {key}\n"
-    return Generated("key", source, generator.names, meaning)
+    return Generated("key", source, generator.names, meaning, generator.places)

@@ -141,7 +141,11 @@ def adding_loop(of: GroupedRecords, partial: type, meaning: str) -> Generated:
         "return found, micros, places",
     ]
     return Generated(
-        "add_up", _function("add_up", "values, times", lines), generator.names, meaning
+        "add_up",
+        _function("add_up", "values, times", lines),
+        generator.names,
+        meaning,
+        generator.places,
     )
 
 
@@ -159,7 +163,7 @@ def row_fold(
         lines += added
     source = _function("add", "sums, record", [*lines, "return sums"])
     fold = fold_of(plans, slots, meaning)
-    return replace(fold, add=Generated("add", source, generator.names, meaning))
+    return replace(fold, add=Generated("add", source, generator.names, meaning, generator.places))
 
 
 def record_key(keys: Sequence[t.Typed], meaning: str) -> Generated:
@@ -250,4 +254,6 @@ def row_maker(
     )
     lines.append(f"return {generator.name('Row', of.target.value_type)}({values})")
     parameters = "pane" if of_pane else "key, sums"
-    return Generated("row", _function("row", parameters, lines), generator.names, meaning)
+    return Generated(
+        "row", _function("row", parameters, lines), generator.names, meaning, generator.places
+    )

@@ -111,7 +111,7 @@ class RankPlanner:
             for value, order in zip(self._order, self._ranking.order, strict=True)
         ]
         source = f"def order(row):\n    return {order_key(parts, generator)}\n"
-        return Generated("order", source, generator.names, self._meaning)
+        return Generated("order", source, generator.names, self._meaning, generator.places)
 
     def _of_row(self, column: str) -> str:
         """The Python for a column of a row with its rank."""
@@ -187,7 +187,7 @@ class RankPlanner:
         generator.names["Row"] = target.value_type
         source = f"def row(row, rank):\n    return Row({fields})\n"
         written = "; ".join([self._meaning, *columns.names, *map(t.written, columns.values)])
-        row = Generated("row", source, generator.names, written)
+        row = Generated("row", source, generator.names, written, generator.places)
         first: Any = FirstRows(self._ranker(), row, self._rows.value_type, target, self._meaning)
         after = length_of(self._ranking.retain, NoScope())
         computation = first if after is None else Expiring(first, after=after)

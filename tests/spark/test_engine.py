@@ -31,8 +31,8 @@ from examples.nexmark.sources import write
 from millwheel import Computation, Context, Pipeline, Record, Stream, Timer
 from millwheel.bundles import Bundles
 from millwheel.cli.commands.status_command import status
-from millwheel.cli.refreshing import WatchOptions
 from millwheel.cli.options import CommonOptions
+from millwheel.cli.refreshing import WatchOptions
 from millwheel.computations import FlatMap, Windowed, count
 from millwheel.core.codec import slot_of
 from millwheel.core.model import EPOCH, MAX_TIME, MIN_TIME

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from millwheel.cli.commands.status_command import status
-from millwheel.cli.refreshing import WatchOptions
 from millwheel.cli.options import CommonOptions
+from millwheel.cli.refreshing import WatchOptions
 from millwheel.cli.status_text import at_work, flow_text, sink_text, unowned
 from millwheel.cli.watch_text import lines
 from millwheel.core.model import MAX_TIME
