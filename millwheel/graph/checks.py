@@ -15,6 +15,7 @@ from millwheel.computation import Computation
 from millwheel.core.addresses import MOST_CELLS
 from millwheel.core.codec import shown
 from millwheel.errors import GraphError
+from millwheel.graph.labels import sink_name
 from millwheel.graph.node import Injection, Node, Reading
 from millwheel.inbox import Inbox
 from millwheel.parking import Park
@@ -334,13 +335,15 @@ def check_shared(node: Node) -> None:
 
 
 def check_order(stream: Stream[Any], use: SinkUse) -> None:
-    """Refuse a table in a step of its own for rows that replace each other.
+    """Refuse a sink in a step of its own for rows that replace each other.
 
     Rows reach another step by several ways, on which an older one may come after a newer one.
     """
-    if not stream.is_updating or not isinstance(use.sink, Table) or not use.sink.key:
+    if not stream.is_updating or isinstance(use.sink, (Console, Discard)):
         return
-    if stream.owners is None:
+    if not isinstance(use.sink, Table):
+        advice = "Write them to a table with a key, which others can follow"
+    elif stream.owners is None:
         advice = "Add the columns of GROUP BY or PARTITION BY to the result"
     else:
         advice = (
@@ -348,5 +351,5 @@ def check_order(stream: Stream[Any], use: SinkUse) -> None:
         )
     raise GraphError(
         f"rows of stream {stream.name!r} replace each other, and only the step that makes them "
-        f"knows their order, so it has to write table {use.sink.name!r} itself. {advice}"
+        f"knows their order, so it has to write {sink_name(use)} itself. {advice}"
     )

@@ -86,6 +86,7 @@ def relay_node(stream: Stream[Any], taken: Collection[str]) -> tuple[Stream[Any]
 
 def sink_node(stream: Stream[Any], use: SinkUse, nodes: Mapping[str, Node]) -> Node:
     """The relay that writes a sink which cannot be written in the producer's commit."""
+    check_order(stream, use)
     name = free_name(f"{stream.name}_to_{sink_name(use)}", nodes)
     if not isinstance(use.sink, (Table, JsonLinesFiles, Console, Discard)):
         return _delivery_node(name, stream, use.sink, use)
@@ -93,7 +94,6 @@ def sink_node(stream: Stream[Any], use: SinkUse, nodes: Mapping[str, Node]) -> N
     extractor: Callable[[Any], Key] = _constant_key
     panes = False
     if isinstance(use.sink, Table) and use.sink.key:
-        check_order(stream, use)
         extractor = row_key(use.sink, use.row)
         panes = (get_origin(stream.value_type) or stream.value_type) is Pane
     elif isinstance(use.sink, JsonLinesFiles) and use.sink.by is not None:

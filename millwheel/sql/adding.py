@@ -13,7 +13,7 @@ from millwheel.sinks import Sink
 from millwheel.sources import Source
 from millwheel.sql import syntax as s
 from millwheel.sql.compiling import Planner
-from millwheel.sql.connectors import source_of
+from millwheel.sql.connectors import sink_of, source_of
 from millwheel.sql.definitions import DefinedTable, event_time, stream_of, table_of
 from millwheel.sql.place import Place
 from millwheel.sql.statement_parsing import parse
@@ -78,6 +78,9 @@ class Adding:
             self._tables[statement.name] = table_of(statement)
             self._unwritten[statement.name] = statement.place
             return None
+        if isinstance(statement, s.CreateSink):
+            self._sink(statement)
+            return None
         return self._insert(statement)
 
     def carry_out(self) -> None:
@@ -104,6 +107,17 @@ class Adding:
         self._actions.append(partial(self._pipeline.inject, stream, source, **times))
         self._streams[stream.name] = stream
         return stream
+
+    def _sink(self, statement: s.CreateSink) -> None:
+        stream = self._streams.get(statement.stream.name)
+        if stream is None:
+            known = ", ".join(sorted(self._streams)) or "none"
+            raise SqlError(
+                f'stream "{statement.stream.name}" does not exist', statement.stream.place,
+                f"The streams are: {known}",
+            )  # fmt: skip
+        sink = sink_of(statement, stream)
+        self._actions.append(partial(self._pipeline.sink, stream, sink))
 
     def _insert(self, statement: s.Insert) -> Stream[Any]:
         table = self._tables.get(statement.target or "")

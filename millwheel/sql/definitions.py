@@ -57,7 +57,8 @@ def columns_of(definitions: Sequence[s.ColumnDefinition]) -> Described:
 
 def stream_of(statement: s.CreateSource) -> Stream[Any]:
     """The stream of a source's rows."""
-    return Stream(statement.name, struct_of(statement.name, columns_of(statement.columns)))
+    described = columns_of(statement.columns)
+    return Stream(statement.name, struct_of(statement.name, described, may_be_missing=True))
 
 
 def event_time(statement: s.CreateSource) -> EventTime | None:

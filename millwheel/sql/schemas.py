@@ -101,11 +101,22 @@ def _annotated(kind: SqlType) -> Any:
     return Annotated[found, msgspec.Meta(extra={SQL: kind.name})]
 
 
-def struct_of(name: str, columns: Sequence[tuple[str, SqlType, bool]]) -> type[msgspec.Struct]:
-    """A type of values with these columns: name, type, and whether NULL may occur."""
-    fields = [(column, python_type(kind, nullable=nullable)) for column, kind, nullable in columns]
+def struct_of(
+    name: str, columns: Sequence[tuple[str, SqlType, bool]], *, may_be_missing: bool = False
+) -> type[msgspec.Struct]:
+    """A type of values with these columns: name, type, and whether NULL may occur.
+
+    Args:
+        may_be_missing: whether a field that may be NULL may be left out.
+    """
+    fields: list[Any] = []
+    for column, kind, nullable in columns:
+        hint = python_type(kind, nullable=nullable)
+        fields.append((column, hint, None) if nullable and may_be_missing else (column, hint))
     title = "".join(part.capitalize() for part in name.split("_")) or "Row"
-    made: type[msgspec.Struct] = msgspec.defstruct(title, fields, frozen=True, gc=False)
+    made: type[msgspec.Struct] = msgspec.defstruct(
+        title, fields, frozen=True, gc=False, kw_only=may_be_missing
+    )
     return made
 
 

@@ -56,9 +56,11 @@ class StatementParser(QueryParser):
             name = tokens.name("the stream after CREATE STREAM")
             tokens.need("as")
             return s.Insert(name, (), self.query(), place)
+        if tokens.skip("sink"):
+            return self._sink(place)
         is_source = tokens.skip("source")
         if not is_source and not tokens.skip("table"):
-            tokens.fail("SOURCE, STREAM or TABLE is missing here")
+            tokens.fail("SOURCE, STREAM, TABLE or SINK is missing here")
         name = tokens.name(f"the {'source' if is_source else 'table'} after CREATE")
         tokens.need_mark("(")
         columns: list[s.ColumnDefinition] = []
@@ -83,6 +85,14 @@ class StatementParser(QueryParser):
         if not is_source:
             return s.CreateTable(name, tuple(columns), tuple(keys), place)
         return s.CreateSource(name, tuple(columns), watermark, self._options(), place)
+
+    def _sink(self, place: Place) -> s.CreateSink:
+        tokens = self.tokens
+        name = tokens.name("the sink after CREATE")
+        tokens.need("from")
+        begin = tokens.place
+        stream = s.NamedStream(tokens.name("a stream after FROM"), None, begin)
+        return s.CreateSink(name, stream, self._options(), place)
 
     def _definition(self) -> tuple[s.ColumnDefinition, bool]:
         """A column, and whether it is the primary key."""

@@ -350,4 +350,14 @@ class CreateTable:
     place: Place = field(repr=False, compare=False)
 
 
-Statement = Insert | CreateSource | CreateTable
+@dataclass(frozen=True)
+class CreateSink:
+    """``CREATE SINK name FROM stream WITH (options)``."""
+
+    name: str
+    stream: NamedStream
+    options: dict[str, tuple[str, Place]]
+    place: Place = field(repr=False, compare=False)
+
+
+Statement = Insert | CreateSource | CreateTable | CreateSink

@@ -74,12 +74,46 @@ async def test_a_file_of_sql_runs_on_postgres(
     assert {(row[0], row[1]): [row[2], int(row[3])] for row in rows} == expected
 
 
+async def test_rows_go_to_files(postgres_url: Callable[[int], str], tmp_path: Path) -> None:
+    lines = [json.dumps({"at": START.isoformat(), "account": "ann", "cents": n}) for n in range(9)]
+    (tmp_path / "payments.jsonl").write_text("\n".join(lines) + "\n")
+    source = TEXT.partition("CREATE TABLE")[0]
+    text = (
+        f"{source} CREATE STREAM odd AS SELECT cents FROM payments WHERE cents % 2 = 1;"
+        f"CREATE SINK files FROM odd WITH (connector = 'files', path = '{tmp_path}/odd');"
+        "CREATE SINK shown FROM odd WITH (connector = 'console', prefix = 'odd: ');"
+    )
+    pipeline = load_pipeline(written(tmp_path, text))
+    url = postgres_url(18)
+    migrate(url, pipeline.name)
+    await Run(pipeline, url).run()
+    with psycopg.connect(url) as connection:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute("DROP SCHEMA bank_of_sql CASCADE")
+    found = [
+        json.loads(line)["cents"]
+        for part in (tmp_path / "odd").glob("*.jsonl")
+        for line in part.read_text().splitlines()
+    ]
+    assert sorted(found) == [1, 3, 5, 7]
+
+
 SOURCE = (
     "CREATE SOURCE s (at timestamptz NOT NULL, n int, WATERMARK FOR at AS at) WITH (connector = "
     "'inbox');\n"
 )
+KEPT = "CREATE STREAM k AS SELECT n, count(*) AS c FROM s GROUP BY n RETAIN UNBOUNDED;\n"
 WRONG = [
-    ("CREATE VIEW v AS SELECT 1", "VIEW", "SOURCE, STREAM or TABLE is missing here"),
+    (SOURCE + "CREATE SINK x WITH (connector = 'console')", "WITH (connector = 'con", "FROM is"),
+    (SOURCE + "CREATE SINK x FROM t WITH (connector = 'console')", "t WITH", "The streams are: s"),
+    (SOURCE + "CREATE SINK x FROM s WITH (connector = 'ftp')", "connector = 'ftp", "files, con"),
+    (SOURCE + "CREATE SINK x FROM s WITH (connector = 'files')", "CREATE SINK", "needs path"),
+    (SOURCE + "CREATE SINK x FROM s WITH (connector = 'console', y = 1)", "y =", "this sink"),
+    (SOURCE + "CREATE SINK x FROM s WITH (connector = 'kafka', brokers = 'b', topic = 't', "
+     "key = 'm')", "key =", '"s" has no column m'),
+    (SOURCE + KEPT + "CREATE SINK x FROM k WITH (connector = 'files', path = 'x')", "CREATE SINK",
+     "no longer be in their order there"),
+    ("CREATE VIEW v AS SELECT 1", "VIEW", "SOURCE, STREAM, TABLE or SINK is missing"),
     ("CREATE SOURCE s (n int)", None, "WITH is missing here"),
     ("CREATE SOURCE s (n int) WITH (path = 'x')", "CREATE", "the source needs connector"),
     ("CREATE SOURCE s (n int) WITH (connector = 'ftp')", "connector", "Available are files, inbox"),
