@@ -201,13 +201,13 @@ class Planner:
         checks = check_lines(window, generator) if window is not None and before else []
         source = select_source(checks, before, condition, f"{row}({fields})")
         meaning = "; ".join([*query.columns.names, *map(_written, (*values, where))])
-        loop = Loop(Generated("select", source, generator.names, meaning), target)
+        loop = Loop(Generated("select", source, generator.names, meaning), target, query)
         self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
 
     def _grouped(self, query: Analyzed, target: Stream[Any]) -> None:
         group = _Group(query, target)
         partials: Stream[Any] = Stream(self._free(f"{target.name}_partials"), group.partial)
-        loop = Loop(group.loop, partials)
+        loop = Loop(group.loop, partials, query)
         self._steps.append(PlannedStep(self._free(loop.name), loop, query.source.spread()))
         name = self._free(f"make_{target.name}")
         self._steps.append(PlannedStep(name, group.kept(), partials.by(group.key)))

@@ -99,6 +99,9 @@ def run_on_spark(
     checkpoint: Checkpoint,
     batches: BatchOptions,
     keep_open: KeepOpen = False,
+    by_classes: Annotated[
+        bool, typer.Option("--by-classes", help="Run no query as Spark's own SQL.")
+    ] = False,
     *,
     cluster: ClusterOptions,
     common: CommonOptions,
@@ -116,6 +119,7 @@ def run_on_spark(
             until_caught_up=batches.until_caught_up,
             keep_open=keep_open,
             most_rows=batches.max_rows or PIPELINE_ROWS,
+            by_classes=by_classes,
             cluster=cluster.cluster(),
         )
 
