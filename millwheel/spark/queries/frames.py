@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from millwheel.spark.queries.query_plan import QueryPlan
 from millwheel.spark.queries.query_steps import (
     EVENT,
-    MARK,
     SEQ,
     STREAM,
     WINDOW,
@@ -66,9 +65,9 @@ class Frames:
     def _source(self, stream: str) -> DataFrame:
         from pyspark.sql import functions as F
 
-        # The row with the promise must reach the watermark: a condition on other columns alone
-        # would be moved below it.
-        rows = self._rows.where(f"{STREAM} = '{stream}' OR {MARK} IS NULL")
+        # The row with the promise must reach the watermark. Spark moves no condition past one that
+        # depends on the task, and that one not below the watermark.
+        rows = self._rows.where(f"{STREAM} = '{stream}' OR spark_partition_id() < 0")
         names = self._plan.sources[stream].kinds
         return rows.select(
             *(F.col(f"`{stream}`.`{name}`").alias(name) for name in names),
