@@ -19,11 +19,11 @@ from millwheel.spark.engine.column_input import column_batch
 from millwheel.spark.queries.equivalents import AGGREGATES
 from millwheel.spark.queries.frames import SETTINGS, Frames
 from millwheel.spark.queries.query_plan import QueryPlan
-from millwheel.spark.queries.query_steps import EVENT, SEQ, Grouping
+from millwheel.spark.queries.query_steps import EVENT, SEQ, WindowGroups
 from millwheel.sql.schemas import struct_of
 from millwheel.sql.types import SqlType
 from millwheel.testing import Harness
-from tests.spark.test_query_expressions import BY_KIND, COLUMNS, VALUES, shown
+from tests.support.spark_values import BY_KIND, COLUMNS, VALUES, shown
 
 pytestmark = pytest.mark.spark
 
@@ -115,7 +115,7 @@ async def test_groups_have_the_rows_of_the_classes(spark: SparkSession) -> None:
     values = {name: [getattr(row, name) for row in rows] for name in own}
     batch = column_batch(plan.sources, columns, "rows", values)
     frames = Frames(spark.createDataFrame(pa.Table.from_batches([batch])), plan)
-    times = {step.target: isinstance(step, Grouping) for step in plan.steps.values()}
+    times = {step.target: isinstance(step, WindowGroups) for step in plan.steps.values()}
     for result in results:
         names = result.value_type.__struct_fields__
         found = frames.of(result.name).toArrow().to_pylist()

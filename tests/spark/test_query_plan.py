@@ -16,7 +16,7 @@ from millwheel.spark.engine.column_input import check_event_times, column_schema
 from millwheel.spark.engine.kind_of_query import refuse_sql, runs_as_sql
 from millwheel.spark.engine.query_progress import FIRST, QueryProgress
 from millwheel.spark.queries.query_plan import QueryPlan
-from tests.spark.test_queries_on_spark import AS_SQL, BY_CLASSES, SOURCE
+from tests.support.spark_queries import AS_SQL, BY_CLASSES, SOURCE
 
 
 class Payment(msgspec.Struct):
@@ -87,6 +87,10 @@ WINDOWS = "TUMBLE(payments, at, INTERVAL '1 minute')"
         (f"SELECT window_start AS a, avg(cents) AS m FROM {WINDOWS} GROUP BY 1", "avg(bigint)"),
         (f"SELECT window_start AS a, sum(price) AS m FROM {WINDOWS} GROUP BY 1",
          "sum(double precision)"),
+        ("SELECT window_start AS a, max(cents / cents) FILTER (WHERE cents > 0) AS m FROM "
+         f"{WINDOWS} GROUP BY 1", "max with FILTER of values that may fail"),
+        ("SELECT window_start AS a, sum(CASE WHEN cents > 0 THEN 1 / cents END) AS m FROM "
+         f"{WINDOWS} GROUP BY 1", "sum of parts that may fail"),
         (f"SELECT window_start AS a, count(DISTINCT note) AS m FROM {WINDOWS} GROUP BY 1",
          "count with DISTINCT"),
         (f"SELECT window_start AS a FROM {WINDOWS} GROUP BY 1 EMIT ON UPDATE", "EMIT ON UPDATE"),

@@ -11,9 +11,9 @@ from millwheel.spark.queries.query_steps import (
     SEQ,
     STREAM,
     WINDOW,
-    Grouping,
     Projection,
     Step,
+    WindowGroups,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _projected(rows: DataFrame, step: Projection) -> DataFrame:
     return rows.select(*columns, F.col(EVENT), F.col(SEQ))
 
 
-def _grouped(rows: DataFrame, step: Grouping) -> DataFrame:
+def _grouped(rows: DataFrame, step: WindowGroups) -> DataFrame:
     from pyspark.sql import functions as F
 
     keys = [F.expr(sql).alias(name) for name, sql in step.keys]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millwheel.spark.queries.query_steps import WINDOW as WINDOW_COLUMN
-from millwheel.spark.queries.query_steps import Grouping
+from millwheel.spark.queries.query_steps import WindowGroups
 from millwheel.spark.queries.translating import Translator
 from millwheel.sql import typed as t
 from millwheel.sql.analysis import Analyzed
@@ -51,7 +51,7 @@ def grouping(
     target: str,
     size: int,
     slide: int,
-) -> tuple[Grouping, bool]:
+) -> tuple[WindowGroups, bool]:
     """The step of a query with groups, and whether one of its values may fail.
 
     Args:
@@ -74,7 +74,7 @@ def grouping(
     aggregates = [
         (f"__a{number}", before.value(value)) for number, value in enumerate(results.aggregates)
     ]
-    step = Grouping(
+    step = WindowGroups(
         query.source.name, target, where, size, slide, keys, aggregates, having, columns
     )
     return step, before.may_fail or after.may_fail

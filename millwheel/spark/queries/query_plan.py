@@ -32,7 +32,7 @@ Origins = dict[str, frozenset[tuple[str, str]]]
 
 
 @dataclass
-class Columns:
+class KnownColumns:
     """What is known of a stream.
 
     Args:
@@ -47,9 +47,9 @@ class Columns:
     may_fail: bool = False
     is_grouped: bool = False
 
-    def united(self, other: Columns) -> Columns:
+    def united(self, other: KnownColumns) -> KnownColumns:
         """Of the stream of UNION ALL."""
-        return Columns(
+        return KnownColumns(
             self.kinds,
             {
                 name: self.origins[name] | other.origins[name]
@@ -67,7 +67,7 @@ class SourceRows:
     kinds: dict[str, str] = field(default_factory=dict)
     """Names and SQL types."""
     times: set[str] = field(default_factory=set)
-    """Columns that must have the event time of their row."""
+    """KnownColumns that must have the event time of their row."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Planning:
 
     def __init__(self, graph: Graph) -> None:
         self.plan = QueryPlan()
-        self._known: dict[str, Columns] = {}
+        self._known: dict[str, KnownColumns] = {}
         self._rows_of = _rows_of_partials(graph)
         self._kept: set[str] = set()
         """Streams of partial sums whose groups Spark keeps."""
@@ -168,7 +168,7 @@ class _Planning:
         _check_names(kinds)
         origins = {name: frozenset([(stream.name, name)]) for name in kinds}
         self.plan.sources.setdefault(stream.name, SourceRows())
-        self._known[stream.name] = Columns(kinds, origins)
+        self._known[stream.name] = KnownColumns(kinds, origins)
         self._write(node, stream.name)
 
     def _write(self, node: Node, stream: str) -> None:
@@ -193,7 +193,7 @@ class _Planning:
                 f"values of {source}, its input, may fail, and Spark computes those that it needs"
             )
         _check_names(query.columns.names)
-        reading = _Reading(known, self.plan.sources.get(source))
+        reading = _UsedColumns(known, self.plan.sources.get(source))
         step, may_fail = (
             self._grouped(query, known, reading, self._rows_of[made])
             if query.has_groups
@@ -207,7 +207,7 @@ class _Planning:
             self._write(node, made)
 
     def _grouped(
-        self, query: Analyzed, known: Columns, reading: _Reading, target: str
+        self, query: Analyzed, known: KnownColumns, reading: _UsedColumns, target: str
     ) -> tuple[Step, bool]:
         size, slide = _window(query)
         if known.is_grouped:
@@ -223,10 +223,10 @@ class _Planning:
             rows.times.add(column)
         return found
 
-    def _note(self, query: Analyzed, known: Columns, step: Step, *, may_fail: bool) -> None:
+    def _note(self, query: Analyzed, known: KnownColumns, step: Step, *, may_fail: bool) -> None:
         """Note what is known of the columns of a result; a stream may have several parts."""
         named = list(zip(query.columns.names, query.columns.values, strict=True))
-        made = Columns(
+        made = KnownColumns(
             {name: value.type.name for name, value in named},
             {
                 name: known.origins[value.name]
@@ -241,14 +241,14 @@ class _Planning:
         self._known[step.target] = made if other is None else made.united(other)
 
 
-class _Reading:
+class _UsedColumns:
     """The columns that a query reads, as Spark's SQL.
 
     Args:
         rows: notes the columns that are used, if the input is a source's.
     """
 
-    def __init__(self, known: Columns, rows: SourceRows | None) -> None:
+    def __init__(self, known: KnownColumns, rows: SourceRows | None) -> None:
         self._known = known
         self._rows = rows
 
@@ -261,7 +261,7 @@ class _Reading:
         return f"`{node.name}`"
 
 
-def _projected(query: Analyzed, reading: _Reading, target: str) -> tuple[Step, bool]:
+def _projected(query: Analyzed, reading: _UsedColumns, target: str) -> tuple[Step, bool]:
     if query.window is not None:
         raise NotTheSame("windows without GROUP BY")
     translator = Translator(reading)

@@ -32,7 +32,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Grouping:
+class WindowGroups:
     """Groups over windows; a row is made when the watermark has passed the window.
 
     Args:
@@ -66,7 +66,7 @@ class Grouping:
         return f"SELECT {_listed(self.columns)}\nFROM (SELECT {inner}\n  FROM {read}){kept}"  # noqa: S608
 
 
-Step = Projection | Grouping
+Step = Projection | WindowGroups
 
 
 def _listed(columns: Named) -> str:

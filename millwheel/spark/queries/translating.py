@@ -33,7 +33,7 @@ _PLAIN = frozenset(
 
 
 class NotTheSame(Exception):
-    """Spark has no expression with the same meaning, as far as is known; the text says of what."""
+    """No expression of Spark is known to have the same meaning; the text names the part."""
 
 
 class Translator:
@@ -131,8 +131,19 @@ class Translator:
         if node.distinct or node.order:
             raise NotTheSame(f"{name} with {'DISTINCT' if node.distinct else 'ORDER BY'}")
         found = self._of(node.signature, AGGREGATES)
+        self._check_aggregated(node)
         kept = "" if node.filter is None else f" FILTER (WHERE {self.truth(node.filter)})"
         return self._filled(found, *map(self.value, node.arguments), filter=kept)
+
+    def _check_aggregated(self, node: t.AggregateValue) -> None:
+        """Refuse values that fail unless something guards them: in aggregates Spark computes parts
+        that occur twice beforehand, whatever its settings are."""
+        kept = node.filter
+        if kept is not None and any(map(self._may_fail, [kept, *node.arguments])):
+            raise NotTheSame(f"{node.signature.name} with FILTER of values that may fail")
+        for argument in filter(self._may_fail, node.arguments):
+            if any(map(self._may_fail, t.children(argument))):
+                raise NotTheSame(f"{node.signature.name} of parts that may fail")
 
     def _of(self, signature: Signature, known: Mapping[str, Equivalent]) -> Equivalent:
         found = _first(known, signature.keys)
@@ -160,8 +171,7 @@ class Translator:
         return code
 
     def _modified(self, code: str, kind: SqlType) -> str:
-        """A whole number stays what it is in numeric(p) and numeric(p, 0), or has too many
-        digits."""
+        """A whole number is the same in numeric(p) and numeric(p, 0), or has too many digits."""
         digits, *scale = kind.modifier or (0,)
         if kind.name != "numeric" or any(scale) or not 0 < digits <= MOST_DIGITS:
             raise NotTheSame(f"the type {shown(kind)}")
