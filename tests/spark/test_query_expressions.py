@@ -289,6 +289,7 @@ def test_a_guard_keeps_what_it_guards_from_failing(session: SparkSession) -> Non
         "a IS NOT NULL AND a > 0 AND a < 100 AND a * 1000 > 5 AND c = d AND c <> 0 AND 7 / d > 0",
         "CASE WHEN a = 0 THEN FALSE ELSE 10 / a > 0 END",
         "a = b AND 10 / a > 0",
+        "10 / a > 1 AND a = b",
         "1 + (a + (b + 2)) < 0",
     ]
     drawn = [Drawing(number).of("bool", 3) for number in range(80)]
