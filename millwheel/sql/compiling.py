@@ -266,7 +266,8 @@ class Planner:
         code = select_source(checks, before, opened, condition, f"{row}({fields})")
         arrays = [each.array for each in query.source.expansions]
         meaning = "; ".join([*query.columns.names, *map(_written, (*values, where, *arrays))])
-        loop = Loop(Generated("select", code, generator.names, meaning, generator.places), target)
+        made = Generated("select", code, generator.names, meaning, generator.places)
+        loop = Loop(made, target, query)
         self._assembly.add(loop, source.spread())
 
     def _grouped(self, query: Analyzed, source: Stream[Any], target: Stream[Any]) -> None:
@@ -276,7 +277,7 @@ class Planner:
             return
         name = self._assembly.name(f"{target.name}_partials")
         partials: Stream[Any] = Stream(name, group.partial)
-        self._assembly.add(Loop(group.loop, partials), source.spread())
+        self._assembly.add(Loop(group.loop, partials, query), source.spread())
         self._assembly.add(group.kept(), partials.by(group.key))
 
     def _grouped_by_record(self, query: Analyzed, source: Stream[Any], group: _Group) -> None:

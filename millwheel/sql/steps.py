@@ -12,6 +12,7 @@ from millwheel.context import Context
 from millwheel.core.chunk import Chunk
 from millwheel.core.chunk_code import ChunkCode, SendAll
 from millwheel.core.model import Record, from_micros
+from millwheel.sql.analysis import Analyzed
 from millwheel.sql.generated import Generated
 from millwheel.streams import Stream
 
@@ -26,11 +27,13 @@ class Loop(Computation[Any, None], ChunkCode):
     Args:
         function: takes values and their timestamps; returns `Made`.
         to: the stream of the results.
+        query: the typed SELECT, for engines that run it in their own way; None: a part of one.
     """
 
-    def __init__(self, function: Generated, to: Stream[Any]) -> None:
+    def __init__(self, function: Generated, to: Stream[Any], query: Analyzed | None = None) -> None:
         self._to = to
         self._function = function
+        self.query = query
         self.writes = (to,)
         self.rules = {"query": function.meaning}
 

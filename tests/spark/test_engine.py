@@ -183,7 +183,7 @@ def environment(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 
 IN_ONE_BATCH = ("hours", "words")
-QUICKLY = ("hours", "legs", "words", "rested")
+QUICKLY = ("hours", "hours_by_query", "legs", "words", "rested")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -16,59 +12,18 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from millwheel.cli.main import main
 from millwheel.services.run import Run
-from millwheel.spark.engine import running
 from millwheel.spark.engine.moving import Moving
 from millwheel.spark.engine.plan import planned
-from millwheel.spark.engine.query import SETTINGS, BatchDone, QueryRun
+from millwheel.spark.engine.query import BatchDone, QueryRun
 from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.staged_results import Results
-from millwheel.spark.launch import Cluster
 from millwheel.store.console.migrate import migrate
 from tests.spark import engine_service
+from tests.spark.by_command import by_command
 from tests.support import spark_pipelines
-from tests.support.servers import quick_directory
 from tests.support.spark_inputs import write_flights
 from tests.support.spark_pipelines import FILE, FINAL
-
-
-@pytest.fixture
-def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("NEXMARK_DIR", "NEXMARK_LATENESS", "MILLWHEEL_TEST_FILE", "JAVA_HOME", "PATH"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-    made = Path(tempfile.mkdtemp(prefix="millwheel-engine-", dir=quick_directory()))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
-
-
-@pytest.fixture
-def stateful(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
-    """The session of the tests as one of the command: with the settings of a query with state, in
-    one task of each operator; and commands in this process use it."""
-    settings = {**SETTINGS, "spark.sql.shuffle.partitions": "1"}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-
-    @contextmanager
-    def present(
-        cluster: Cluster, store: str, *_: object, **__: object
-    ) -> Iterator[tuple[SparkSession, dict[str, str]]]:
-        assert cluster.config == SETTINGS
-        yield spark, {"store": store}
-
-    monkeypatch.setattr(running, "launched", present)
-    yield spark
-    for name in settings:
-        spark.conf.unset(name)
-
-
-def by_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["millwheel", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ from typing import ClassVar
 import msgspec
 
 import examples.flights
-from examples.flights import FLIGHTS, trips
+from examples.flights import FLIGHTS, query, trips
 from examples.flights.replay import Flight
 from examples.nexmark.options import Options
 from examples.nexmark.q3 import build as build_q3
@@ -29,8 +29,10 @@ from millwheel.windows import Pane, Session, Tumbling
 
 FILE = "MILLWHEEL_TEST_FILE"
 """The variable with the path of the input."""
+HOURS = "origin, hour, flights, cancelled, delay_minutes, delayed_15"
 FINAL = {
-    "hours": {"airport_hour": "origin, hour, flights, cancelled, delay_minutes, delayed_15"},
+    "hours": {"airport_hour": HOURS},
+    "hours_by_query": {"airport_hour": HOURS},
     "legs": {"trips": "*"},
     "rested": {"rested": "*"},
     "words": {"word_sessions": "*"},
@@ -49,6 +51,11 @@ def path() -> Path:
 def hours() -> Pipeline:
     """Flights by airport and hour, and what Spark's aggregates follow."""
     return examples.flights.build(path())
+
+
+def hours_by_query() -> Pipeline:
+    """The same table of a query with amendments."""
+    return query.build(path())
 
 
 def legs() -> Pipeline:

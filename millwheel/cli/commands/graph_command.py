@@ -25,17 +25,25 @@ def graph(
     code: Annotated[
         bool, typer.Option("--code", help="Print the Python that queries became.")
     ] = False,
+    on_spark: Annotated[
+        bool, typer.Option("--spark", help="Print which queries run as Spark's SQL, and it.")
+    ] = False,
     *,
     common: CommonOptions,
 ) -> None:
     """Check a pipeline's graph and print it. Nothing is started."""
-    if mermaid + as_json + code > 1:
-        raise UsageError("choose one of --mermaid, --json and --code")
+    if mermaid + as_json + code + on_spark > 1:
+        raise UsageError("choose one of --mermaid, --json, --code and --spark")
     pipeline = load_pipeline(target)
     found = pipeline.graph()
     if code:
         for name, source in sources(pipeline).items():
             typer.echo(f"# {name}\n{source}")
+    elif on_spark:
+        from millwheel.spark.queries.query_plan import QueryPlan
+
+        for line in QueryPlan.of(found).lines():
+            typer.echo(line)
     elif as_json:
         print_json({"pipeline": found.name, **found.describe()})
     else:

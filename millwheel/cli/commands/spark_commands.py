@@ -93,12 +93,20 @@ class BatchOptions(OptionGroup):
     ] = None
 
 
+@dataclass(frozen=True)
+class QueryOptions(OptionGroup):
+    keep_open: KeepOpen = False
+    by_classes: Annotated[
+        bool, typer.Option("--by-classes", help="Run no query as Spark's own SQL.")
+    ] = False
+
+
 @command(spark, "run")
 def run_on_spark(
     target: Target,
     checkpoint: Checkpoint,
     batches: BatchOptions,
-    keep_open: KeepOpen = False,
+    how: QueryOptions,
     *,
     cluster: ClusterOptions,
     common: CommonOptions,
@@ -114,8 +122,9 @@ def run_on_spark(
             presence.url,
             checkpoint=checkpoint,
             until_caught_up=batches.until_caught_up,
-            keep_open=keep_open,
+            keep_open=how.keep_open,
             most_rows=batches.max_rows or PIPELINE_ROWS,
+            by_classes=how.by_classes,
             cluster=cluster.cluster(),
         )
 

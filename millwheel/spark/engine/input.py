@@ -193,19 +193,25 @@ class InputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         plan = planned(self._target)
         if isinstance(partition, ClockPart):
-            yield _batch([_clock(partition.mark)])
+            yield self.clock(plan, partition.mark)
             return
         assert isinstance(partition, SourcePart), partition
-        step = plan.steps[partition.injector]
         with asyncio.Runner() as runner:
-            opened = OpenPart(plan, step, partition)
+            opened = self.opened(plan, partition)
             runner.run(opened.open())
             try:
                 while not opened.ended:
-                    if parcels := runner.run(opened.read()):
-                        yield _batch(parcels)
+                    yield from runner.run(opened.read())
             finally:
                 opened.close()
+
+    def clock(self, plan: SparkPlan, mark: int) -> pa.RecordBatch:
+        """The row with the promise."""
+        return parcel_batch([_clock(mark)])
+
+    def opened(self, plan: SparkPlan, part: SourcePart) -> OpenPart:
+        """A part of a partition, to be read."""
+        return OpenPart(plan, part)
 
 
 def _clock(mark: int) -> Parcel:
@@ -215,7 +221,7 @@ def _clock(mark: int) -> Parcel:
     return parcel
 
 
-def _batch(parcels: Sequence[Parcel]) -> pa.RecordBatch:
+def parcel_batch(parcels: Sequence[Parcel]) -> pa.RecordBatch:
     columns = zip(*parcels, strict=True)
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, TYPES.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=TYPES)
@@ -442,7 +448,8 @@ async def _has_news(reader: Reader, seconds: float) -> bool:
 
 
 class OpenPart:
-    def __init__(self, plan: SparkPlan, step: Step, part: SourcePart) -> None:
+    def __init__(self, plan: SparkPlan, part: SourcePart) -> None:
+        step = plan.steps[part.injector]
         node = step.node
         assert node.injection is not None
         self._plan = plan
@@ -464,7 +471,7 @@ class OpenPart:
     def ended(self) -> bool:
         return self._next >= self._part.until
 
-    async def read(self) -> list[Parcel]:
+    async def read(self) -> list[pa.RecordBatch]:
         """Pack the next rows. `InputError` if rows are missing that the driver has read."""
         left = PACKED_ROWS
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -478,7 +485,12 @@ class OpenPart:
                     self._pack(row)
             self._next = rows[-1].offset + 1
             left -= len(rows)
-        return list(self._packing.take(self._mark))
+        return self._taken()
+
+    def _taken(self) -> list[pa.RecordBatch]:
+        """The rows that were packed."""
+        parcels = list(self._packing.take(self._mark))
+        return [parcel_batch(parcels)] if parcels else []
 
     def close(self) -> None:
         self._reader.close()

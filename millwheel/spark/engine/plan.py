@@ -2,25 +2,22 @@
 
 Steps of one level run in one operator. A step is one level above the highest of the steps that it
 reads, so rows only go up. Nothing of a plan is sent to Spark's workers: each process makes it from
-MODULE:PIPELINE.
+MODULE:PIPELINE, or of the text of a file of SQL.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from millwheel.core.chunk import Chunk
 from millwheel.core.model import SLOTS, Delivery
-from millwheel.errors import UsageError
 from millwheel.graph.order import Graph
 from millwheel.pipeline import Pipeline
 from millwheel.runtime.interval.step import Step
 from millwheel.runtime.routes.routes import StreamRoute, connect
+from millwheel.spark.engine.targets import pipeline_of_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +55,9 @@ class SparkPlan:
 
 @lru_cache(maxsize=4)
 def planned(target: str) -> SparkPlan:
-    """The plan of MODULE:PIPELINE, made once in each process. `UsageError` if the module is not on
+    """The plan of a shipped target, made once in each process. `UsageError` if its module is not on
     this machine."""
-    module, _, name = target.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"there is no module {error.name!r} where Spark runs its tasks (needed for "
-            f"{target!r}): install it there, or give it with --py-files"
-        ) from error
-    return SparkPlan.of(found if isinstance(found, Pipeline) else found())
+    return SparkPlan.of(pipeline_of_target(target))
 
 
 class _Everywhere:

@@ -4,19 +4,23 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millwheel.core.model import SLOTS
 from millwheel.spark.engine.buckets import BUCKETS_PER_TASK
 from millwheel.spark.engine.checkpoints import is_finished, offset_of, query_of
+from millwheel.spark.engine.column_input import queries_of
 from millwheel.spark.engine.input import FORMAT, InjectedSource
+from millwheel.spark.engine.kind_of_query import runs_as_sql
 from millwheel.spark.engine.moved_keys import START_COLUMNS, START_SCHEMA, packing
 from millwheel.spark.engine.operator import LevelOperator
 from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.query_progress import FIRST, StoredQuery
+from millwheel.spark.engine.query_rows import rows_by_sql
 from millwheel.spark.engine.result_writer import ResultSink
 from millwheel.spark.engine.staged_results import Results
 from millwheel.spark.engine.stream_rows import SCHEMA
+from millwheel.spark.queries.frames import SETTINGS as MEANING
 from millwheel.spark.snapshots import snapshot
 
 if TYPE_CHECKING:
@@ -94,7 +98,15 @@ def buckets_of(spark: SparkSession, checkpoint: str, last: int) -> int:
     Args:
         last: the last batch in the tables; `FIRST`: there is none.
     """
-    offset = offset_of(spark, checkpoint, max(last, FIRST + 1))
+    return _buckets(spark, _last_offset(spark, checkpoint, last))
+
+
+def _last_offset(spark: SparkSession, checkpoint: str, last: int) -> dict[str, Any] | None:
+    """The offset of the last batch; None: the checkpoint is new."""
+    return offset_of(spark, checkpoint, max(last, FIRST + 1))
+
+
+def _buckets(spark: SparkSession, offset: Mapping[str, Any] | None) -> int:
     if offset is not None:
         return int(offset["buckets"])
     tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -113,6 +125,7 @@ class QueryRun:
         checkpoint: where Spark keeps the state.
         options: options of the source.
         ends: end as soon as the present input is processed.
+        by_classes: run queries as the classes that they were compiled to, and not as Spark's SQL.
     """
 
     def __init__(
@@ -126,6 +139,7 @@ class QueryRun:
         options: Mapping[str, str],
         *,
         ends: bool,
+        by_classes: bool = False,
     ) -> None:
         self._spark = spark
         self._target = target
@@ -137,7 +151,9 @@ class QueryRun:
         self._ends = ends
         before = stored.load()
         self._floor = before.floor
-        self._options["buckets"] = str(buckets_of(spark, checkpoint, before.batch))
+        offset = _last_offset(spark, checkpoint, before.batch)
+        self._options["buckets"] = str(_buckets(spark, offset))
+        self._as_sql = runs_as_sql(queries_of(target), offset, before, by_classes=by_classes)
         if before.begins_with is not None:
             self._options["begins_with"] = json.dumps(before.begins_with)
 
@@ -210,11 +226,10 @@ class QueryRun:
             if start is not None and number > FIRST + 1:
                 raise TakenOver
             known.wait()
-            done(BatchDone(number, self._results.take(batch, ids[0], number)))
+            promised = self._promised(number) if self._as_sql else None
+            done(BatchDone(number, self._results.take(batch, ids[0], number, promised)))
 
-        rows = planned_rows(
-            self._spark, self._target, self._plan, self._options, floor=self._floor, start=start
-        )
+        rows = self._rows(start)
         writer = rows.writeStream.outputMode("append")
         writer = writer.option("checkpointLocation", self._checkpoint)
         if self._ends:
@@ -223,3 +238,19 @@ class QueryRun:
         ids.append(query.id)
         known.set()
         return query
+
+    def _rows(self, start: DataFrame | None) -> DataFrame:
+        if not self._as_sql:
+            return planned_rows(
+                self._spark, self._target, self._plan, self._options, floor=self._floor,
+                start=start,
+            )  # fmt: skip
+        for name, value in MEANING.items():
+            self._spark.conf.set(name, value)
+        return rows_by_sql(self._spark, self._target, self._options, DELAY)
+
+    def _promised(self, batch: int) -> int:
+        """The low watermark at the end of a batch that was begun."""
+        offset = offset_of(self._spark, self._checkpoint, batch)
+        assert offset is not None
+        return int(offset["mark"])

@@ -10,6 +10,7 @@ from millwheel.core.model import MIN_TIME
 from millwheel.errors import UsageError
 from millwheel.spark.engine.buckets import DIRECTORY, PAGES
 from millwheel.spark.engine.checkpoints import is_finished, offset_of, watermark_of
+from millwheel.spark.engine.kind_of_query import refuse_sql
 from millwheel.spark.engine.moved_keys import RETURN_SCHEMA, unpacked
 from millwheel.spark.engine.moving import STAGING, Moving
 from millwheel.spark.engine.query_progress import FIRST, QueryProgress
@@ -37,6 +38,7 @@ def bring_back(
             "spark run"
         )
     offset, watermark = _end_of(spark, progress)
+    refuse_sql(offset, pipeline)
     moving.prepare_return()
     staged = str(uuid.uuid4())
     rows = _states(spark, progress)

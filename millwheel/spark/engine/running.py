@@ -24,6 +24,7 @@ from millwheel.spark.engine.plan import SparkPlan
 from millwheel.spark.engine.query_progress import StoredQuery
 from millwheel.spark.engine.refusals import refuse
 from millwheel.spark.engine.staged_results import Results
+from millwheel.spark.engine.targets import modules_of, shipped_target
 from millwheel.spark.failures import user_error
 from millwheel.spark.launch import Cluster, launched
 from millwheel.spark.patience import Patience
@@ -52,18 +53,20 @@ def run_on_spark(
     until_caught_up: bool = False,
     keep_open: bool = False,
     most_rows: int = MOST_ROWS,
+    by_classes: bool = False,
     cluster: Cluster | None = None,
     console: Console | None = None,
 ) -> None:
     """Run a pipeline on Spark until its input has ended, or until interrupted.
 
     Args:
-        target: MODULE:PIPELINE, from which Spark's workers make the pipeline.
+        target: MODULE:PIPELINE, from which Spark's workers make the pipeline, or a file of SQL.
         store: a postgresql:// URL; None: the value of MILLWHEEL_STORE.
         checkpoint: where Spark keeps the state: a directory, or a URL that Spark can write to.
         until_caught_up: end as soon as the present input is processed.
         keep_open: leave event time at the last data when bounded input ends.
         most_rows: most rows of a batch.
+        by_classes: run queries as the classes that they were compiled to, and not as Spark's SQL.
         console: where progress is shown; None: standard error.
 
     Raises:
@@ -88,7 +91,10 @@ def run_on_spark(
     with stored.sole():
         asyncio.run(deploy_on_spark(plan, url, place))
         stored.load().refuse_lost_checkpoint(pipeline.name)
-        _run_query(plan, target, stored, place, given, cluster, console, ends=ends)
+        _run_query(
+            plan, shipped_target(target), stored, place, given, cluster, console,
+            ends=ends, by_classes=by_classes,
+        )  # fmt: skip
 
 
 def _run_query(
@@ -101,6 +107,7 @@ def _run_query(
     console: Console | None,
     *,
     ends: bool,
+    by_classes: bool = False,
 ) -> None:
     """Run a query that is deployed; `given` are options of its source."""
     from millwheel.spark.engine.query import QueryRun
@@ -112,7 +119,7 @@ def _run_query(
             stored.store,
             interruptible,
             console,
-            modules=[target.partition(":")[0]],
+            modules=modules_of(target),
             shows_stages=False,
         ) as (spark, options),
         closing(Results(stored, plan.graph, options)) as results,
@@ -127,7 +134,10 @@ def _run_query(
         def run() -> None:
             with user_error(f"pipeline {stored.pipeline!r}"):
                 results.prepare()
-                query = QueryRun(spark, target, plan, stored, results, checkpoint, given, ends=ends)
+                query = QueryRun(
+                    spark, target, plan, stored, results, checkpoint, given,
+                    ends=ends, by_classes=by_classes,
+                )  # fmt: skip
                 if not stored.load().may_have_start or query.take_over(options, done):
                     query.until_end(done, patience.progressed)
                 else:
@@ -270,7 +280,7 @@ class QueryDisplay:
             "query_end",
             batches=self._batches,
             rows=self._rows,
-            processed_in_all=processed,
+            **({"processed_in_all": processed} if found.counters else {}),
             seconds=round(time.monotonic() - self._began, 1),
         )
 

@@ -52,8 +52,13 @@ class Results:
             )
         )
 
-    def take(self, rows: DataFrame, query: str, batch: int) -> int | None:
+    def take(
+        self, rows: DataFrame, query: str, batch: int, promised: int | None = None
+    ) -> int | None:
         """Write a batch; returns the number of rows in tables, None: the batch was there already.
+
+        Args:
+            promised: the low watermark at its end; None: a row of it has that.
 
         Raises:
             UsageError: see `StoredQuery.next_of`.
@@ -71,9 +76,11 @@ class Results:
         rows.select(PARCELS).write.format(FORMAT).mode("append").options(
             pipeline=self._stored.pipeline, staging=STAGING, batch=staged, **self._options
         ).save()
-        return self.move(before, query, staged)
+        return self.move(before, query, staged, promised)
 
-    def move(self, before: QueryProgress, query: str, staged: str) -> int:
+    def move(
+        self, before: QueryProgress, query: str, staged: str, promised: int | None = None
+    ) -> int:
         """Move the rows of a batch into their tables, in one transaction; returns their number."""
         with writing(self._stored.store) as connection:
             attempts = self._staged.counted(connection, staged)
@@ -83,12 +90,14 @@ class Results:
             )
             self._execute(connection, "insert_letters", attempts)
             counted = self._execute(connection, "counted", attempts).fetchall()
-            clock = self._execute(connection, "clock", attempts).fetchall()
+            if promised is None:
+                (found,) = self._execute(connection, "clock", attempts).fetchall()
+                promised = MIN_TIME if found[0] is None else found[0]
             self._stored.advance(
                 connection,
                 before,
                 query,
-                low_watermark=MIN_TIME if clock[0][0] is None else clock[0][0],
+                low_watermark=promised,
                 counters=before.counted(counted),
                 table_rows=rows,
             )
