@@ -114,3 +114,15 @@ async def test_rows_are_forgotten_after_their_time() -> None:
         await harness.inject(PAYMENTS, Payment("ann", second(0), 9))
         await harness.inject(PAYMENTS, Payment("ann", second(7200), 1))
         assert [row.cents for row in harness.produced(result)] == [9, 1]
+
+
+@pytest.mark.parametrize("query", ["DISTINCT account", "account"])
+async def test_a_distinct_row_is_sent_once_as_long_as_it_is_kept(query: str) -> None:
+    groups = "" if "DISTINCT" in query else " GROUP BY account"
+    pipeline, result = pipeline_of(
+        f"INSERT INTO r SELECT {query} FROM payments{groups} RETAIN INTERVAL '1 hour'"
+    )
+    async with Harness(pipeline) as harness:
+        for number, account in ((0, "ann"), (1, "bob"), (2, "ann"), (7200, "ann")):
+            await harness.inject(PAYMENTS, Payment(account, second(number), 1))
+        assert [row.account for row in harness.produced(result)] == ["ann", "bob", "ann"]
