@@ -5,6 +5,7 @@
 `claims`        ownership: claims, releases, wishes, splits, merges
 `records`       productions to send again, ids that were seen
 `states`        state of keys, folds
+`queries`       queries that were submitted to the pipeline
 `inbox`         records that users send in their own transactions
 `buckets`       the tables of the append-only past: open, close, drop
 `deployment`    the deployed graph
@@ -17,12 +18,14 @@ Nothing here relies on ``search_path``: every name carries its schema.
 from __future__ import annotations
 
 from millwheel.store.port.deploy import Deployment, DescribedGraph, Plan
+from millwheel.store.port.queries import QueryChange
 from millwheel.store.postgres.buckets import DROP_LOCK_MILLISECONDS, PostgresBuckets
 from millwheel.store.postgres.claims import PostgresClaims
 from millwheel.store.postgres.connections import Connections
 from millwheel.store.postgres.deployment import Deploy, OnSpark
 from millwheel.store.postgres.inbox import PostgresInbox
 from millwheel.store.postgres.lane import PostgresLane
+from millwheel.store.postgres.queries import PostgresQueries
 from millwheel.store.postgres.records import PostgresRecords
 from millwheel.store.postgres.requests import PostgresRequests
 from millwheel.store.postgres.states import PostgresStates
@@ -36,6 +39,7 @@ class PostgresStore(
     PostgresRecords,
     PostgresStates,
     PostgresBuckets,
+    PostgresQueries,
     PostgresInbox,
     PostgresRequests,
 ):
@@ -84,11 +88,12 @@ class PostgresStore(
         shared: bool = False,
         back: bool = False,
         on_spark: OnSpark | None = None,
+        change: QueryChange | None = None,
     ) -> Deployment:
         connections = self.connections
         async with connections.connection() as connection, connection.transaction():
             deployment = await Deploy(
-                connection, connections.statements, connections.sequence, described
+                connection, connections.statements, connections.sequence, described, change
             ).run(stamp=stamp, bucket_high=bucket_high, shared=shared, back=back, on_spark=on_spark)
         ids = deployment.streams
         self._streams = {new.name: (ids[new.name], new.version) for new in described.streams}
